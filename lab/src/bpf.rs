@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bpf(2) for programs written instruction by instruction: loads, pins and attaches them. Used for foreign
-//! programs beside the agent's, and for the bare programs of benchmarks.
+//! Calls bpf(2) for programs written instruction by instruction: loads, pins and attaches them.
+//! Used for foreign programs next to the agent's, and for the bare programs of benchmarks.
 
 use std::{
     ffi::CString,
@@ -31,7 +31,8 @@ pub(crate) const CALL_LOOKUP: i32 = 1;
 #[repr(C)]
 pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
 
-/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, which tcx calls `TCX_NEXT`.
+/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, which tcx calls
+/// `TCX_NEXT`.
 pub const PASS: i32 = -1;
 
 /// A program that returns one verdict, whatever the packet: `r0 = verdict; exit`.
@@ -39,10 +40,10 @@ pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
 }
 
-/// Words without padding, as bpf(2) copies them.
+/// Plain data without padding, which bpf(2) copies.
 ///
 /// # Safety
-/// Every pattern of bits is a value, and there is no padding.
+/// Every bit pattern is a valid value, and there is no padding.
 pub unsafe trait Words: Copy + Default {}
 // SAFETY: a number.
 unsafe impl Words for u64 {}
@@ -55,7 +56,7 @@ unsafe impl<const N: usize> Words for [u64; N] where Self: Default {}
 pub struct Element<T: Words>(OwnedFd, PhantomData<T>);
 
 impl<T: Words> Element<T> {
-    /// The element is all zero.
+    /// Creates the map; the element is zero.
     pub fn new() -> Result<Self> {
         const ARRAY: u32 = 2;
         let size = size_of::<T>() as u32;
@@ -65,11 +66,11 @@ impl<T: Words> Element<T> {
         let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
         Ok(Self(map, PhantomData))
     }
-    /// For programs that use it.
+    /// The map, for programs that use it.
     pub fn map(&self) -> &OwnedFd {
         &self.0
     }
-    /// The element's value now.
+    /// Reads the element's value.
     pub fn read(&self) -> Result<T> {
         let (key, mut value) = (0u32, T::default());
         // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
@@ -77,7 +78,7 @@ impl<T: Words> Element<T> {
             .context("read an array")?;
         Ok(value)
     }
-    /// Gives the element another value.
+    /// Writes the element's value.
     pub fn write(&self, value: T) -> Result<()> {
         let key = 0u32;
         // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
@@ -94,14 +95,15 @@ impl<T: Words> Element<T> {
 /// A counter of packets that programs made by [`counting`] add to.
 pub type Packets = Element<u64>;
 
-/// A program that counts the packets of one length, Ethernet header included, and returns one verdict for every packet.
+/// A program that counts the packets of one length, Ethernet header included, and returns one
+/// verdict for every packet.
 pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
     let map = packets.map().as_raw_fd();
     [
-        // Not of this length: to the end.
+        // A packet of another length: jump to the end.
         Instruction(0x61, 0x13, 0, 0),
         Instruction(0x55, 0x03, 9, length as i32),
-        // r0: the map's element 0.
+        // r0 = element 0 of the map.
         Instruction(0x62, 0x0a, -4, 0),
         Instruction(0xbf, 0xa2, 0, 0),
         Instruction(0x07, 0x02, 0, -4),
@@ -179,8 +181,8 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .with_context(attempt)
 }
 
-/// Attaches a program to an interface of the caller's network namespace by tcx: before or behind all others. The link keeps
-/// it attached.
+/// Attaches a program to an interface of the caller's network namespace by tcx: before or after all
+/// other programs. The link keeps the program attached.
 pub(crate) fn attach_tcx(
     program: BorrowedFd<'_>,
     interface: u32,
@@ -206,7 +208,8 @@ pub(crate) fn attach_tcx(
     unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
 }
 
-/// Attaches a program at an interface's XDP hook, in its driver. The link keeps it attached.
+/// Attaches a program at an interface's XDP hook, in its driver. The link keeps the program
+/// attached.
 pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
     const XDP: u32 = 37;
     const DRV_MODE: u32 = 1 << 2;
@@ -224,7 +227,8 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
     unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
 }
 
-/// Runs an XDP program on so many frames that go wherever it sends them; each begins as `frame`.
+/// Runs an XDP program on this many frames, which really go where the program sends them; each
+/// begins as `frame`.
 pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()> {
     const TEST_RUN: i64 = 10;
     const LIVE_FRAMES: u32 = 1 << 1;
@@ -256,7 +260,8 @@ pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()>
         batch: BATCH,
         ..Request::default()
     };
-    // SAFETY: the pointer goes with the length of the live frame. The kernel's answers are not asked for.
+    // SAFETY: the pointer and the length describe the live frame. The kernel writes no answers
+    // back.
     unsafe { call(TEST_RUN, &request) }.context("run live frames")?;
     Ok(())
 }
@@ -290,8 +295,8 @@ unsafe fn create<T>(command: i64, request: &T) -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// `request` must be the part of the kernel's `union bpf_attr` that the command reads, and every pointer in
-/// it valid for what the command does.
+/// `request` must be the part of the kernel's `union bpf_attr` that the command reads, and every
+/// pointer in it valid for what the command does.
 pub(crate) unsafe fn call<T>(command: i64, request: &T) -> io::Result<i32> {
     let request: *const T = request;
     // SAFETY: the request is live and has the size that is given; the rest is the caller's promise.

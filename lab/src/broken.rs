@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Breaks programs of an ELF object, so that a kernel refuses them. Used by tests of what the rest does then.
+//! Breaks programs of an ELF object, so that a kernel refuses them. Used by tests of how the agent
+//! behaves then.
 
 /// A call of the helper function 9999.
 const BROKEN: [u8; 8] = [0x85, 0, 0, 0, 0x0f, 0x27, 0, 0];
@@ -12,7 +13,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> usize {
         .fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// The place of a program's first instruction in the ELF object.
+/// Returns the offset of a program's first instruction in the ELF object.
 fn first_instruction(object: &[u8], program: &str) -> usize {
     let sections = number(object, 0x28, 8);
     let field = |section: usize, at, length| number(object, sections + section * 64 + at, length);
@@ -30,7 +31,7 @@ fn first_instruction(object: &[u8], program: &str) -> usize {
     offset(number(object, symbol + 6, 2)) + number(object, symbol + 8, 8)
 }
 
-/// Makes one of a program's first instructions one that every kernel refuses.
+/// Replaces one of a program's first instructions by one that every kernel refuses.
 ///
 /// # Panics
 /// If the object has no such program.
@@ -38,7 +39,7 @@ pub fn break_program(object: &mut [u8], program: &str) {
     const LOAD_ADDRESS: u8 = 0x18;
     const CALL: u8 = 0x85;
     let mut place = first_instruction(object, program);
-    // The loader writes into those that name maps and functions.
+    // Skips instructions that refer to maps and functions: the loader overwrites them.
     loop {
         match object[place] {
             LOAD_ADDRESS => place += 16,

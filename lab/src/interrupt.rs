@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns the signals that end a process into a flag, so that programs can clean up first. Called by the
-//! conformance runner, the demo and benchmarks.
+//! Turns the signals that end a process into a flag, so that programs can clean up first. Called by
+//! the conformance runner, the demo and benchmarks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,8 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// Set by the first signal.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on a signal sets [`INTERRUPTED`]; a second one ends the process at once.
+/// Installs the handlers: the first signal sets [`INTERRUPTED`], a second one ends the process at
+/// once.
 pub fn catch() -> Result<()> {
     extern "C" fn cancel(_: libc::c_int) {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {

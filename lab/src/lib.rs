@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lab: simulated nodes, servers, clients and load for tests, benchmarks and the demo. It uses portolan
-//! as an operator does: the program, its settings and the pinned maps.
+//! The lab: simulated nodes, servers, clients and load for tests, benchmarks and the demo. It uses
+//! portolan as an operator does: the program, its settings and the pinned maps.
 //!
-//! `node` builds a node and runs the agent on it, `traffic` talks through it, `cases` runs the cases of
-//! conformance/FORMAT.md, `load` measures, `attacks` sees what a node under attack still does.
+//! `node` builds a node and runs the agent on it, `traffic` sends connections through it, `cases`
+//! runs the cases of conformance/FORMAT.md, `load` measures, `attacks` tests what a node under
+//! attack still serves.
 
 pub mod attacks;
 pub mod bpf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes values of a pinned hash map, as bytes: to let time pass for portolan's flows.
+//! Changes values of a pinned hash map, as bytes: tests use it to make portolan's flows older.
 
 use std::{
     collections::HashSet,
@@ -19,11 +19,12 @@ use crate::bpf::{MAP_LOOKUP, MAP_UPDATE, call};
 const NEXT_KEY: i64 = 4;
 const GET: i64 = 7;
 
-/// Keys that are read at most: a key that goes meanwhile makes the kernel begin anew.
+/// The most keys to read: if a key is removed meanwhile, the kernel starts again from the first
+/// key.
 const MOST: u32 = 1 << 20;
 
-/// Calls `change` once with the key and the value of every element of the map, whose keys and values have these sizes; where it
-/// returns true, the value is written back.
+/// Calls `change` once with the key and the value of every element of the map, whose keys and
+/// values have these sizes. If it returns true, the value is written back.
 pub fn change(
     path: &Path,
     [key, value]: [usize; 2],
@@ -52,7 +53,7 @@ pub fn change(
         if is_there && change(&next, &mut found) {
             const EXISTING: u64 = 2;
             request[3] = EXISTING;
-            // SAFETY: as above. It may have gone meanwhile.
+            // SAFETY: as above. The element may have been removed meanwhile.
             _ = unsafe { call(MAP_UPDATE, &request) };
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random numbers that are the same for a seed on every machine, and the seed of the day.
+//! Random numbers that are the same for a seed on every machine, and the seed of today.
 
 use std::{env, time::UNIX_EPOCH};
 
-/// A number from the environment.
+/// Reads a number from an environment variable.
 pub fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(
@@ -12,18 +12,18 @@ pub fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// The day's seed.
+/// The seed of today.
 pub fn of_today() -> u64 {
     let since = UNIX_EPOCH.elapsed().expect("a clock after 1970");
     since.as_secs() / 86_400
 }
 
-/// splitmix64.
+/// A generator of random numbers: splitmix64.
 #[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The same numbers for the same seed.
+    /// The same seed gives the same numbers.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -43,7 +43,7 @@ impl Random {
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
-    /// One of them.
+    /// Picks one of the elements.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize].clone()
     }

@@ -9,7 +9,8 @@ use crate::select;
 pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'static {
     /// Address length in bits.
     const BITS: u32;
-    /// The all-zero address; in a frontend's key it stands for every address that node ports are served on.
+    /// The all-zero address; in a frontend's key it stands for every address that node ports are
+    /// served on.
     const UNSPECIFIED: Self;
     /// The all-ones address: the mask of a single address.
     const ONES: Self;
@@ -17,13 +18,14 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
     /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
     fn mix(self, other: Self, seed: u32) -> u64;
-    /// The address and `word` as one word, each bit of which depends on all of them. The same on every machine, whatever its byte
-    /// order: nodes agree by it ([`crate::select`]).
+    /// Hashes the address and `word` into one word, each bit of which depends on all input bits.
+    /// The result is the same on every machine, whatever its byte order: nodes rely on that to
+    /// agree ([`crate::select`]).
     fn scramble(self, word: u64) -> u64;
-    /// Makes this the same address as another. By words: where the two may overlap, for all the compiler knows, an assignment of 16
-    /// bytes becomes a call, which copies them one by one.
+    /// Copies another address into this one, word by word. Where the two may overlap, for all the
+    /// compiler knows, an assignment of 16 bytes becomes a call, which copies byte by byte.
     fn assign(&mut self, from: &Self);
-    /// Makes it unspecified, in place.
+    /// Sets the address to the unspecified one, in place.
     #[inline(always)]
     fn clear(&mut self) {
         *self = Self::UNSPECIFIED;
@@ -31,10 +33,10 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     /// Bitwise and.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
-    /// Whether routers forward packets from this address: it is not unspecified, loopback, link-local, multicast,
-    /// broadcast, or an IPv4 address in IPv6's form.
+    /// Whether routers forward packets from this address: it is not unspecified, loopback,
+    /// link-local, multicast, broadcast, or an IPv4-mapped IPv6 address.
     fn may_be_forwarded(self) -> bool;
-    /// The same as an IPv6 address: an IPv4 address in IPv6's form.
+    /// Returns the address as an IPv6 address; an IPv4 address becomes IPv4-mapped.
     fn widened(self) -> V6;
 }
 
@@ -79,7 +81,8 @@ impl V6 {
     }
 }
 
-// By words: a derived comparison of 16 bytes becomes a call to memcmp, which BPF does not have.
+// Compared word by word: a derived comparison of 16 bytes becomes a call to memcmp, which BPF does
+// not have.
 impl PartialEq for V6 {
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
@@ -158,7 +161,8 @@ impl Addr for V6 {
     fn clear(&mut self) {
         let words = core::ptr::from_mut(self).cast::<u32>();
         for n in 0..4 {
-            // Volatile, or the compiler would make a call for the kernel programs that clears byte by byte.
+            // Volatile: otherwise the compiler makes a call of the loop in the kernel programs,
+            // which clears byte by byte.
             // SAFETY: as above.
             unsafe { words.add(n).write_volatile(0) };
         }
@@ -230,7 +234,8 @@ impl Protocol {
     pub const ICMPV6: Self = Self(58);
     pub const SCTP: Self = Self(132);
 
-    /// Kubernetes' spelling; "?" for a protocol that no service port can have.
+    /// The protocol's name as Kubernetes spells it; "?" for a protocol that no service port can
+    /// have.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TCP => "TCP",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ClientIP session affinity: the backend that a client of a service port is held to.
+//! ClientIP session affinity: the backend that all connections of a client to a service port go to.
 
 use crate::{Addr, BackendId, ServiceId, check};
 
-/// Key of `affinity`. KUBE: per client and service port, shared by all its addresses and node port.
+/// Key of `affinity`. KUBE: one entry per client and service port; all addresses and the node port
+/// of the service port share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct AffinityKey<A> {
@@ -14,12 +15,13 @@ pub struct AffinityKey<A> {
     pub service: ServiceId,
 }
 
-/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network namespace identifies it.
+/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network
+/// namespace identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct PodAffinityKey {
     pub service: ServiceId,
-    /// 4 or 6, because a service has other backends in each family.
+    /// 4 or 6, because a service has different backends in each family.
     pub family: u32,
     /// The kernel's cookie of the network namespace.
     pub netns: u64,
@@ -48,7 +50,8 @@ impl AffinityClient for PodAffinityKey {
     }
 }
 
-/// Value of `affinity`. All but `last_used` is covered by `check` (elements are recycled under readers).
+/// Value of `affinity`. All but `last_used` is covered by `check` (elements are recycled under
+/// readers).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct AffinityEntry {
@@ -82,7 +85,8 @@ impl AffinityEntry {
                 .wrapping_add(check::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
-    /// Whether this entry is whole and still holds its client at `now`; `timeout` in seconds.
+    /// Whether this entry is intact and its affinity has not timed out at `now`; `timeout` in
+    /// seconds.
     #[inline(always)]
     pub fn holds(&self, key: &impl AffinityClient, timeout: u32, now: u64) -> bool {
         self.check == Self::check_for(key, self.backend, self.generation)

@@ -8,8 +8,9 @@ use crate::{Addr, Port, ServiceId};
 #[repr(transparent)]
 pub struct BackendId(pub u32);
 
-/// The sets of endpoints that a backend belongs to, as bits: kube-proxy's cluster and local endpoints. A serving endpoint
-/// that is not selected (one in another zone, for example) belongs to none.
+/// The sets of endpoints that a backend belongs to, as bits: kube-proxy's cluster and local
+/// endpoints. A serving endpoint that is not selected (one in another zone, for example) belongs to
+/// none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct EndpointSet(pub u16);
@@ -30,16 +31,17 @@ impl EndpointSet {
     }
 }
 
-/// One per service port and serving endpoint. Address, port and service are fixed while the id is in
-/// use; `sets` and `generation` may be stored at any time.
+/// One per service port and serving endpoint. Address, port and service are fixed while the id is
+/// in use; `sets` and `generation` may be stored at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Backend<A> {
     pub address: A,
     pub port: Port,
     pub sets: EndpointSet,
-    /// Incremented when the endpoint stops serving or its service port is removed, at no other time. A UDP flow or an affinity
-    /// with another generation refers to a backend that is gone. Survives reuse of the id.
+    /// Incremented when the endpoint stops serving or its service port is removed, at no other
+    /// time. A UDP flow or an affinity with another generation refers to a backend that is gone.
+    /// Survives reuse of the id.
     pub generation: u32,
     pub service: ServiceId,
 }

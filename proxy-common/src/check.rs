@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Check words, by which a reader of a map recognises a torn or recycled value. Used by every value that carries one.
+//! Check words, by which a reader of a map recognises a torn or recycled value. Used by every value
+//! that has a check word.
 
-/// Two halves as one word, as they lie in memory.
+/// Joins two 16-bit halves into one word, in memory order.
 #[inline(always)]
 pub const fn join(first: u16, second: u16) -> u32 {
     // Not through an array of bytes, which the compiler would assemble byte by byte.
@@ -12,15 +13,16 @@ pub const fn join(first: u16, second: u16) -> u32 {
     }
 }
 
-/// One step of the keyed sum of products in a check word ([`fold_check`]). Steps are independent, so a processor overlaps
-/// them.
+/// One step of the keyed sum of products in a check word ([`fold_check`]). Steps are independent,
+/// so a processor overlaps them.
 #[inline(always)]
 pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
     (a.wrapping_add(seed ^ 0x9e37_79b9) as u64)
         .wrapping_mul(b.wrapping_add(seed ^ 0x85eb_ca6b) as u64)
 }
 
-/// Folds a sum of [`mix`] steps into a check word. It is never zero, so zeroed memory never has a valid one.
+/// Folds a sum of [`mix`] steps into a check word. It is never zero, so zeroed memory never has a
+/// valid check word.
 #[inline(always)]
 pub const fn fold_check(sum: u64) -> u32 {
     let mixed = sum ^ (sum >> 29);

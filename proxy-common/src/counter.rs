@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every outcome of a packet or a socket call. A tc program counts exactly one for each packet; a socket hook one for each
-//! call that a service may concern.
+//! Every outcome of a packet or a socket call. A tc program counts exactly one for each packet; a
+//! socket hook one for each call that a service may concern.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
@@ -72,7 +72,8 @@ counters! {
     DroppedNoTuple = "dropped_no_free_tuple",
     /// Dropped: no free masquerade port, or no address to masquerade with.
     DroppedNoMasqueradePort = "dropped_no_masquerade_port",
-    /// Dropped: a record, slot or backend was not where the maps say. This is a bug; please report it.
+    /// Dropped: a record, slot or backend was not where the maps say. This is a bug; please report
+    /// it.
     DroppedInconsistent = "dropped_inconsistent_maps",
     /// Dropped: the packet could not be rewritten (out of memory); its sender will retransmit.
     DroppedRewrite = "dropped_rewrite_failed",
@@ -84,26 +85,33 @@ counters! {
     SocketUntouched = "socket_untouched",
     /// An answer or peer name in which the socket hooks put the service's address back.
     SocketRestored = "socket_restored",
-    /// Translated at the socket without an entry, because the sockets map is full: getpeername shows the backend.
+    /// Translated at the socket without an entry, because the sockets map is full: getpeername
+    /// shows the backend.
     SocketTableFull = "socket_table_full",
     /// A bind to a served node port that was refused (reserveNodePorts).
     BindRefused = "bind_refused_node_port",
-    /// A flow that was not established gave way to another one less than 30 s after its last packet. Counted beside the packet that needed the room.
+    /// A flow that was not established gave way to another one less than 30 s after its last
+    /// packet. Counted beside the packet that needed the room.
     FlowEvictedEarly = "flow_evicted_early",
     /// An ICMP echo request to a service's address, answered from here (answerPing).
     EchoAnswered = "echo_answered",
-    /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will retransmit.
+    /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will
+    /// retransmit.
     DroppedHeld = "dropped_during_import",
-    /// A TCP segment to a service's address that belongs to no flow, sent to the backend that every node chooses (selection: maglev).
+    /// A TCP segment to a service's address that belongs to no flow, sent to the backend that every
+    /// node chooses (selection: maglev).
     ForwardedMidStream = "forwarded_mid_stream",
-    /// A packet of a known flow, translated and sent to its backend on another node by XDP (xdp); no other counter counts it.
+    /// A packet of a known flow, translated and sent to its backend on another node by XDP (xdp);
+    /// no other counter counts it.
     ForwardedByXdp = "forwarded_by_xdp",
-    /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter counts it.
+    /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
+    /// counts it.
     ReplyByXdp = "reply_by_xdp",
 }
 
 impl Counter {
-    /// Elements of the `counters` array: more than there are counters, so that a new counter needs no new map.
+    /// Elements of the `counters` array: more than there are counters, so that a new counter needs
+    /// no new map.
     pub const CAPACITY: u32 = 64;
 
     /// Whether a packet or call that counts so was not served.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SCTP's CRC32c after its ports changed, without reading the payload.
 //!
-//! CRC is linear over GF(2): the new value is the old one xor the CRC (without the usual inversions) of
-//! the ports' difference followed by as many zero bytes as the packet has after them. A register run through n
-//! zero bytes is multiplied by x^(8n) modulo the polynomial, which takes one multiplication per set bit of n.
+//! CRC is linear over GF(2): the new value is the old one xor the CRC (without the usual
+//! inversions) of the ports' difference followed by as many zero bytes as the packet has after
+//! them. A register run through n zero bytes is multiplied by x^(8n) modulo the polynomial, which
+//! takes one multiplication per set bit of n.
 
 /// The Castagnoli polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -42,9 +43,9 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// The checksum of a packet whose first four bytes (the ports, as they lie in memory) were `old` and
-/// are `new`. `distance` is the number of bytes after them. `checksum` as it lies in memory, read as a
-/// little-endian number (RFC 9260, appendix A); the result has the same form.
+/// The checksum of a packet whose first four bytes (the ports, as they lie in memory) were `old`
+/// and are `new`. `distance` is the number of bytes after them. `checksum` as it lies in memory,
+/// read as a little-endian number (RFC 9260, appendix A); the result has the same form.
 #[inline(always)]
 pub const fn replace_ports(checksum: u32, old: u32, new: u32, distance: u16) -> u32 {
     let difference = u32::from_le_bytes((old ^ new).to_ne_bytes());

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The filter in front of everything: which packets can concern a service at all, decided by destination and ports
-//! before any look-up in a hash. The `ports` map behind it is described in [`crate::ports`].
+//! The first filter: decides by destination and ports, before any hash look-up, whether a packet
+//! can concern a service at all. It reads the `ports` map, see [`crate::ports`].
 
 use crate::{Addr, Port, Protocol, ports, ranges::Ranges};
 
-/// What the filter says of a packet.
+/// The filter's verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FilterVerdict {
-    /// No service's.
+    /// No service is concerned.
     Pass,
-    /// Its destination port has a bit: it may go to a service, or be a reply.
+    /// The destination port has a bit in the `ports` map: the packet may go to a service, or be a
+    /// reply.
     KnownPort,
-    /// It goes to no service, but both of its ports have bits: it may be a reply.
+    /// The packet goes to no service, but both of its ports have bits: it may be a reply.
     Reply,
-    /// Its destination lies in the ranges of cluster IPs.
+    /// The destination lies in the ranges of cluster IPs.
     ServiceRange,
-    /// Its destination lies in the ranges of external and load balancer IPs, and some frontend has its port.
+    /// The destination lies in the ranges of external and load balancer IPs, and some frontend has
+    /// the destination port.
     ExternalRange,
-    /// It asks an address in either of these ranges for an echo, and such requests are answered here.
+    /// An echo request to an address in either of these ranges, and the node answers such requests.
     Echo,
-    /// It has options or is fragmented: parse it in full, then ask again.
+    /// The packet has options or is fragmented: parse it in full, then classify it again.
     NotPlain,
-    /// No service's, but one of its ports is a backend's: asked for only where packets leave past the stack.
+    /// No service is concerned, but one of the ports is a backend's. Returned only where packets
+    /// are redirected past the stack.
     Backends,
 }
 
@@ -31,17 +34,19 @@ pub enum FilterVerdict {
 pub enum Work {
     /// None: no service has this protocol, or it is an ICMP message about no flow.
     None,
-    /// Its ports decide. They follow the IP header.
+    /// Its ports decide. They follow the IP header directly.
     Ports,
     /// It is an ICMP echo request.
     Echo,
-    /// It must be parsed in full: for options, fragments or extension headers, or because it is an ICMP error.
+    /// It must be parsed in full: for options, fragments or extension headers, or because it is an
+    /// ICMP error.
     Parse,
 }
 
-/// What a packet asks for. `protocol` is the IP header's; `icmp_type` is the byte that follows this header, and `icmp` is
-/// the family's ICMP. `is_plain`: there are no options, and it is no fragment. `is_extension`: an extension header follows,
-/// so that the transport's protocol is not known yet.
+/// Returns the work that a packet asks for. `protocol` is the IP header's; `icmp_type` is the byte
+/// that follows this header, and `icmp` is the family's ICMP. `is_plain`: there are no options, and
+/// it is no fragment. `is_extension`: an extension header follows, so the transport protocol is not
+/// known yet.
 #[inline(always)]
 pub const fn work_of(
     protocol: Protocol,
@@ -94,17 +99,18 @@ const fn is_echo_request(icmp: Protocol, icmp_type: u8) -> bool {
     icmp_type == if icmp.0 == Protocol::ICMP.0 { 8 } else { 128 }
 }
 
-/// Where services' addresses lie.
+/// The ranges that contain the services' addresses.
 pub struct ServiceRanges<'a, A> {
     pub cluster_ips: &'a Ranges<A>,
     /// External and load balancer IPs.
     pub external_ips: &'a Ranges<A>,
 }
 
-/// Classifies a packet at ingress by its destination and ports. `bits` returns a port's bits in the `ports` map; `redirects` says
-/// whether replies that need no translation here leave past the stack as well. `begins` says whether the packet may begin a
-/// conversation: a connection, or with `true` one of datagrams as well; it is asked for packets to a backend's port, because a
-/// connection past every service may have the tuple of one through a service.
+/// Classifies a packet at ingress by its destination and ports. `bits` returns a port's bits in the
+/// `ports` map. `redirects`: whether replies that ingress need not translate are redirected past
+/// the stack as well. `begins` returns whether the packet may begin a connection or, if called with
+/// `true`, also a datagram conversation. It is called for packets to a backend's port, because a
+/// direct connection to a backend may have the same tuple as a connection through a service.
 #[inline(always)]
 pub fn classify_ingress<A: Addr>(
     ranges: &ServiceRanges<'_, A>,
@@ -115,17 +121,20 @@ pub fn classify_ingress<A: Addr>(
     bits: impl Fn(Port) -> u64,
     begins: impl FnOnce(bool) -> bool,
 ) -> FilterVerdict {
-    // The address first: port bits are loaded by a call, across which the programs can keep few values.
+    // The address first: port bits are loaded by a call, and the programs can keep few values
+    // across a call.
     if ranges.cluster_ips.contains(address) {
         return FilterVerdict::ServiceRange;
     }
     const ORIGINAL: u64 = ports::NODE_PORT | ports::DIRECT;
     let known = bits(dst);
-    // Backends have a frontend's port as well, 80 or 443: only the address tells whom a packet to it asks.
+    // Backends often have a frontend's port number as well (80, 443). Only the address tells
+    // whether a packet to that port is for the service.
     if known & ports::FRONTEND != 0 && ranges.external_ips.contains(address) {
         return FilterVerdict::ExternalRange;
     }
-    // A reply to a client's own port is changed at egress only, so it can pass here unless it is to be redirected.
+    // Only egress translates a reply to a client's own port, so such a reply passes here unless it
+    // is to be redirected.
     let may_be_reply = redirects || known & ports::MASQUERADE != 0;
     if known & ORIGINAL != 0 {
         return FilterVerdict::KnownPort;
@@ -142,21 +151,22 @@ pub fn classify_ingress<A: Addr>(
     }
 }
 
-/// Whether the maps may know a packet that leaves without a mark; `bits` are those of its source port.
+/// Whether the maps may have an entry for a packet that leaves without a mark; `bits` are those of
+/// its source port.
 #[inline(always)]
 pub const fn may_concern_egress(bits: u64) -> bool {
     bits & (ports::REPLY | ports::NODE_PORT) != 0
 }
 
-/// Whether a masqueraded flow may have the tuple of a packet that others send with the node's address; `from` and `to` are the bits of
-/// its ports.
+/// Whether a masqueraded flow may have the tuple of a packet that is not ours and leaves with the
+/// node's address; `from` and `to` are the bits of its ports.
 #[inline(always)]
 pub const fn may_be_shared(from: u64, to: u64) -> bool {
     from & ports::MASQUERADE != 0 && to & ports::REPLY != 0
 }
 
-/// Whether ingress may have given a packet that leaves the mark for masquerading, which others use as well; `bits` are those
-/// of its destination port, a backend's.
+/// Whether ingress may have set the masquerade mark of a packet that leaves (other programs use
+/// this mark, too); `bits` are those of its destination port, a backend's.
 #[inline(always)]
 pub const fn may_be_masqueraded(bits: u64) -> bool {
     bits & ports::REPLY != 0
@@ -189,7 +199,7 @@ mod tests {
     fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
         classify_in(false, client, served, redirects)
     }
-    /// The same; its destination lies in the ranges of external IPs or not.
+    /// Like `classify`; `external`: the destination lies in the ranges of external IPs.
     fn classify_in(external: bool, client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
         let address = if external { EXTERNAL_IP } else { ELSEWHERE };
@@ -290,7 +300,7 @@ mod tests {
         assert!(!may_be_masqueraded(!ports::REPLY));
     }
 
-    /// What a packet of this protocol asks for, of this ICMP type if it has one.
+    /// The work for a packet of this protocol, and of this ICMP type if it has one.
     fn work(v6: bool, protocol: u8, is_plain: bool, icmp_type: u8) -> Work {
         let icmp = if v6 { Protocol::ICMPV6 } else { Protocol::ICMP };
         work_of(Protocol(protocol), is_plain, false, icmp, icmp_type)

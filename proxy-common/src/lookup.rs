@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a destination to the record that serves it: the order in which frontends are asked. The kernel programs hand
-//! in their maps.
+//! Finds the record that serves a destination: the order in which frontends are looked up. The
+//! kernel programs pass their maps in.
 
 use crate::{Addr, FrontendKey, Port, Protocol, RecordId, ports};
 
-/// What the order needs to know of the maps.
+/// The map look-ups that the order needs.
 pub trait FrontendMaps<A> {
     /// A port's bits in the `ports` map.
     fn bits(&self, port: Port) -> u64;
-    /// Where a key leads, if it is there.
+    /// The record that a key leads to, if the key exists.
     fn record(&self, key: &FrontendKey<A>) -> Option<RecordId>;
     /// Whether node ports are served on this address.
     fn serves_node_ports(&self, address: A) -> bool;
@@ -16,8 +16,8 @@ pub trait FrontendMaps<A> {
     fn in_service_range(&self, address: A) -> bool;
 }
 
-/// The record of a destination: that of its address and port; else, for an address of the node, that of the node port;
-/// else, for a cluster IP, the one that rejects its unserved ports.
+/// The record of a destination: that of its address and port; else, for an address of the node,
+/// that of the node port; else, for a cluster IP, the one that rejects its unserved ports.
 #[inline(always)]
 pub fn find_record<A: Addr>(
     maps: &impl FrontendMaps<A>,
@@ -40,7 +40,7 @@ pub fn find_record<A: Addr>(
     guard_of(maps, address)
 }
 
-/// The record that rejects a cluster IP's unserved ports, if the address is one.
+/// The record that rejects a cluster IP's unserved ports, if the address is a cluster IP.
 #[inline(always)]
 pub fn guard_of<A: Addr>(maps: &impl FrontendMaps<A>, address: A) -> Option<RecordId> {
     if !maps.in_service_range(address) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Map names and default capacities. A map's file name below the pin directory is its name.
 
-/// Version of every layout in this crate; part of the pin path. A change of any shared type increments it. An agent with another
-/// one carries flows, sockets and affinity over by the names of maps and fields: one that changes its meaning gets a new name.
+/// Version of every layout in this crate; part of the pin path. A change of any shared type
+/// increments it. An agent with another version copies flows, sockets and affinity by the names of
+/// maps and fields, so a map or field whose meaning changes gets a new name.
 pub const LAYOUT_VERSION: u32 = 3 + cfg!(feature = "next-layout") as u32;
 
 macro_rules! names {
@@ -62,25 +63,27 @@ names! {
 
 /// Bits of the word in [`DRAINED`], while one generation of maps takes over from another.
 pub mod generation {
-    /// The programs begin nothing: those over the next maps do.
+    /// The programs begin no flows: the programs over the next maps do.
     pub const DRAINED: u32 = 1;
-    /// The programs see what those over other maps pass, and so also what these have translated.
+    /// The programs run after those over other maps: they see the packets that those pass, also
+    /// translated ones.
     pub const BEHIND: u32 = 2;
 }
 
-/// Slots of the map of conversations past every service.
+/// Slots of the map `direct`: direct conversations with a backend, not through a service.
 pub const DIRECT_SLOTS: u32 = 65_536;
 /// Slots of the map of connections between two pods of this node.
 pub const BETWEEN_PODS_SLOTS: u32 = 65_536;
 
-/// Next hops that each CPU keeps at hand at XDP, of a family: one has the slot of its destination's hash modulo this. Not pinned.
+/// Maps of the next hops that each CPU caches at XDP, one map per family. Not pinned.
 pub const NEXT_HOPS: [&str; 2] = ["next_hops_v4", "next_hops_v6"];
-/// How many.
+/// Slots of such a map: the hash of a next hop's destination, modulo this number, is its slot.
 pub const NEXT_HOP_SLOTS: u32 = 1024;
 
-/// Slots of the map of shared interfaces: an interface has the one of its index modulo this.
+/// Slots of the map of shared interfaces: an interface's index, modulo this number, is its slot.
 pub const SHARED_INTERFACE_SLOTS: u32 = 4096;
-/// In a slot: several shared interfaces have it, so that [`interface::SHARED`] must be asked for. No interface has this index.
+/// Value of a slot that several shared interfaces have: [`interface::SHARED`] must be looked up
+/// then. No interface has this index.
 pub const SEVERAL_SHARED: u32 = u32::MAX;
 
 /// Bits of the one-word value of the node address maps.
@@ -89,8 +92,8 @@ pub mod node_address {
     pub const NODE_PORT: u32 = 1;
 }
 
-/// The value of the map of interfaces: one 64-bit word. Its lower half has these bits, its upper half the index of the bridge
-/// whose port the interface is, or 0.
+/// The value of the map of interfaces: one 64-bit word. Its lower half has these bits, its upper
+/// half the index of the bridge whose port the interface is, or 0.
 pub mod interface {
     /// Packets that come in by it come from pods.
     pub const PODS: u32 = 1 << 31;
@@ -98,15 +101,19 @@ pub mod interface {
     pub const VETH_PORT: u32 = 1 << 30;
     /// Packets that leave by it have no link-layer header.
     pub const NO_LINK_LAYER: u32 = 1 << 29;
-    /// A port of a bridge that has another link-layer address: frames for this node are addressed to the bridge.
+    /// A port of a bridge whose link-layer address is not the bridge's: frames for this node are
+    /// addressed to the bridge.
     pub const BRIDGE_PORT: u32 = 1 << 28;
-    /// With `forwarding: redirect`, packets that come in by it may leave past the stack: nothing there waits for them.
+    /// With `forwarding: redirect`, packets that come in by it may be redirected past the stack:
+    /// nothing in the stack waits for them.
     pub const REDIRECTS: u32 = 1 << 27;
-    /// Interfaces of VLANs lie on it: their own programs get the frames that come in by it with the tag of one.
+    /// VLAN interfaces are on top of it: frames with such a VLAN's tag that come in by it go to the
+    /// VLAN interface's own programs.
     pub const VLANS: u32 = 1 << 26;
-    /// A port of a bridge that hands no frame from it to another port with this bit: `ip link set DEV type bridge_slave isolated on`.
+    /// A port of a bridge that forwards no frame from it to another port with this bit:
+    /// `ip link set DEV type bridge_slave isolated on`.
     pub const ISOLATED: u32 = 1 << 25;
-    /// Many clients come in by it: flows do not tell them apart by the interface.
+    /// Many clients come in by it, so flows do not tell clients apart by this interface.
     pub const SHARED: u32 = 1 << 24;
     /// The rest of the lower half: index into the masquerade sources.
     pub const SOURCE: u32 = SHARED - 1;
@@ -121,7 +128,7 @@ pub mod interface {
     pub const fn bits(word: u64) -> u32 {
         word as u32
     }
-    /// Index of the bridge whose port the interface is; 0 if it is none's.
+    /// Index of the bridge whose port the interface is; 0 if it is no bridge's port.
     #[inline(always)]
     pub const fn bridge(word: u64) -> u32 {
         (word >> 32) as u32
@@ -147,9 +154,10 @@ pub mod capacity {
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 512;
     pub const NAMES: usize = 131_072;
-    /// Backends of a family that are counted one by one; the agent makes it smaller where there are many CPUs.
+    /// Backends of a family that are counted one by one; the agent makes it smaller where there are
+    /// many CPUs.
     pub const TRAFFIC: usize = 131_072;
-    /// Service ports with packets that were refused, one for each reason.
+    /// Service ports with refused packets, one entry for each port and reason.
     pub const REFUSED: usize = 4_096;
     /// Interfaces with an XDP program.
     pub const UPLINKS: usize = 256;

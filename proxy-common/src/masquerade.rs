@@ -12,7 +12,8 @@ pub use source::{MasqueradeSources, SOURCES, Source, SourcesOf};
 pub struct Marks {
     /// Egress gives the packet the node's address as its source. Set at ingress, cleared at egress.
     pub masquerade: u32,
-    /// Egress drops the packet. Set at the socket of a node process whose connection the policy drops.
+    /// Egress drops the packet. Set at the socket of a node process whose connection the policy
+    /// drops.
     pub drop: u32,
 }
 
@@ -23,7 +24,8 @@ impl Marks {
         drop: 1 << 15,
     };
 
-    /// With another masquerade bit, 0 to 31; `None` for a larger number. If it is the default drop bit, the two change places.
+    /// With another masquerade bit, 0 to 31; `None` for a larger number. If it is the default drop
+    /// bit, the two bits are swapped.
     pub const fn with_masquerade_bit(bit: u32) -> Option<Self> {
         let Some(masquerade) = 1_u32.checked_shl(bit) else {
             return None;
@@ -36,7 +38,8 @@ impl Marks {
         Some(Self { masquerade, drop })
     }
 
-    /// The bit that stands for the masquerade bit while another proxy's rules masquerade what has that one: bit 12, or bit 11.
+    /// The mark bit used instead of the masquerade bit while another proxy's rules masquerade
+    /// packets with the latter: bit 12, or bit 11.
     #[inline(always)]
     pub const fn beside_rules(masquerade: u32) -> u32 {
         const BIT: u32 = 1 << 12;
@@ -48,7 +51,8 @@ impl Marks {
 pub const PORT_TRIES: u32 = 32;
 
 /// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
-/// They must not overlap the node ports. The agent leaves out `ip_local_port_range`, so that hardly any socket of the node has one.
+/// They must not overlap the node ports. The agent leaves out `ip_local_port_range`, so that hardly
+/// any socket of the node uses one of these ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct PortRanges(pub [u16; 4]);
@@ -104,8 +108,9 @@ impl PortRanges {
         let [(a, b), (c, d), ..] = left;
         Self([a, b, c, d])
     }
-    /// The `attempt`-th port to try for a flow with this hash: first the client's own if it is in the ranges, then others in an
-    /// order that is the same for every packet of the flow, so that two racing packets choose the same.
+    /// The `attempt`-th port to try for a flow with this hash: first the client's own if it is in
+    /// the ranges, then others in an order that is the same for every packet of the flow, so that
+    /// two racing packets choose the same.
     #[inline(always)]
     pub const fn candidate(&self, client_port: Port, hash: u32, attempt: u32) -> Option<Port> {
         let len = self.count();
@@ -115,14 +120,15 @@ impl PortRanges {
         if attempt == 0 && self.contains(client_port.host()) {
             return Some(client_port);
         }
-        // A prime step spreads the tries; in the default ranges, 32 steps never reach the same port twice.
+        // A prime step spreads the tries; in the default ranges, 32 steps never reach the same port
+        // twice.
         let n = hash.wrapping_add(attempt.wrapping_mul(7919)) % len;
         Some(Port::from_host(self.nth(n)))
     }
 }
 
-/// Which taken port a new flow may have when the first candidates are all taken: that of a flow that gives way, where the
-/// backend is likely to take the port's next SYN.
+/// Which port in use a new flow may take over when the first candidates are all in use: that of a
+/// flow that may be evicted, where the backend is likely to accept the port's next SYN.
 pub mod reuse {
     use crate::FlowState;
 
@@ -132,19 +138,20 @@ pub mod reuse {
     const MILLISECOND: u64 = 1_000_000;
     /// Linux keeps a tuple in TIME_WAIT for 60 seconds, at the side that closed first.
     const TIME_WAIT: u64 = 60_000 * MILLISECOND;
-    /// Whether a TCP timestamp is later than another; not where one of them is unknown, 0.
+    /// Whether a TCP timestamp is later than another; `false` if one of them is unknown (0).
     #[inline(always)]
     pub const fn is_later(timestamp: u32, than: u32) -> bool {
         timestamp != 0 && than != 0 && timestamp.wrapping_sub(than).wrapping_sub(1) < 1 << 31
     }
 
-    /// Ranks of one class; the longer idle the flow, the better.
+    /// Number of ranks in one class. In a class, the longer idle the flow, the better its rank.
     const CLASS: u32 = 1 << 24;
 
-    /// The rank of a port by the flow that holds it; the lowest is the best. Where the backend closed first, it keeps the tuple
-    /// in TIME_WAIT and takes a SYN only with a later timestamp than the last one of the flow (RFC 6191); Linux makes timestamps
-    /// that are not comparable between connections. Of a half-open flow the backend may wait for the acknowledgement; a
-    /// flood of them must not keep all ports.
+    /// The rank of a port by the flow that uses it; the lowest is the best. A backend that closed
+    /// first keeps the tuple in TIME_WAIT and accepts a SYN only with a later timestamp than the
+    /// last one of the flow (RFC 6191); Linux makes timestamps that are not comparable between
+    /// connections. The backend of a half-open flow may wait for the acknowledgement; but a flood
+    /// of half-open flows must not keep all ports.
     #[inline(always)]
     pub const fn rank(state: FlowState, is_later: bool, idle: u64) -> u32 {
         if !state.gives_way() {
@@ -153,7 +160,8 @@ pub mod reuse {
         let waits =
             state.has(FlowState::BACKEND_FIRST) && !state.has(FlowState::RESET) && idle < TIME_WAIT;
         let class = if !state.is_closed() {
-            // A backend that has not answered the SYN may wait for the acknowledgement of an earlier one, from the same port.
+            // A backend that has not answered the SYN may wait for the acknowledgement of an
+            // earlier one, from the same port.
             3 + !state.has(FlowState::ANSWERED) as u32
         } else if !waits {
             0
@@ -169,6 +177,14 @@ pub mod reuse {
             0
         };
         class * CLASS + freshness
+    }
+
+    /// Whether a flow of this rank has been closed for two seconds and its backend does not wait:
+    /// none of its packets is in flight any more.
+    #[inline(always)]
+    pub const fn is_over(rank: u32) -> bool {
+        const LINGERING: u32 = 2000;
+        rank < CLASS - LINGERING
     }
 }
 
@@ -232,6 +248,17 @@ mod tests {
         ];
         assert!(best_first.is_sorted_by(|a, b| a < b), "{best_first:?}");
         assert!(best_first[11] < reuse::NEVER);
+        let over = [
+            (rank(closed, false, 3), true),
+            (rank(closed, false, 1), false),
+            (rank(by_backend, true, 59), false),
+            (rank(by_backend, false, 61), true),
+            (rank(FlowState::NEW, false, 100), false),
+            (reuse::NEVER, false),
+        ];
+        for (rank, expected) in over {
+            assert_eq!(reuse::is_over(rank), expected, "{rank}");
+        }
     }
 
     #[test]

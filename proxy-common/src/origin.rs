@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The origin of a connection: a pod, this node, or elsewhere. Decided for a packet by its interface and source, for a
-//! socket by its network namespace.
+//! The origin of a connection: a pod, this node, or elsewhere. Decided for a packet by its
+//! interface and source, for a socket by its network namespace.
 
 use crate::{Addr, ServiceFlags, Settings};
 
@@ -14,8 +14,9 @@ pub enum Origin {
     External,
 }
 
-/// The origin of a packet of a family. Each question is asked only where its answer matters: whether the packet came by an interface
-/// with pods behind it, whether its source lies in the pod ranges, whether its source is an address of this node.
+/// The origin of a packet of a family. Each function is called only where its answer matters:
+/// whether the packet came by an interface with pods behind it, whether its source lies in the pod
+/// ranges, whether its source is an address of this node.
 #[inline(always)]
 pub fn origin_of_packet<A: Addr>(
     settings: &Settings,
@@ -38,8 +39,9 @@ pub fn origin_of_packet<A: Addr>(
     }
 }
 
-/// The origin of a socket's process that connects to an address of a family, of the node itself or of a pod. `None` leaves the socket to the packet path: source
-/// ranges ask for a pod's address, which a connecting socket has not got yet.
+/// The origin of a process, of the node or of a pod, that connects a socket to an address of a
+/// family. `None` leaves the socket to the packet path: source ranges need a pod's address, which a
+/// connecting socket does not have yet.
 #[inline(always)]
 pub const fn origin_of_socket<A: Addr>(
     settings: &Settings,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pod of this node, as packets past the stack reach it. Written by the agent, read by the kernel programs.
+//! How redirected packets reach a pod of this node. Written by the agent, read by the kernel
+//! programs.
 
 use crate::{Addr, check};
 
-/// The host's end of a pod's link, and the addresses that a frame to the pod has. Value of `pods_v4` and `pods_v6`; the key is the
-/// pod's address.
+/// The host's end of a pod's link, and the addresses that a frame to the pod has. Value of
+/// `pods_v4` and `pods_v6`; the key is the pod's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct LocalPod {
@@ -20,7 +21,7 @@ pub struct LocalPod {
 }
 
 impl LocalPod {
-    /// The check word under the pod's address: the kernel recycles elements under its readers.
+    /// The check word under the pod's address: the kernel may reuse an element while it is read.
     #[inline(always)]
     pub fn check_for<A: Addr>(&self, address: A) -> u32 {
         let [a, b, c, d, e, f] = self.destination;
@@ -36,13 +37,13 @@ impl LocalPod {
             .wrapping_add(check::mix(u32::from_ne_bytes([i, j, k, l]), 0, 0x0370_7344));
         check::fold_check(sum)
     }
-    /// The element with its check word.
+    /// Returns the element with its check word set.
     #[must_use]
     pub fn sealed<A: Addr>(mut self, address: A) -> Self {
         self.check = self.check_for(address);
         self
     }
-    /// Whether this is the address' element, and none that was torn or recycled.
+    /// Whether this is the element of `address`, neither torn nor recycled.
     #[inline(always)]
     pub fn is_whole<A: Addr>(&self, address: A) -> bool {
         self.check == self.check_for(address)

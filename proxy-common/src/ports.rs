@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The `ports` map behind the filter: for each port, bits that say whether the other maps may know it. All other traffic
-//! passes without a look-up in a hash.
+//! The `ports` map, which the filter reads: for each port, bits that say whether the other maps may
+//! have an entry for it. All other traffic passes without a hash look-up.
 //!
-//! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe". It is set before the entry that it
-//! announces can be found, and cleared only with the whole map, because flows outlive their service. The programs set
-//! [`REPLY`], [`MASQUERADE`] and [`DIRECT`], the agent all others.
+//! An array of words, eight ports to a word, eight bits to a port. A bit says "maybe". It is set
+//! before the entry that it announces can be found, and cleared only with the whole map, because
+//! flows outlive their service. The programs set [`REPLY`], [`MASQUERADE`] and [`DIRECT`], the
+//! agent all others.
 
 /// Words in the `ports` array.
 pub const WORDS: u32 = 65_536 / PER_WORD;
@@ -21,7 +22,8 @@ pub const REPLY: u64 = 4;
 pub const MASQUERADE: u64 = 16;
 /// A backend has this port, so sockets may be connected to it.
 pub const BACKEND: u64 = 32;
-/// A connection past every service to this port of a backend leaves with another source port than its client's.
+/// A direct connection (not through a service) to this port of a backend leaves with another source
+/// port than its client's.
 pub const DIRECT: u64 = 64;
 
 /// The index of a port's word (port in host order).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A few ranges that hold a growing set of addresses: part of the settings. The agent widens them, the kernel programs ask
-//! them before any port or hash.
+//! A few ranges that contain a growing set of addresses: part of the settings. The agent widens
+//! them. The kernel programs check them before any port bit or hash.
 
 use crate::{Addr, Prefix, V4, V6};
 
@@ -18,14 +18,14 @@ pub struct Ranges<A> {
 }
 
 impl Ranges<V4> {
-    /// Holds nothing.
+    /// Contains no address.
     pub const NONE: Self = Self {
         prefixes: [Prefix::<V4>::NONE; RANGES],
         count: 0,
     };
 }
 impl Ranges<V6> {
-    /// Holds nothing.
+    /// Contains no address.
     pub const NONE: Self = Self {
         prefixes: [Prefix::<V6>::NONE; RANGES],
         count: 0,
@@ -34,7 +34,7 @@ impl Ranges<V6> {
 
 #[cfg(test)]
 impl Ranges<V4> {
-    /// Holds one address.
+    /// Returns a range that contains one address.
     pub const fn only(address: V4) -> Self {
         let mut ranges = Self::NONE;
         ranges.prefixes[0].address = address;
@@ -44,8 +44,9 @@ impl Ranges<V4> {
 }
 
 impl<A: Addr> Ranges<A> {
-    /// Whether one of them holds the address.
-    // Nearly every node has one range of cluster IPs: for it this is one comparison, and a look at the count.
+    /// Whether one of the ranges contains the address.
+    // Nearly every node has one range of cluster IPs. For such a node this is one comparison and a
+    // check of the count.
     #[inline(always)]
     pub fn contains(&self, address: A) -> bool {
         let [first, second, third, fourth] = &self.prefixes;
@@ -53,12 +54,12 @@ impl<A: Addr> Ranges<A> {
             || self.count > 1
                 && (second.contains(address) || third.contains(address) || fourth.contains(address))
     }
-    /// Those in use.
+    /// The ranges in use.
     pub fn used(&self) -> &[Prefix<A>] {
         let count = (self.count as usize).min(RANGES);
         self.prefixes.split_at(count).0
     }
-    /// The same with these in use; at most [`RANGES`], each truncated to its network.
+    /// Returns these ranges as the ones in use; at most [`RANGES`], each truncated to its network.
     #[must_use]
     pub fn with(mut self, used: &[Prefix<A>]) -> Self {
         let none = Prefix {

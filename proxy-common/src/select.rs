@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Selects a slot of a block for a new flow. `random`: a random number; `maglev`: a hash of the client and the frontend, so that
-//! every node selects the same ([`flow_number`]); the block holds a table of [`maglev`] then.
+//! Selects a slot of a block for a new flow. `random`: a random number; `maglev`: a hash of the
+//! client and the frontend, so that every node selects the same ([`flow_number`]); the block holds
+//! a table of [`maglev`] then.
 
 #[cfg(any(test, feature = "user"))]
 pub mod maglev;
@@ -17,9 +18,11 @@ pub const fn slot(block: Block, number: u32) -> Option<u32> {
     Some(block.first().wrapping_add(number % count))
 }
 
-/// The number of a client's flow to a frontend: the same on every node, for every packet of the flow.
+/// The number of a client's flow to a frontend: the same on every node, for every packet of the
+/// flow.
 ///
-/// Of a node port the frontend's key has no address, so that nodes agree, whichever of their addresses is the destination.
+/// The frontend key of a node port has no address, so nodes agree whichever of their addresses is
+/// the destination.
 #[inline(always)]
 pub fn flow_number<A: Addr>(client: A, client_port: Port, frontend: &FrontendKey<A>) -> u32 {
     const SEED: u64 = 0x243f_6a88_85a3_08d3;
@@ -30,15 +33,16 @@ pub fn flow_number<A: Addr>(client: A, client_port: Port, frontend: &FrontendKey
     (scramble(addresses ^ ports) >> 32) as u32
 }
 
-/// The number of a client of a service with `sessionAffinity: ClientIP`: of its address alone, so that every node holds it to the
-/// same backend.
+/// The number of a client of a service with `sessionAffinity: ClientIP`. It is computed from the
+/// client's address alone, so that every node selects the same backend.
 #[inline(always)]
 pub fn client_number<A: Addr>(client: A) -> u32 {
     const SEED: u64 = 0x1319_8a2e_0370_7344;
     (client.scramble(SEED) >> 32) as u32
 }
 
-/// Changes a word so that each of its bits depends on all of them: two rounds of shift and multiplication.
+/// Changes a word so that each of its bits depends on all of them: two rounds of shift and
+/// multiplication.
 #[inline(always)]
 pub const fn scramble(word: u64) -> u64 {
     let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

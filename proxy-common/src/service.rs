@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frontends and their records: the service that a packet's destination leads to. Written by the agent, read by the kernel
-//! programs.
+//! Frontends and their records: the service that a packet's destination leads to. Written by the
+//! agent, read by the kernel programs.
 
 use crate::{Addr, EndpointSet, Port, Protocol};
 
-/// Identifies a service port in the maps of both families. Never 0 for one.
+/// Identifies a service port in the maps of both families. The id of a service port is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
@@ -19,11 +19,13 @@ impl ServiceId {
 #[repr(transparent)]
 pub struct RecordId(pub u32);
 
-/// Key of `frontends`: an address, port and protocol that clients connect to. The value is a [`RecordId`].
+/// Key of `frontends`: an address, port and protocol that clients connect to. The value is a
+/// [`RecordId`].
 ///
-/// A node port has the unspecified address; it is asked for destinations that node ports are served on.
-/// [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no other key serves, and with
-/// [`Protocol::ICMP`] (in both families) for echo requests to an external or load balancer IP.
+/// A node port has the unspecified address; it is looked up for destinations that node ports are
+/// served on. [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no
+/// other key serves, and with [`Protocol::ICMP`] (in both families) for echo requests to an
+/// external or load balancer IP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
 pub struct FrontendKey<A> {
@@ -81,7 +83,8 @@ pub struct ServiceFlags(pub u32);
 
 impl ServiceFlags {
     const KIND_MASK: u32 = 0x7;
-    /// The service has a usable endpoint somewhere, so a client without a backend is dropped, not rejected.
+    /// The service has a usable endpoint somewhere, so a client without a backend is dropped, not
+    /// rejected.
     pub const HAS_ENDPOINTS: u32 = 1 << 3;
     /// `externalTrafficPolicy: Local`.
     pub const EXTERNAL_LOCAL: u32 = 1 << 4;
@@ -93,7 +96,8 @@ impl ServiceFlags {
     pub const INTERNAL_BLOCK_LOCAL: u32 = 1 << 7;
     /// The external block holds the local set, else the cluster set.
     pub const EXTERNAL_BLOCK_LOCAL: u32 = 1 << 8;
-    /// `selection: maglev`: the blocks hold tables, and a hash of client and frontend selects the slot, the same on every node.
+    /// `selection: maglev`: the blocks hold tables, and a hash of client and frontend selects the
+    /// slot, the same on every node.
     pub const MAGLEV: u32 = 1 << 9;
 
     #[inline(always)]
@@ -136,7 +140,8 @@ impl ServiceFlags {
     }
 }
 
-/// A run of slots: the first slot in the upper half, the count in the lower. One word, so that it is stored and loaded whole.
+/// A run of slots: the first slot in the upper half, the count in the lower. It is one word, so
+/// that each load and store is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Block(pub u64);
@@ -157,8 +162,9 @@ impl Block {
     }
 }
 
-/// The record that a frontend's key leads to. The blocks may be replaced while readers use them (one store each). All other
-/// fields are fixed until no key leads here and a grace period has passed.
+/// The record that a frontend's key leads to. The blocks may be replaced while readers use them
+/// (one store each). All other fields are fixed until no key leads here and a grace period has
+/// passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Record<A: Addr> {
@@ -170,13 +176,14 @@ pub struct Record<A: Addr> {
     pub service: ServiceId,
     /// Idle time, in seconds, after which the affinity of a client ends; 0 without affinity.
     pub affinity_timeout: u32,
-    /// The key that leads here. If this is not the reader's key, the kernel has reused the element of `frontends`.
+    /// The key that leads here. If this is not the reader's key, the kernel has reused the element
+    /// of `frontends`.
     pub key: FrontendKey<A>,
     pub _pad: A::RecordPad,
 }
 
-/// Data of a key in the `sources` trie: a service's allowed source range. The prefix length includes the 32 bits of the
-/// service id.
+/// Data of a key in the `sources` trie: a service's allowed source range. The prefix length
+/// includes the 32 bits of the service id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct SourceRangeKey<A> {
@@ -184,7 +191,8 @@ pub struct SourceRangeKey<A> {
     pub address: A,
 }
 
-/// Key of `fragments`: the datagram that a fragment belongs to. The value is one word with both ports.
+/// Key of `fragments`: the datagram that a fragment belongs to. The value is one word with both
+/// ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FragmentKey<A> {
@@ -193,7 +201,8 @@ pub struct FragmentKey<A> {
     /// The identification field, as on the wire (16 bits for IPv4).
     pub id: u32,
     pub protocol: Protocol,
-    /// As in a flow's key: a pod that sends with another's address does not give the other's fragments their ports.
+    /// As in a flow's key. So a pod that sends with another pod's address does not give its ports
+    /// to the other pod's fragments.
     pub interface: [u8; 3],
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel programs know about the node's configuration: the one element of the map `settings`.
+//! What the kernel programs know about the node's configuration: the one element of the map
+//! `settings`.
 
 pub use crate::ranges::RANGES;
 use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, ranges::Ranges, verdict::Policy};
@@ -7,7 +8,8 @@ use crate::{Addr, Prefix, V4, V6, masquerade::PortRanges, ranges::Ranges, verdic
 /// Mark of the agent's own sockets, which may bind every port.
 pub const OWN_SOCKET: u32 = 0x2000;
 
-/// The node's settings. Replaced whole; a packet in flight may see some fields old and some new.
+/// The node's settings. The agent replaces them completely; a packet in flight may see some fields
+/// old and some new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Settings {
@@ -19,17 +21,18 @@ pub struct Settings {
     /// The pods' ranges; unused entries are [`Prefix::NONE`].
     pub pods_v4: [Prefix<V4>; RANGES],
     pub pods_v6: [Prefix<V6>; RANGES],
-    /// The ranges that cluster IPs are allocated from. Packets to an address in them that no service has are dropped. Unused
-    /// entries are [`Prefix::NONE`].
+    /// The ranges that cluster IPs are allocated from. Packets to an address in them that no
+    /// service has are dropped. Unused entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Hold the ranges above and every cluster IP known so far; never shrink.
+    /// Ranges that contain the ranges above and every cluster IP known so far; they never shrink.
     pub services_v4: Ranges<V4>,
     pub services_v6: Ranges<V6>,
-    /// Hold every external IP and load balancer IP known so far; never shrink.
+    /// Ranges that contain every external IP and load balancer IP known so far; they never shrink.
     pub external_v4: Ranges<V4>,
     pub external_v6: Ranges<V6>,
-    /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a node process.
+    /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a
+    /// node process.
     pub node_netns: u64,
 }
 
@@ -48,7 +51,8 @@ impl Settings {
     pub const SOCKET_EXCEPTIONS: u32 = 1 << 5;
     /// `reserveNodePorts`: no process of the node may bind a served node port.
     pub const RESERVE_NODE_PORTS: u32 = 1 << 6;
-    /// Pods are detected by the interface that their packets come in by: see [`crate::maps::interface`].
+    /// Pods are detected by the interface that their packets come in by: see
+    /// [`crate::maps::interface`].
     pub const PODS_BY_INTERFACE: u32 = 1 << 7;
     /// `answerPing`: answer ICMP echo requests to services' addresses.
     pub const ANSWER_PING: u32 = 1 << 8;
@@ -56,13 +60,16 @@ impl Settings {
     pub const DETECTS_PODS_V6: u32 = 1 << 9;
     /// Pods of both families are detected.
     pub const DETECTS_PODS: u32 = Self::DETECTS_PODS_V4 | Self::DETECTS_PODS_V6;
-    /// Leave datagrams that would begin a flow to the proxy before, until its conversations are imported.
+    /// Leave datagrams that would begin a flow to the previous proxy, until its conversations are
+    /// imported.
     pub const DATAGRAMS_WAIT: u32 = 1 << 10;
 
-    /// Another proxy's rules masquerade packets with the masquerade mark: use [`crate::masquerade::Marks::beside_rules`].
+    /// Another proxy's rules masquerade packets with the masquerade mark: use
+    /// [`crate::masquerade::Marks::beside_rules`].
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
 
-    /// `forwarding: auto`: only packets from and to pods leave past the stack. Others may need what the node's own rules do to them.
+    /// `forwarding: auto`: only packets from and to pods are redirected past the stack. Other
+    /// packets may need the node's own rules.
     pub const REDIRECT_PODS_ONLY: u32 = 1 << 12;
 
     pub const EMPTY: Self = Self {
@@ -85,7 +92,8 @@ impl Settings {
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
-    /// Whether pods are detected among the clients of a family. KUBE: ranges of one family say nothing about the other.
+    /// Whether pods are detected among the clients of a family. KUBE: ranges of one family say
+    /// nothing about the other.
     #[inline(always)]
     pub const fn detects_pods<A: Addr>(&self) -> bool {
         self.has(if A::BITS == V4::BITS {

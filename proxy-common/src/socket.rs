@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sockets that the socket hooks have sent to a backend: the frontend that each asked for and the backend that it got, so
-//! that answers and peer names show the service's address.
+//! Sockets that the socket hooks have sent to a backend: the frontend that each asked for and the
+//! backend that it got, so that answers and peer names show the service's address.
 //!
-//! A connected socket has one entry. A socket that sends single datagrams has two entries per service: one under the
-//! frontend for what it sends, one under the backend for the answers. A list joins them, so that they can be removed with
-//! the socket.
+//! A connected socket has one entry. A socket that sends single datagrams has two entries per
+//! service: one under the frontend for what it sends, one under the backend for the answers. A list
+//! joins them, so that they can be removed with the socket.
 //!
-//! A socket's first entry, CONNECTED or LIST, lies in the array `sock_buckets`, in the bucket that the low bits of the cookie
-//! name. If another socket holds the bucket, the entry overflows to the hash `sockets`, where all further entries are. The
-//! kernel counts cookies up, so that is rare, and a short connection changes no hash.
+//! A socket's first entry, CONNECTED or LIST, lies in the array `sock_buckets`, in the bucket that
+//! the low bits of the cookie select. If another socket uses the bucket, the entry overflows to the
+//! hash `sockets`, where all further entries are. The kernel counts cookies up, so an overflow is
+//! rare, and a short connection changes no hash.
 
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
@@ -33,7 +34,7 @@ impl SocketCookie {
     pub const fn bucket_index(self) -> u32 {
         self.low % SOCKET_BUCKETS
     }
-    /// The number that the kernel shows.
+    /// The cookie as the number that the kernel shows.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         (self.high as u64) << 32 | self.low as u64
@@ -55,7 +56,7 @@ impl SocketRole {
     pub const FORWARD: Self = Self(2);
     /// Datagrams from a backend, whose address and port are in the key.
     pub const REVERSE: Self = Self(3);
-    /// The begin of the list of the socket's forward entries. Address and port of the key are zero.
+    /// The head of the list of the socket's forward entries. Address and port of the key are zero.
     pub const LIST: Self = Self(4);
 
     pub const fn name(self) -> &'static str {
@@ -105,7 +106,7 @@ impl<A: Addr> SocketKey<A> {
     pub const fn list(cookie: SocketCookie) -> Self {
         Self::new(cookie, SocketRole::LIST, A::UNSPECIFIED, Port::ANY)
     }
-    /// Whether its entry is a socket's first, which may be in `sock_buckets`.
+    /// Whether the key's entry is its socket's first one, which may be in `sock_buckets`.
     #[inline(always)]
     pub const fn is_first(&self) -> bool {
         matches!(self.role, SocketRole::CONNECTED | SocketRole::LIST)
@@ -116,8 +117,8 @@ impl<A: Addr> SocketKey<A> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketBucket<A: Addr> {
-    /// The socket that holds the bucket: its cookie, with the role in the uppermost byte; 0 for a free one. Claimed and given
-    /// up by compare and exchange.
+    /// The socket that uses the bucket: its cookie, with the role in the uppermost byte; 0 if the
+    /// bucket is free. Claimed and released by compare and exchange.
     pub owner: u64,
     /// How many first entries of sockets with the same low bits are in `sockets`.
     pub overflow: u32,
@@ -150,7 +151,8 @@ impl<A: Addr> SocketBucket<A> {
     }
 }
 
-/// Value of `sockets`. All but `last_used` is covered by `check` (elements are recycled under readers).
+/// Value of `sockets`. All but `last_used` is covered by `check` (elements are recycled under
+/// readers).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketEntry<A: Addr> {
@@ -171,7 +173,7 @@ pub struct SocketEntry<A: Addr> {
     pub protocol: Protocol,
     pub flags: u8,
     pub _pad: A::RecordPad,
-    /// When the socket last used it.
+    /// When the socket last used the entry.
     #[cfg(not(feature = "next-layout"))]
     pub last_used: u64,
 }
@@ -179,11 +181,11 @@ pub struct SocketEntry<A: Addr> {
 impl<A: Addr> SocketEntry<A> {
     /// The socket is a node process's, not a pod's.
     pub const HOST: u8 = 1;
-    /// List: the packet path serves this socket, and goes on to when the setting changes, so that its conversations keep
-    /// their backends.
+    /// List: the packet path serves this socket, also after the setting has changed, so that its
+    /// conversations keep their backends.
     pub const LEFT: u8 = 2;
-    /// Connected: the policy drops what the node's socket sends. The mark alone does not say so, because processes set marks
-    /// of their own.
+    /// Connected: the policy drops what the node's socket sends. The mark alone does not say so,
+    /// because processes set marks of their own.
     pub const DROPPED: u8 = 4;
     /// Dropped: the process itself had set the drop bit in its socket's mark.
     pub const OWN_MARK: u8 = 8;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is counted of each backend, and of what was refused. Written by the kernel programs, each CPU for itself, read by
-//! `portolan top`.
+//! Counters of each backend, and of refused packets. Each CPU's kernel programs write their own,
+//! `portolan top` reads them.
 
 use crate::{Counter, FlowState, Protocol, ServiceId, flow::Signals};
 
-/// Element of `traffic` of a family: what passed to and from the backend of this id. Element 0 counts for the backends beyond the
-/// map's size, and for connections that outlive their backend once its id is another's.
+/// Element of `traffic` of a family: what passed to and from the backend of this id. Element 0
+/// counts for the backends beyond the map's size, and for connections that outlive their backend
+/// once its id is reused.
 ///
-/// A packet is one of the kernel's: a train that the kernel has joined, or not cut yet, is one, and all its bytes count. Bytes are those
-/// from the IP header on. What is translated at sockets comes by no program: its connections are counted, its packets are not.
+/// A packet is a packet buffer of the kernel: segments that the kernel has joined, or not cut yet,
+/// are one packet, and all their bytes count. Bytes are those from the IP header on. Traffic that
+/// is translated at sockets passes no program for packets: its connections are counted, its packets
+/// are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Traffic {
-    /// The backend's: connections of another one are not its.
+    /// The backend's generation: connections of another generation do not count here.
     pub generation: u64,
     /// To the backend.
     pub packets_in: u64,
@@ -20,9 +23,9 @@ pub struct Traffic {
     /// From the backend.
     pub packets_out: u64,
     pub bytes_out: u64,
-    /// Begun; of UDP, conversations.
+    /// Connections begun; for UDP, conversations.
     pub connections: u64,
-    /// Of these, those whose backend session affinity gave.
+    /// Those of these connections whose backend was chosen by session affinity.
     pub affinity_hits: u64,
     /// SYNs to which no answer was seen before the client repeated them.
     pub unanswered: u64,
@@ -44,19 +47,20 @@ impl Traffic {
     }
 }
 
-/// Bits of what happens to a connection.
+/// Events of a connection, as bits.
 pub mod event {
-    /// It begins.
+    /// The connection begins.
     pub const BEGUN: u32 = 1;
-    /// Its backend is the one that affinity holds its client to.
+    /// The connection's backend was chosen by session affinity.
     pub const HELD: u32 = 1 << 1;
-    /// Its client has sent its SYN again.
+    /// The client has sent its SYN again.
     pub const RETRANSMITTED: u32 = 1 << 2;
-    /// The SYN before had no answer.
+    /// The previous SYN had no answer.
     pub const UNANSWERED: u32 = 1 << 3;
 }
 
-/// What a client's packet says about its known flow: bits of [`event`]. `repeats`: see [`crate::flow::change_by_client`].
+/// What a client's packet says about its known flow: bits of [`event`]. `repeats`: see
+/// [`crate::flow::change_by_client`].
 #[inline(always)]
 pub fn repetition(
     protocol: Protocol,
@@ -79,7 +83,8 @@ pub fn repetition(
     }
 }
 
-/// Key of `refused`: a service port, and why its packets were not served. The value is their number.
+/// Key of `refused`: a service port, and why its packets were not served. The value is their
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
 pub struct RefusedKey {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The whole service policy as one table-like function: the executable specification of which client may reach which
-//! endpoints. Called by the kernel programs for the first packet of a flow, and by host tests.
+//! The complete service policy as one table-like function: the executable specification of which
+//! client may reach which endpoints. Called by the kernel programs for the first packet of a flow,
+//! and by host tests.
 
 use crate::{FrontendKind, Origin, ServiceFlags};
 
 /// The policy's answer for the first packet of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// To a backend of the external (or internal) block.
+    /// Forward to a backend of the external (or internal) block.
     Forward { external: bool, masquerade: bool },
-    /// An answer from here tells the client at once that nothing serves there.
+    /// Answer, so that the client knows at once that nothing serves there.
     Reject,
     /// Dropped without an answer: the policy is Local and no local endpoint serves.
     DropNoLocalEndpoint,
@@ -28,11 +29,11 @@ pub struct Policy {
 
 /// The verdict for a new flow to a frontend.
 ///
-/// `internal` and `external` say whether the record's blocks have any slot; `source_allowed` matters for frontends with source
-/// ranges only.
+/// `internal` and `external` say whether the record's blocks have any slot; `source_allowed`
+/// matters for frontends with source ranges only.
 ///
-/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is decided after selection
-/// ([`is_hairpin`]).
+/// KUBE: `syncProxyRules` of the iptables proxier, Kubernetes 1.36; hairpin is decided after
+/// selection ([`is_hairpin`]).
 #[inline(always)]
 pub const fn decide(
     flags: ServiceFlags,
@@ -65,8 +66,9 @@ pub const fn decide(
             masquerade: true,
         };
     }
-    // KUBE: pods and the node itself get the cluster's endpoints, as if their packets had gone out to the balancer and come
-    // back. The node's own source may be the balancer's address, so it is masqueraded.
+    // KUBE: pods and the node itself get the cluster's endpoints, as if their packets had gone out
+    // to the balancer and come back. The node's own source may be the balancer's address, so it is
+    // masqueraded.
     match origin {
         Origin::Pod if internal => Verdict::Forward {
             external: false,
@@ -84,7 +86,8 @@ pub const fn decide(
     }
 }
 
-/// Whether a client is sent to itself. Then the source must be masqueraded, or the answer would not come back here.
+/// Whether a client is sent to itself. Then the source must be masqueraded, or the answer would not
+/// come back here.
 #[inline(always)]
 pub fn is_hairpin<A: PartialEq>(client: A, backend: A) -> bool {
     client == backend

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! XDP at uplinks: which packets it translates by itself, and how long it believes a next hop. Whatever it does not take goes on to
-//! tc as it came, so policy and every change of a flow's state stay there.
+//! XDP at uplinks: which packets XDP translates by itself, and how long it trusts a cached next
+//! hop. All other packets go on to tc unchanged, so policy and every change of a flow's state stay
+//! at tc.
 //!
-//! It takes packets of masqueraded flows that change no state: both translations are known, and neither end of the flow is here.
+//! XDP takes packets of masqueraded flows that change no state: both translations are known, and
+//! neither end of the flow is on this node.
 
 use crate::{
     Addr, FlowEntry, FlowKind, FlowState, Protocol,
@@ -10,16 +12,18 @@ use crate::{
     ports,
 };
 
-/// Bits of ports to which a packet that XDP takes may go.
+/// Bits of the destination ports of packets that XDP may take.
 const TAKEN: u64 = ports::FRONTEND | ports::NODE_PORT | ports::MASQUERADE;
 
-/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes packets of.
+/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes
+/// packets of.
 #[inline(always)]
 pub const fn may_take(bits: u64) -> bool {
     bits & TAKEN != 0
 }
 
-/// Whether XDP takes a packet of this protocol with these signals: a datagram, or a segment in the middle of a connection.
+/// Whether XDP takes a packet of this protocol with these signals: a datagram, or a segment in the
+/// middle of a connection.
 #[inline(always)]
 pub fn takes(protocol: Protocol, signals: Signals) -> bool {
     match protocol {
@@ -28,15 +32,15 @@ pub fn takes(protocol: Protocol, signals: Signals) -> bool {
     }
 }
 
-/// Whether both translations of a flow can be done at once: the entry has them, and no end of the flow is one that the stack must
-/// judge. An entry that an older version has made has only one.
+/// Whether both translations of a flow can be done at once: the entry has them, and no end of the
+/// flow needs the stack. An entry made by an older version has only one translation.
 #[inline(always)]
 const fn is_complete<A: Addr>(entry: &FlowEntry<A>) -> bool {
     !entry.needs_stack() && entry.knows_masquerade()
 }
 
-/// Whether XDP takes a client's packet with this original entry; [`takes`] has said so already. `serves` says whether the backend
-/// serves; it is asked for datagrams only.
+/// Whether XDP takes a client's packet with this original entry, after [`takes`] has returned true.
+/// `serves` returns whether the backend serves; it is called for datagrams only.
 #[inline(always)]
 pub fn takes_original<A: Addr>(
     entry: &FlowEntry<A>,
@@ -50,20 +54,21 @@ pub fn takes_original<A: Addr>(
         && begins_anew(protocol, signals, entry.state, || false, || true, serves) == Anew::No
 }
 
-/// Whether XDP takes a reply with this entry of a masqueraded reply; [`takes`] has said so already.
+/// Whether XDP takes a reply with this masqueraded reply entry, after [`takes`] has returned true.
 #[inline(always)]
 pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
 }
 
-/// Whether such a reply may leave by an interface that flows know as `egress`: its client is behind that.
+/// Whether such a reply may leave by the interface `egress`: its client is behind that interface.
 #[inline(always)]
 pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
     entry.interface == egress
 }
 
-/// Whether a reply must be accounted in the flow's other entries: all but those that [`is_routine`] leaves out. The entry of the
-/// masqueraded reply remembers the last one that was accounted; its state is not new once there was one.
+/// Whether a reply must be accounted in the flow's other entries: every reply that is not routine
+/// ([`is_routine`]). The masqueraded reply's entry remembers the last accounted reply; the entry's
+/// state is not new once a reply was accounted.
 #[inline(always)]
 pub fn is_due<A: Addr>(
     entry: &FlowEntry<A>,
@@ -80,30 +85,31 @@ pub fn is_due<A: Addr>(
 /// Whether a reply changes nothing of a flow whose original entry has this state.
 #[inline(always)]
 pub fn is_settled(state: FlowState, protocol: Protocol) -> bool {
-    // A connection that is closing stays so; only the doubts that data clears are tc's.
+    // A closing connection stays closing; only the doubts that data clears need tc.
     const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
     state.has(FlowState::ANSWERED)
         && state.0 & DOUBTS == 0
         && (protocol == Protocol::UDP || state.has(FlowState::ACKNOWLEDGED))
 }
 
-/// How long a next hop is believed, in nanoseconds.
+/// How long a cached next hop is trusted, in nanoseconds.
 pub const BELIEVED: u64 = 1_000_000_000;
 
-/// What is to be done about a next hop that is at hand.
+/// What to do with a cached next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// Use it.
+    /// Use the next hop.
     Fresh,
-    /// It was believed long enough: ask the routes again, and leave this packet to the stack, which so learns that the neighbour is
-    /// in use and looks after it.
+    /// The next hop has been trusted long enough: look the route up again, and leave this packet to
+    /// the stack. So the stack learns that the neighbour is in use and keeps it up to date.
     Aged,
-    /// It is another packet's, or routes and neighbours may have changed: ask the routes.
+    /// The next hop is another packet's, or routes and neighbours may have changed: look the route
+    /// up.
     Other,
 }
 
-/// Whether a next hop may be used that was noted at `filled`; `matches` says whether it is that of the packet, and of the present
-/// epoch of routes and neighbours.
+/// The freshness of a next hop that was cached at `filled`; `matches` says whether it is the
+/// packet's, from the current epoch of routes and neighbours.
 #[inline(always)]
 pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
     if !matches {
@@ -122,7 +128,7 @@ pub struct Abilities {
     pub receives: bool,
     /// Frames may be redirected to it.
     pub sends: bool,
-    /// Frames may leave by it that have come by it, by XDP_TX.
+    /// Frames that came in by it may leave by it, by XDP_TX.
     pub returns: bool,
 }
 
@@ -138,11 +144,11 @@ impl Abilities {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Exit {
-    /// By the stack.
+    /// Through the stack.
     Stack,
-    /// Back out of the interface that it has come in by.
+    /// Back out of the interface that the frame came in by.
     Return,
-    /// Out of an interface by its index; it may be the same.
+    /// Out of an interface by its index; it may be the one that the frame came in by.
     Redirect,
 }
 
@@ -160,8 +166,8 @@ pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
     }
 }
 
-/// The agent's word about an uplink with our XDP program: value of the map `uplinks`. The lower 48 bits are its link-layer
-/// address, octets as on the wire.
+/// The agent's data on an uplink with our XDP program, in one word: value of the map `uplinks`. The
+/// lower 48 bits are its link-layer address, octets as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Uplink(pub u64);

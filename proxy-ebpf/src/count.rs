@@ -34,30 +34,16 @@ pub fn add_at(counter: u32) {
     }
 }
 
-/// Lets a packet go on to the programs and filters of others behind ours: TC_ACT_UNSPEC, which tcx calls TCX_NEXT.
-/// TC_ACT_OK would end the chain and switch them off.
+/// Lets a packet go on to the programs and filters of others behind ours: TC_ACT_UNSPEC, which tcx
+/// calls TCX_NEXT. TC_ACT_OK would end the chain and switch them off.
 pub const PASS: i32 = TC_ACT_UNSPEC;
 
-// Actions of our own beside tc's, which never leave a program.
-/// Passes a packet of a flow, like [`PASS`]. `redirect` may send it instead.
+/// Action of a packet that belongs to a flow. The packet passes as with [`PASS`], unless `redirect`
+/// sends it past the stack. This is no action of tc's, and no program returns it.
 const FORWARD: i32 = 0x100;
-/// `reject` answers with a TCP reset.
-const RESET: i32 = 0x101;
-/// `reject` answers with an ICMP port unreachable.
-const UNREACHABLE: i32 = 0x102;
-/// The packet in the workspace belongs to no flow: `begin` decides about it.
-const BEGIN: i32 = 0x103;
-/// Ingress has marked the packet in the workspace: `marked` decides about it.
-const MARKED: i32 = 0x104;
-/// The packet in the workspace may begin a conversation past every service: `direct` decides about it.
-const DIRECT: i32 = 0x105;
 
-/// The packet in the workspace belongs to the flow whose entry was found: `redirect` sends it on.
-const SEND: i32 = 0x106;
-/// The same for a flow that begins with it.
-const SEND_FIRST: i32 = 0x107;
-
-/// A program's action, and the counter that names the reason; in one word so that subprograms can return it.
+/// A program's action, and the counter that names the reason; in one word so that subprograms can
+/// return it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Outcome(u32);
@@ -67,22 +53,23 @@ impl Outcome {
     const fn new(action: i32, counter: Counter) -> Self {
         Self((action as u32) << 16 | counter as u32)
     }
-    /// As one word, for a subprogram that is exported.
+    /// Returns the outcome as one word, for an exported subprogram.
     #[inline(always)]
     pub const fn word(self) -> u32 {
         self.0
     }
-    /// From [`Self::word`].
+    /// Restores an outcome from [`Self::word`].
     #[inline(always)]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
     }
-    /// Leaves the packet to the stack and to foreign programs.
+    /// Passes the packet on to the stack and to foreign programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
         Self::new(PASS, counter)
     }
-    /// Sends the packet on to its flow's other end: through the stack, or past it by `redirect`.
+    /// Sends the packet on to its flow's other end: through the stack, or past the stack by
+    /// `redirect`.
     #[inline(always)]
     pub const fn forward(counter: Counter) -> Self {
         Self::new(FORWARD, counter)
@@ -91,67 +78,15 @@ impl Outcome {
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
-    /// The packet has left the node's programs by one of tc's actions.
+    /// The packet has already left the programs by one of tc's actions.
     #[inline(always)]
     pub const fn sent(action: i32, counter: Counter) -> Self {
         Self::new(action, counter)
-    }
-    /// Asks the caller to have `redirect` send the packet on, by the entry that was found or by that of a flow which begins. The
-    /// counter is for what the stack gets.
-    #[inline(always)]
-    pub const fn send(first: bool, counter: Counter) -> Self {
-        Self::new(if first { SEND_FIRST } else { SEND }, counter)
-    }
-    /// Whether this is [`Self::send`], and then for which entry.
-    #[inline(always)]
-    pub const fn is_to_send(self) -> Option<bool> {
-        match self.action() {
-            SEND => Some(false),
-            SEND_FIRST => Some(true),
-            _ => None,
-        }
-    }
-    /// Asks the caller to run `reject`, with a reset or not.
-    #[inline(always)]
-    pub const fn reject(reset: bool, counter: Counter) -> Self {
-        Self::new(if reset { RESET } else { UNREACHABLE }, counter)
-    }
-    /// Asks the caller to run `begin`, which would not fit on the stack beside the program that asks.
-    pub const UNKNOWN: Self = Self::new(BEGIN, Counter::Untouched);
-    /// Asks the caller to run `marked`, for the same reason.
-    pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
-
-    /// Asks the caller to run `direct`, for the same reason.
-    pub const DIRECT: Self = Self::new(DIRECT, Counter::Untouched);
-
-    /// Whether this is [`Self::DIRECT`].
-    #[inline(always)]
-    pub const fn is_direct(self) -> bool {
-        self.action() == DIRECT
-    }
-    /// Whether this is [`Self::UNKNOWN`].
-    #[inline(always)]
-    pub const fn is_unknown(self) -> bool {
-        self.action() == BEGIN
-    }
-    /// Whether this is [`Self::MARKED`].
-    #[inline(always)]
-    pub const fn is_marked(self) -> bool {
-        self.action() == MARKED
     }
     /// Whether ingress forwards the packet.
     #[inline(always)]
     pub const fn is_forwarded(self) -> bool {
         self.action() == FORWARD
-    }
-    /// Whether `reject` is to answer, and then whether with a reset.
-    #[inline(always)]
-    pub const fn wants_answer(self) -> Option<bool> {
-        match self.action() {
-            RESET => Some(true),
-            UNREACHABLE => Some(false),
-            _ => None,
-        }
     }
     /// The same reason with another of tc's actions.
     #[inline(always)]
@@ -162,11 +97,6 @@ impl Outcome {
     #[inline(always)]
     pub const fn counted_as(self, counter: u32) -> Self {
         Self((self.action() as u32) << 16 | counter & 0xffff)
-    }
-    /// What a shadow makes of it: the packet passes, whatever it would have met.
-    #[inline(always)]
-    pub const fn watched(self) -> Self {
-        self.with_action(PASS)
     }
     /// The reason, as an index into `counters`.
     #[inline(always)]
@@ -195,9 +125,8 @@ impl Outcome {
             // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
             unsafe { *count += 1 };
         }
-        // What asks our own programs for something and was not granted is no action of tc's.
         match self.action() {
-            FORWARD.. => PASS,
+            FORWARD => PASS,
             action => action,
         }
     }

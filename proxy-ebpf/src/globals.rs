@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Constants that the agent chooses when it loads the programs. The verifier knows their values, and removes code that
-//! they switch off.
+//! Constants that the agent chooses when it loads the programs. The verifier knows their values and
+//! removes the code that they switch off.
 
 use aya_ebpf::Global;
 use proxy_common::masquerade::Marks;
@@ -13,7 +13,7 @@ static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
-/// Not 0 in a shadow.
+/// Not 0 in shadow mode: see [`is_shadow`].
 #[unsafe(no_mangle)]
 static SHADOW: Global<u32> = Global::new(0);
 
@@ -27,7 +27,7 @@ pub fn masquerade_mark() -> u32 {
     MASQUERADE_MARK.load()
 }
 
-/// Both bits of the packet mark that may say so.
+/// Both mark bits that may mean masquerading.
 #[inline(always)]
 pub fn masquerade_marks() -> u32 {
     masquerade_mark() | Marks::beside_rules(masquerade_mark())
@@ -39,13 +39,14 @@ pub fn drop_mark() -> u32 {
     DROP_MARK.load()
 }
 
-/// Whether translated packets leave past the node's stack.
+/// Whether translated packets are redirected past the node's stack.
 #[inline(always)]
 pub fn redirects() -> bool {
     REDIRECT.load() != 0
 }
 
-/// Whether the programs only count what they would do: every packet passes as it came, and no flow begins.
+/// Whether the programs only count what they would do: every packet passes unchanged, and no flow
+/// begins.
 #[inline(always)]
 pub fn is_shadow() -> bool {
     SHADOW.load() != 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Safe wrappers for kernel helpers that are about no packet: clocks, random numbers, loops.
+//! Safe wrappers for kernel helpers that concern no packet: clocks, random numbers, loops.
 
 use aya_ebpf::helpers::generated as helpers;
 

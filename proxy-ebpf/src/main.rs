@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel programs' entry points. Next: `tc` for packets, `xdp` for those of known flows at uplinks, `socket` for connections
-//! at their socket.
+//! The kernel programs' entry points. Read next: `tc` for packets, `xdp` for packets of known flows
+//! at uplinks, `socket` for connections at their socket.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -9,6 +9,8 @@
     reason = "keys and entries passed by value are copied to a stack of 512 bytes"
 )]
 
+#[macro_use]
+mod by_family;
 mod count;
 mod family;
 mod globals;
@@ -53,7 +55,8 @@ pub fn egress_l3(ctx: TcContext) -> i32 {
     tc::egress(Skb::new(&ctx), false)
 }
 
-/// Egress of the loopback device: drops what policy drops of the node's own connections to itself.
+/// Egress of the loopback device: drops packets of the node's connections to itself that the policy
+/// drops.
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
     tc::egress_loopback(Skb::new(&ctx))
@@ -71,7 +74,7 @@ pub fn expire_v6(ctx: TcContext) -> i32 {
     tc::expire::<Ipv6>(Skb::new(&ctx))
 }
 
-/// Of an uplink: takes packets of known flows before tc does.
+/// XDP at an uplink: takes packets of known flows before tc sees them.
 #[xdp]
 pub fn uplink(ctx: XdpContext) -> u32 {
     xdp::run(Frame::new(&ctx))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The programs of `portolan trace` at the socket hooks: they run behind those of the object `portolan`, as long as the command holds
-//! their links, and tell what has become of a call. The address that the process asked for is in the socket's entry.
+//! The programs of `portolan trace` at the socket hooks. They run after those of the object
+//! `portolan`, as long as the command holds their links, and report the outcome of a call. The
+//! address that the process asked for is in the socket's entry.
 #![no_std]
 #![no_main]
 
@@ -87,7 +88,7 @@ pub fn bind_v6(ctx: SockAddrContext) -> i32 {
     tell_v6(&ctx, Hook::Bind)
 }
 
-/// What the programs before have decided stands.
+/// Keeps the decision of the previous programs.
 const PROCEED: i32 = 1;
 
 #[inline(always)]
@@ -166,7 +167,7 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
         event.namespace = helpers::bpf_get_netns_cookie(raw.cast());
         event.cookie = helpers::bpf_get_socket_cookie(raw.cast());
     }
-    // The others cannot fail, and may not ask.
+    // The other hooks cannot fail, and may not ask for the result.
     if !matches!(hook, Hook::Receive | Hook::PeerName) {
         // SAFETY: no arguments.
         event.result = unsafe { helpers::bpf_get_retval() };
@@ -188,7 +189,8 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
     named(&mut event.after, wide, port);
     let found = entry::<A>(event.cookie, address, port, hook);
     if let Some((entry, dropped)) = found {
-        // SAFETY: an element whose memory the kernel keeps; one that is replaced meanwhile shows another call's address.
+        // SAFETY: an element whose memory the kernel keeps; one that is replaced meanwhile shows
+        // another call's address.
         let (frontend, backend, ports, ids) = unsafe {
             let entry = &*entry;
             (
@@ -214,7 +216,8 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
     PROCEED
 }
 
-/// The entry that has made the address what it is, and whether it says that what is sent is dropped.
+/// The entry that explains the address of the call, and whether it says that the socket's data is
+/// dropped.
 #[inline(always)]
 fn entry<A: Entries>(
     cookie: u64,
@@ -261,7 +264,7 @@ fn entry<A: Entries>(
     Some((entry, false))
 }
 
-/// The kernel's own loop.
+/// Runs the kernel's own loop.
 #[inline(always)]
 fn repeat(times: u32, work: &mut Work<'_>, step: Step) {
     let (work, step) = (

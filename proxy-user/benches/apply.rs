@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::bpffs::PinDir;
-use portolan::{
-    datapath::Datapath,
+use control::{
     object::ObjectName,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
+use datapath::Datapath;
+use lab::node::bpffs::PinDir;
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
 
 use support::open;
@@ -85,7 +85,8 @@ fn print(what: &str, mut times: Vec<Duration>) {
     println!("{what:<58} min {least:>10.1?}  median {median:>10.1?}");
 }
 
-/// Resident memory of this process in MiB: all of it, and the part that is its own and not the kernel's maps.
+/// Resident memory of this process in MiB: all of it, and the part that is its own and not the
+/// kernel's maps.
 fn resident() -> (f64, f64) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> f64 {
@@ -107,7 +108,7 @@ fn memory() {
     let mut datapath = open(&pins);
     println!("{:<58} {:?}", "open with no pinned map", started.elapsed());
     apply(&mut datapath, &plans(10_000, 10));
-    portolan::datapath::release_memory().expect("memory is given back");
+    linux::trim_heap();
     let (all, own) = resident();
     println!(
         "{:<58} {all:.1} MiB, {own:.1} MiB of it private",

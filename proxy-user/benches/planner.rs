@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cost of planning, from parsed objects to plans and on to the last map write, and the memory of the cluster
-//! state. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
+//! The cost of planning, from parsed objects to plans and on to the last map write, and the memory
+//! of the cluster state. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
 
 mod support;
 
 use std::time::{Duration, Instant};
 
+use control::{
+    apply::ApplyResult,
+    change::{Batch, Change},
+    model::{Converter, Object},
+    object::ObjectName,
+    plan::ServicePlan,
+    syncer::{Kernel, Syncer},
+    warnings::Warnings,
+};
 use k8s_openapi::{
     api::{
         core::v1::{Service, ServicePort, ServiceSpec},
@@ -14,15 +23,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use lab::node::bpffs::PinDir;
-use portolan::{
-    datapath::ApplyResult,
-    model::{Converter, Object},
-    object::ObjectName,
-    plan::ServicePlan,
-    syncer::{Kernel, Syncer},
-    warnings::Warnings,
-    watch::{Batch, Change},
-};
 
 use support::open;
 

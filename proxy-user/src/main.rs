@@ -3,10 +3,8 @@
 
 use std::process::ExitCode;
 
-use portolan::{
-    cli::{execute, parse},
-    telemetry,
-};
+use cli::{execute, parse};
+use config::telemetry;
 
 pub(crate) fn main() -> ExitCode {
     let cli = match parse() {

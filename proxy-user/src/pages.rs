@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes portolan's manual pages and shell completions into a folder, from its own definition of the command line. Called by
-//! `cargo xtask release`.
+//! Writes portolan's manual pages and shell completions into a folder, from its own definition of
+//! the command line. Called by `cargo xtask release`.
 
 use std::{env, fs, io, path::Path};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
-use portolan::cli::Cli;
+use cli::Cli;
 
 fn main() -> io::Result<()> {
     let folder = env::args_os().nth(1);

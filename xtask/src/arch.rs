@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The processors that portolan is built for, by the names that each tool gives them.
+//! The processors that portolan is built for, with the name of each in every tool.
 
 /// A processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -9,14 +9,14 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    /// This machine's.
+    /// The processor of this machine.
     pub(crate) const OWN: Self = if cfg!(target_arch = "aarch64") {
         Self::Arm64
     } else {
         Self::Amd64
     };
 
-    /// As Debian and OCI call it.
+    /// The name in Debian and OCI.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -24,7 +24,7 @@ impl Arch {
         }
     }
 
-    /// As GNU's tools call it; also the folder of its libraries in Debian.
+    /// The name in GNU's tools; also the folder of the processor's libraries in Debian.
     pub(crate) const fn gnu(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-linux-gnu",
@@ -32,7 +32,7 @@ impl Arch {
         }
     }
 
-    /// As rustc calls it, with GNU's C library.
+    /// The target's name in rustc, with GNU's C library.
     pub(crate) const fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",

@@ -27,7 +27,8 @@ enum Bench {
     Xdp,
     /// Connections and datagrams to services, compared with a node without the agent
     Connect,
-    /// What clients still get while a node is attacked, by portolan, kube-proxy and no proxy; writes a report
+    /// What clients still get while a node is attacked, by portolan, kube-proxy and no proxy;
+    /// writes a report
     Attacks,
     /// The agent with a real API server
     ControlPlane,

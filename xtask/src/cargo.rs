@@ -13,30 +13,30 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::host;
 
-/// The one member that the host's compiler cannot build.
+/// The only member that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
 /// The package of the agent.
 pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
 /// The agent's program.
 const AGENT_PROGRAM: &str = "portolan";
-/// The package of the simulated nodes, and of the programs that see the agent only from outside.
+/// The package of the simulated nodes, and of the programs that use the agent only from outside.
 const LAB_PACKAGE: &str = "lab";
 
-/// Selects the packages whose tests, examples and benches the commands run. Always both: with another selection
-/// cargo would choose other features, and build most dependencies once more.
+/// Selects the packages whose tests, examples and benches the commands run. Always both: with
+/// another selection cargo would choose other features, and build most dependencies once more.
 pub(crate) const TESTED_PACKAGES: [&str; 4] =
     ["--package", AGENT_PACKAGE, "--package", LAB_PACKAGE];
 
 /// Selects every package that the host's compiler can build.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
 
-/// The clone this command was built from.
+/// Returns the clone that this command was built from.
 pub(crate) fn root() -> PathBuf {
     let member = Path::new(env!("CARGO_MANIFEST_DIR"));
     member.parent().unwrap_or(member).to_owned()
 }
 
-/// The cargo that runs this command, else the one in the PATH.
+/// Returns the cargo that runs this command, else the one in the PATH.
 pub(crate) fn path() -> PathBuf {
     env::var_os("CARGO")
         .map(PathBuf::from)
@@ -44,8 +44,8 @@ pub(crate) fn path() -> PathBuf {
         .unwrap_or_else(|| "cargo".into())
 }
 
-/// Cargo for the host, in the clone. Removes the variables that `cargo run` has set for xtask: build scripts of
-/// other packages would take them for their own.
+/// Returns a cargo command for the host, in the clone. Removes the variables that `cargo run` has
+/// set for xtask, because build scripts of other packages would read them.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(path());
     command.arg(subcommand).current_dir(root());
@@ -57,7 +57,7 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     command
 }
 
-/// Whether `cargo run` set this variable for the package that it runs.
+/// Whether `cargo run` sets this variable for the package that it runs.
 pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
         return false;
@@ -85,7 +85,8 @@ pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command without showing its output, and returns it. What it writes to stderr is part of the error.
+/// Runs a command without showing its output, and returns the output. What the command writes to
+/// stderr is part of the error.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     let output = command
         .output()
@@ -100,8 +101,8 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
 }
 
-/// Builds the agent's program, and one of the lab's, which looks for it beside itself. `target` selects that one,
-/// for example `["--bench", "connect"]`.
+/// Builds the agent's program and one program of the lab, which looks for the agent's in its own
+/// folder. `target` selects the lab's program, for example `["--bench", "connect"]`.
 pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     let mut command = cargo("build");
     command
@@ -113,12 +114,12 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     check(&mut command, "build the agent")
 }
 
-/// Builds a test program and says where it is.
+/// Builds a test program and returns its path.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     build_test_by(target, |_| ())
 }
 
-/// The same with more arguments of cargo's.
+/// Does the same as `build_test`, with more arguments for cargo.
 pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let mut command = cargo("test");
@@ -146,7 +147,7 @@ pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Res
         .with_context(|| format!("{what}: cargo's output does not name the program"))
 }
 
-/// The program's path, if this message of cargo's is about this test.
+/// Returns the program's path, if this message from cargo is about this test.
 fn executable(message: &str, target: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_it = message["target"]["name"] == target && message["target"]["kind"][0] == "test";
@@ -168,7 +169,7 @@ impl Workspace {
         ))
     }
 
-    /// Where cargo builds.
+    /// The folder that cargo builds into.
     pub(crate) fn target_directory(&self) -> PathBuf {
         self.0["target_directory"]
             .as_str()
@@ -179,7 +180,7 @@ impl Workspace {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
-    /// The members, each with the folder of its manifest.
+    /// Returns the members, each with the folder of its manifest.
     pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |package: &serde_json::Value| {
             let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
@@ -188,7 +189,8 @@ impl Workspace {
         self.packages().filter_map(folder).collect()
     }
 
-    /// Crates from elsewhere that a source may name: the standard library's, and every dependency.
+    /// Returns the external crates that a source may name: the standard library's, and every
+    /// dependency.
     pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
         let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
         self.packages()
@@ -201,7 +203,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Names of a package's targets of one kind (`test`, `bench`, `example`).
+    /// Returns the names of a package's targets of one kind (`test`, `bench`, `example`).
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)
@@ -215,7 +217,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Integration tests of every package.
+    /// Returns the integration tests of every package.
     pub(crate) fn test_targets(&self) -> Vec<String> {
         self.packages()
             .filter_map(|package| package["name"].as_str())
@@ -223,7 +225,7 @@ impl Workspace {
             .collect()
     }
 
-    /// A package's dependencies, without those of its tests and build script.
+    /// Returns a package's dependencies, without those of its tests and build script.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<String> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)
@@ -233,7 +235,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Fails where this clone lacks a target that a command is about.
+    /// Fails if this clone lacks a target that a command needs.
     pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
         let packages = [AGENT_PACKAGE, LAB_PACKAGE];
         let found = packages.map(|package| self.targets(package, kind)).concat();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask conformance`: the cases of conformance/FORMAT.md with real packets against the real agent.
-//! The runner is proxy-user's test program of that name; `test` calls it for both plumbings.
+//! `cargo xtask conformance`: the cases of conformance/FORMAT.md with real packets against the real
+//! agent. The runner is proxy-user's test program of that name; `test` calls it for both plumbings.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -12,7 +12,7 @@ use crate::{
     setup::{self, Needs, control_plane},
 };
 
-/// The runner's name among proxy-user's test programs.
+/// The runner's name among the test programs of proxy-user.
 pub(crate) const TARGET: &str = "conformance";
 /// How the runner can connect pods to the node.
 const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
@@ -54,7 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
-    // Not by `cargo test`: the runner's count must be the last line, and cargo would print another one.
+    // The runner is not started by `cargo test`: its count must be the last line, and cargo would
+    // print another one.
     let mut command = Command::new(&runner);
     if arguments.source.as_deref() == Some(API) {
         control_plane::offer(&mut command)?;
@@ -70,23 +71,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Whose sockets can be translated at the socket.
+/// The values of the option `--socket-balancing`.
 const BALANCINGS: [&str; 2] = ["all", "host"];
 
-/// How translated packets can leave the node.
+/// The values of the option `--forwarding`.
 const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
 
-/// How XDP can be at the uplink.
+/// The values of the option `--xdp`.
 const XDPS: [&str; 3] = ["off", "native", "generic"];
 
-/// Where the agent can read its objects.
+/// The values of the option `--source`.
 const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
-/// Plumbing, balancing, forwarding, XDP and source of every stage of `test`. `all` has one stage with each way of forwarding: only
-/// TCP between two pods of the node differs there.
-/// XDP has one stage: it takes only packets between outside and other nodes, which are the same in every setting. So has the
-/// API server: the agent handles an object the same from wherever it comes, and a server for every case takes a minute more.
+/// Plumbing, balancing, forwarding, XDP and source of every stage of `test`. `all` has one stage
+/// for each kind of forwarding, because there only TCP between two pods of the node differs. XDP
+/// has one stage, because XDP takes only packets between outside and other nodes, which are the
+/// same in every setting. The API server has one stage, because the agent handles an object the
+/// same from any source, and a server for every case takes a minute more.
 pub(crate) const STAGES: [[&str; 5]; 7] = [
     ["bridge", "all", "redirect", "off", API],
     ["bridge", "host", "stack", "off", "manifests"],
@@ -96,6 +98,15 @@ pub(crate) const STAGES: [[&str; 5]; 7] = [
     ["routed", "host", "redirect", "off", "manifests"],
     ["bridge", "host", "redirect", "native", "manifests"],
 ];
+
+/// The runner's arguments for a stage's share of the cases in a run of all tests: the first stage
+/// runs all cases; the other stages split them.
+pub(crate) fn share_arguments(stage: usize) -> Vec<String> {
+    match stage {
+        0 => Vec::new(),
+        part => vec!["--share".to_owned(), format!("{part}/{}", STAGES.len() - 1)],
+    }
+}
 
 /// The runner's arguments for a stage of `test`.
 pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
@@ -112,7 +123,8 @@ pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
         .collect()
 }
 
-/// The runner's arguments. It starts in another folder, so the folder of cases is made absolute.
+/// The runner's arguments. The runner starts in another folder, so the folder of cases is made
+/// absolute.
 fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let mut rest = Vec::new();
     if let Some(dir) = &arguments.dir {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds for another processor than this machine's, with Debian's cross compiler and Rust's standard library from Debian's
-//! packages for that processor; an installed one is used where rustc has it. Used by `image` and `kernels`.
+//! Builds for another processor than this machine's, with Debian's cross compiler and, from
+//! Debian's packages for that processor, Rust's standard library. If rustc has an installed library
+//! for it, that one is used. Used by `image` and `kernels`.
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
 
@@ -13,14 +14,15 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// The package with Rust's standard library, for the compiler of the package beside it.
+/// The packages of Rust's standard library and of its compiler.
 const LIBRARY: &str = "libstd-rust-web-dev";
 const COMPILER: &str = "rustc-web";
 
 /// What cargo needs to build for a processor.
 pub(crate) struct Builder {
     arch: Arch,
-    /// For another processor: the compiler, and a folder with its standard library, if not the compiler's own.
+    /// For another processor: the compiler, and a folder with the standard library, unless the
+    /// compiler has one itself.
     foreign: Option<(PathBuf, Option<PathBuf>)>,
 }
 
@@ -67,12 +69,12 @@ impl Builder {
         })
     }
 
-    /// Whether its programs run on this machine.
+    /// Whether the built programs run on this machine.
     pub(crate) fn is_native(&self) -> bool {
         self.foreign.is_none()
     }
 
-    /// Has cargo build for the processor, with more flags for rustc.
+    /// Makes cargo build for the processor, with more flags for rustc.
     pub(crate) fn direct(&self, command: &mut Command, flags: &str) {
         let target = self.arch.target();
         command.args(["--target", target]);
@@ -86,12 +88,12 @@ impl Builder {
                 flags.push_str(&format!(" --sysroot={}", sysroot.display()));
             }
         }
-        // With an explicit target, they do not apply to build scripts and macros.
+        // With an explicit target, these flags do not apply to build scripts and macros.
         command.env(variable(target, "RUSTFLAGS"), flags);
     }
 }
 
-/// Cargo's variable for a target.
+/// Returns the name of cargo's variable for a target.
 fn variable(target: &str, name: &str) -> String {
     let target = target.to_uppercase().replace('-', "_");
     format!("CARGO_TARGET_{target}_{name}")
@@ -106,7 +108,7 @@ fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
     })
 }
 
-/// The version of an installed package.
+/// Returns the version of an installed package.
 fn version(package: &str) -> Result<String> {
     let mut command = Command::new("dpkg-query");
     command.args(["--show", "--showformat=${Version}", package]);
@@ -115,7 +117,8 @@ fn version(package: &str) -> Result<String> {
     Ok(version)
 }
 
-/// A folder that rustc takes for its own, with the standard library of Debian's compiler for another processor.
+/// Returns a folder that works as rustc's sysroot: it has the standard library of Debian's compiler
+/// for another processor.
 fn library(arch: Arch) -> Result<PathBuf> {
     let version = version(COMPILER)?;
     let apt = Apt::open(arch)?;

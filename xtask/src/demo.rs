@@ -29,8 +29,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     let workspace = Workspace::read()?;
     workspace.require("example", TARGET)?;
-    // The dev profile: from cold it is built in about half of release's time, and the kernel programs
-    // are optimised in both.
+    // The dev profile: a first build takes about half the time of release's, and the kernel
+    // programs are optimised in both.
     cargo::build_with_agent(["--example", TARGET], false)?;
     let examples = workspace.target_directory().join("debug/examples");
     let mut command = Command::new(examples.join(TARGET));

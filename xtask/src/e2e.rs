@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask e2e`: runs upstream Kubernetes' own tests in the cluster that `cluster up` has built, and prints a
-//! table of their results with each proxy.
+//! `cargo xtask e2e`: runs upstream Kubernetes' own tests in the cluster that `cluster up` has
+//! built, and prints a table of their results with each proxy.
 
 use std::{
     collections::BTreeMap,
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 struct Outcome {
     passed: bool,
     seconds: f64,
-    /// Empty if it passed.
+    /// The failure's text; empty if the test passed.
     failure: String,
 }
 
@@ -150,7 +150,7 @@ fn results(suites: &Value) -> Results {
         .collect()
 }
 
-/// The results of all earlier runs, by proxy.
+/// Reads the results of all earlier runs, by proxy.
 fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     let entries = fs::read_dir(folder)
         .with_context(|| format!("look for earlier runs in {}", folder.display()))?;
@@ -166,7 +166,7 @@ fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(runs)
 }
 
-/// One line per test, one column per run, and in each cell how long the test took.
+/// The table: one line per test, one column per run, and in each cell how long the test took.
 fn table(runs: &BTreeMap<String, Results>) -> String {
     let names: Vec<_> = runs.keys().map(String::as_str).collect();
     let mut text = format!("| test | {} |\n", names.join(" | "));

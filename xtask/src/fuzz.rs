@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask fuzz`: the loaded programs against models, by random sequences of packets or of sockets; a part of it is a stage
-//! of `cargo xtask test`.
+//! `cargo xtask fuzz`: tests the loaded programs against models, by random sequences of packets or
+//! of sockets; a part of it is a stage of `cargo xtask test`.
 
 use std::process::Command;
 
@@ -12,16 +12,20 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// The test program of packets.
+/// The test program for packets.
 pub(crate) const TARGET: &str = "fuzz";
-/// The test program that has the sequences of sockets, and their module in it.
+/// The test program with the sequences of sockets, and their module in it.
 pub(crate) const SOCKETS: &str = "sockets";
 pub(crate) const SOCKETS_MODULE: &str = "fuzz::";
 
-/// Has the compiler optimise what makes and judges sequences.
-const OPTIMISED: [&str; 4] = [
+/// Makes the compiler optimise the code that generates and checks sequences.
+const OPTIMISED: [&str; 8] = [
     "--config",
     "profile.dev.package.proxy-user.opt-level=2",
+    "--config",
+    "profile.dev.package.portolan-datapath.opt-level=2",
+    "--config",
+    "profile.dev.package.portolan-linux.opt-level=2",
     "--config",
     "profile.dev.package.proxy-common.opt-level=2",
 ];

@@ -20,7 +20,7 @@ pub(crate) fn is_root() -> bool {
     Uid::effective().is_root()
 }
 
-/// Fails unless this process is root. `instead` ends the message: what works without root.
+/// Fails unless this process is root. `instead` ends the message: it names what works without root.
 pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     ensure!(
         is_root(),
@@ -29,7 +29,7 @@ pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     Ok(())
 }
 
-/// Mounts bpffs where the agent pins its maps, unless it is there.
+/// Mounts bpffs where the agent pins its maps, unless it is mounted.
 pub(crate) fn ensure_bpffs() -> Result<()> {
     let mounted = statfs(BPFFS)
         .with_context(|| {
@@ -53,8 +53,8 @@ pub(crate) fn ensure_bpffs() -> Result<()> {
     .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
 }
 
-/// Looks for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may lack. A
-/// whole path stands for itself.
+/// Searches for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may
+/// lack. A full path is returned unchanged.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

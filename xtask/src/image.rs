@@ -17,7 +17,8 @@ use crate::{
 
 pub(crate) const NAME: &str = "portolan";
 const BINARY: &str = "portolan";
-/// In target/. A folder of its own: with other flags cargo would build everything again for the other commands.
+/// The build folder, in target/. It is separate because cargo would build everything again for the
+/// other commands, which have other flags.
 pub(crate) const FOLDER: &str = "static";
 
 #[derive(clap::Args)]
@@ -62,12 +63,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The archive of an image with this name and tag. It is written again only if the binary has changed.
+/// Returns the archive of an image with this name and tag. The archive is written again only if the
+/// binary has changed.
 pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
     pack(&built(&[Arch::OWN], FOLDER)?, name, tag)
 }
 
-/// Builds the binary for each processor in a folder of target/, and puts it beside the image: this machine's under its plain name.
+/// Builds the binary for each processor in a folder of target/, and copies it into the image's
+/// folder. This machine's binary has the plain name there.
 pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = if *arch == Arch::OWN {
@@ -88,7 +91,7 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Replaces the old binary, which may be running.
+/// Replaces the old binary, which may be in use.
 fn place(binary: &Path, copy: &Path) -> Result<()> {
     let partial = copy.with_extension("partial");
     fs::copy(binary, &partial)
@@ -104,7 +107,8 @@ fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> 
     };
     let binaries = binaries.iter().map(read).collect::<Result<Vec<_>>>()?;
     let image = index(&binaries, name, tag, &[])?;
-    // A file with the same content keeps its date: nodes that have it need not import it again.
+    // A file with the same content keeps its date, so that nodes which have the image need not
+    // import it again.
     if fs::read(&archive).is_ok_and(|known| known == image) {
         return Ok(archive);
     }
@@ -112,7 +116,7 @@ fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> 
     Ok(archive)
 }
 
-/// The archive of one image for the processors of these binaries.
+/// Makes the archive of one image for the processors of these binaries.
 pub(crate) fn index(
     binaries: &[(Arch, Vec<u8>)],
     name: &str,
@@ -156,7 +160,8 @@ pub(crate) fn index(
     oci::archive(&images)
 }
 
-/// Builds the agent as a static binary, without symbols: the kernel programs in it keep theirs and their BTF.
+/// Builds the agent as a static binary without symbols. The kernel programs in it keep their
+/// symbols and their BTF.
 fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     let builder = Builder::new(arch)?;
     let folder = cargo::root().join("target").join(target);
@@ -192,7 +197,7 @@ fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Flags for rustc by which the binary names no folder of this machine.
+/// Returns flags for rustc, so that the binary contains no path of this machine.
 fn remapped() -> String {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));
@@ -200,14 +205,14 @@ fn remapped() -> String {
     named
         .iter()
         .filter_map(|(folder, name)| Some((folder.as_ref()?.to_str()?, name)))
-        // Flags are separated by spaces.
+        // Flags are separated by spaces, so a path must not contain one.
         .filter(|(folder, _)| !folder.contains(' '))
         .map(|(folder, name)| format!("--remap-path-prefix={folder}={name}"))
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-/// The dynamic linker that a 64-bit ELF file names.
+/// Returns the dynamic linker that a 64-bit ELF file names.
 fn interpreter(elf: &[u8]) -> Option<String> {
     const PT_INTERP: u64 = 3;
     let number = |at: usize, length: usize| -> Option<u64> {

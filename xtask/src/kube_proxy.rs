@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask kube-proxy`: renews what tests know of the real kube-proxy, by the lab's example `kube_proxy`.
+//! `cargo xtask kube-proxy`: records the behaviour of the real kube-proxy for tests again, by the
+//! lab's example `kube_proxy`.
 
 use anyhow::Result;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`: portolan beside kube-proxy and beside no proxy, by the benchmark `compare`.
+//! `cargo xtask lab`: compares portolan with kube-proxy and with no proxy, by the benchmark
+//! `compare`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -41,7 +42,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     cargo::check(&mut command, "run the lab")
 }
 
-/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo test`.
+/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo
+/// test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     setup::tools(&PACKAGES)?;
@@ -57,7 +59,7 @@ pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// The program kube-proxy, built if needed.
+/// Returns the program kube-proxy, built if needed.
 pub(crate) fn kube_proxy() -> Result<PathBuf> {
     let folder = go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?;
     Ok(folder.join(KUBE_PROXY.name))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The project's own commands (`cargo xtask ...`), one module each. Start at `setup`: every command that
-//! builds calls it first.
+//! The project's own commands (`cargo xtask ...`), one module each. Start at `setup`: every command
+//! that builds calls it first.
 
 mod arch;
 mod bench;
@@ -55,9 +55,11 @@ enum Command {
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
     Fuzz(fuzz::Arguments),
-    /// Ask without a pause while the agent is killed, upgraded, drained and damaged, and count what is lost (root)
+    /// Ask without a pause while the agent is killed, upgraded, drained and damaged, and count what
+    /// is lost (root)
     Storm(storm::Arguments),
-    /// Live an ordinary life on a node until ports, rings and pods have come round; nothing may fail (root)
+    /// Live an ordinary life on a node until ports, rings and pods have come round; nothing may
+    /// fail (root)
     Soak(soak::Arguments),
     /// Show the main job on a node made of network namespaces (root)
     Demo(demo::Arguments),
@@ -65,7 +67,8 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Make everything that a release has: image, packages, chart, bills of materials, checksums, provenance
+    /// Make everything that a release has: image, packages, chart, bills of materials, checksums,
+    /// provenance
     Release(release::Arguments),
     /// Boot Debian's kernels in qemu, run tests in each, and write docs/kernels.md (root)
     Kernels(kernels::Arguments),
@@ -79,7 +82,8 @@ enum Command {
     KubeProxy,
     /// Measure (root)
     Bench(bench::Arguments),
-    /// Run the queries of the dashboard and of the alerts by a real Prometheus that scrapes a real agent (root)
+    /// Run the queries of the dashboard and of the alerts by a real Prometheus that scrapes a real
+    /// agent (root)
     Monitor(monitor::Arguments),
     /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
     Lab(lab::Arguments),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask monitor`: the dashboard and the alerts of `deploy/chart`, by a real Prometheus and a real agent, in the lab's
-//! example `monitor`. No part of `test`: building Prometheus takes minutes.
+//! `cargo xtask monitor`: tests the dashboard and the alerts of `deploy/chart` with a real
+//! Prometheus and a real agent, by the lab's example `monitor`. Not a part of `test`, because
+//! building Prometheus takes minutes.
 
 use std::process::Command;
 
@@ -30,7 +31,7 @@ const PROMETHEUS: Module = Module {
     versioned: "github.com/prometheus/prometheus",
 };
 
-/// Without the clients of all clouds, in which it could look for what to scrape.
+/// The programs of Prometheus, built without service discovery for the cloud providers.
 const PROGRAMS: [Program; 2] = [
     Program::new(
         "prometheus",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! OCI archives, written by hand: images without a docker daemon. Used by `image` and `cluster`.
+//! Writes OCI archives: images without a docker daemon. Used by `image` and `cluster`.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::arch::Arch;
 pub(crate) struct Image<'a> {
     pub(crate) name: &'a str,
     pub(crate) arch: Arch,
-    /// tar archives, the lowest first.
+    /// The layers as tar archives, the lowest first.
     pub(crate) layers: Vec<&'a Blob>,
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
-    /// What registries and scanners show, by OCI's names.
+    /// The labels that registries and scanners show, by OCI's names.
     pub(crate) labels: &'a [(&'a str, String)],
 }
 
@@ -27,12 +27,12 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) struct Blob {
     media_type: &'static str,
     content: Vec<u8>,
-    /// Of the content, in hexadecimal.
+    /// SHA-256 of the content, in hexadecimal.
     hash: String,
 }
 
 impl Blob {
-    /// A tar archive as a layer.
+    /// Makes a layer of a tar archive.
     pub(crate) fn layer(archive: Vec<u8>) -> Self {
         Self::new("application/vnd.oci.image.layer.v1.tar", archive)
     }
@@ -58,11 +58,11 @@ impl Blob {
     }
 }
 
-/// An OCI archive of images, which may share layers. Those of one name, each for another processor, are one index. The same input
-/// gives the same bytes.
+/// Makes an OCI archive of images, which may share layers. Images with one name, each for another
+/// processor, form one index. The same input gives the same bytes.
 pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     let mut made = Vec::new();
-    // In the order of their first image.
+    // The manifests of each name, in the order of their first image.
     let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
         let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
@@ -110,7 +110,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
                 entry
             }
         };
-        // containerd reads the whole name, other tools the tag.
+        // containerd reads the full name, other tools the tag.
         entry["annotations"] = json!({
             "io.containerd.image.name": full_name(name),
             "org.opencontainers.image.ref.name":
@@ -146,7 +146,7 @@ fn index_of(manifests: &[Value]) -> Value {
     json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
 }
 
-/// An image's name as containerd and the kubelet write it, with a registry.
+/// Returns an image's name as containerd and the kubelet write it, with a registry.
 pub(crate) fn full_name(name: &str) -> String {
     match name.split_once('/') {
         Some((registry, _)) if registry.contains(['.', ':']) || registry == "localhost" => {
@@ -157,7 +157,8 @@ pub(crate) fn full_name(name: &str) -> String {
     }
 }
 
-/// A tar archive of files, each with its mode, that belong to root. A name with `/` at its end is a folder.
+/// Makes a tar archive of files, each with its mode; they belong to root. A name that ends with `/`
+/// is a folder.
 pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, mode, content) in files {

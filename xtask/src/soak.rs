@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask soak`: ordinary life on a node, with portolan, without a proxy and with kube-proxy, by the benchmark `soak`;
-//! `cargo xtask test soak` is two minutes of it. Writes the tables of docs/reliability.md if it is told to.
+//! `cargo xtask soak`: ordinary traffic on a node, with portolan, without a proxy and with
+//! kube-proxy, by the benchmark `soak`; `cargo xtask test soak` runs two minutes of it. Writes the
+//! tables of docs/reliability.md if `--write` is given.
 
 use std::{fs, path::Path, process::Command};
 
@@ -14,7 +15,7 @@ use crate::{
 
 const TARGET: &str = "soak";
 const PAGE: &str = "docs/reliability.md";
-/// What lies between them in the page is written here.
+/// The marks in the page: the text between them is replaced.
 const MARKS: [&str; 2] = [
     "<!-- Written by cargo xtask soak --write -->\n",
     "<!-- End of what cargo xtask soak --write has written -->\n",
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     let report = Workspace::read()?.target_directory().join("soak.md");
-    // Not that of a run before.
+    // The report of an earlier run must not be used.
     _ = fs::remove_file(&report);
     let mut command = prepare("bench")?;
     control_plane::offer(&mut command)?;
@@ -62,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo test`.
+/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo
+/// test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
@@ -84,7 +86,7 @@ fn write(report: &Path) -> Result<()> {
     fs::write(&page, text).with_context(|| format!("write {PAGE}"))
 }
 
-/// A page with other tables between the marks.
+/// Returns the page with new tables between the marks.
 fn replaced(page: &str, tables: &str) -> Option<String> {
     let [begin, end] = MARKS;
     let (before, rest) = page.split_once(begin)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask storm`: clients of every kind ask while one disturbance follows another; a minute of it is among the tests of
-//! `cargo xtask test node`. Writes the tables of docs/reliability.md if it is told to.
+//! `cargo xtask storm`: clients of every kind send requests while one disturbance follows another;
+//! a minute of it is among the tests of `cargo xtask test node`. Writes the tables of
+//! docs/reliability.md if `--write` is given.
 
 use std::{fs, path::Path};
 
@@ -14,7 +15,7 @@ use crate::{
 
 const TEST: &str = "storm::nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm";
 const PAGE: &str = "docs/reliability.md";
-/// What follows it in the page is written here.
+/// The mark in the page: the text after it is replaced.
 const MARK: &str = "<!-- Written by cargo xtask storm --write -->\n";
 
 #[derive(clap::Args)]
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("PORTOLAN_STORM_ONLY", only);
     }
     control_plane::offer(&mut command)?;
-    // Not that of a run before.
+    // The report of an earlier run must not be used.
     _ = fs::remove_file(&report);
     let result = cargo::check(&mut command, "go through the storm");
     if arguments.write {

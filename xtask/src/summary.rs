@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the results of tests from the output of test programs, and makes a table of all stages. Used by `test`.
+//! Reads the results of tests from the output of test programs, and makes a table of all stages.
+//! Used by `test`.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds the counts of one line of a test program's output: `test result: ...` of Rust's own harness (one per
-    /// program, summed), or the conformance runner's closing `N passed, N failed`.
+    /// Adds the counts of one line of a test program's output: `test result: ...` of Rust's own
+    /// harness (one per program, summed), or the conformance runner's closing `N passed, N failed`.
     pub(crate) fn read(&mut self, line: &str) {
         let counts = line.trim();
         let counts = match counts.strip_prefix("test result: ") {
@@ -30,7 +31,7 @@ impl Tally {
     }
 }
 
-/// `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`.
+/// Reads `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`.
 fn parse_counts(text: &str) -> Option<Tally> {
     let mut tally = Tally::default();
     let mut parts = text.split([';', ',']).map(str::trim);
@@ -53,7 +54,8 @@ fn parse_counts(text: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// The failed test that a line names: `test NAME ... FAILED`, or the conformance runner's `FAIL CASE ...`.
+/// Returns the failed test that a line names: `test NAME ... FAILED`, or `FAIL CASE ...` of the
+/// conformance runner.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
     let test = line
@@ -69,13 +71,14 @@ pub(crate) struct Stage {
     pub(crate) tally: Tally,
     /// The tests and cases that failed, as they were printed.
     pub(crate) failures: Vec<String>,
-    /// Why the stage as a whole failed: for example, it did not build.
+    /// Why the complete stage failed: for example, it did not build.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
 }
 
 impl Stage {
-    /// The stage's share of the sum. A stage that failed without a failed test counts as one.
+    /// The stage's contribution to the sum. A stage that failed without a failed test counts as one
+    /// failure.
     pub(crate) fn counted(&self) -> Tally {
         let mut tally = self.tally;
         if self.failure.is_some() && tally.failed == 0 {

@@ -4,6 +4,7 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    thread,
     time::Instant,
 };
 
@@ -31,18 +32,22 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Suite {
+    /// The tests of the crates that need no kernel program: no privilege, and nothing to set up
+    Quick,
     /// Host tests: no privilege, no kernel
     Unit,
     /// The kernel programs, packet by packet (root)
     Packet,
-    /// The kernel programs against models, by packets and by sockets: kept sequences, and new ones for half a minute (root)
+    /// The kernel programs against models, by packets and by sockets: kept sequences, and new ones
+    /// for half a minute (root)
     Fuzz,
     /// Plan and apply against real maps (root)
     Maps,
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
-    /// Every conformance case: pods bridged and routed, socketBalancing all and host, forwarding stack and redirect,
-    /// XDP native at the uplink, objects from manifests and from a real API server (root)
+    /// Every conformance case in seven settings: pods bridged and routed, socketBalancing all and
+    /// host, forwarding stack and redirect, XDP native at the uplink, objects from manifests and
+    /// from a real API server (root)
     Conformance,
     /// deploy/: the chart against the overlays, and both against a real API server
     Deploy,
@@ -52,7 +57,8 @@ enum Suite {
     Soak,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
-    /// All of these but the soak, and the lints
+    /// All of these, and the lints; of the conformance cases all in one setting, and in the other
+    /// six the share of the day
     All,
 }
 
@@ -69,18 +75,18 @@ const PRIVILEGED: [(Suite, &str); 7] = [
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let suite = arguments.suite;
-    let privileged = !matches!(suite, Suite::Unit | Suite::Deploy);
+    let privileged = !matches!(suite, Suite::Quick | Suite::Unit | Suite::Deploy);
     if privileged {
         host::require_root(
             "this test",
-            "; `cargo xtask test unit` and `deploy` run without",
+            "; `cargo xtask test quick`, `unit` and `deploy` run without",
         )?;
     }
     ensure!(
         suite != Suite::All || arguments.rest.is_empty(),
         "arguments for the test programs need the name of one suite: cargo xtask test packet -- NAME"
     );
-    if suite != Suite::Deploy {
+    if !matches!(suite, Suite::Quick | Suite::Deploy) {
         setup::run(if privileged { Needs::All } else { Needs::Build })?;
     }
     if privileged {
@@ -93,6 +99,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if suite == Suite::All {
         stages.push(lints());
     }
+    // The unit tests include these.
+    if suite == Suite::Quick {
+        stages.push(quick(&arguments.rest));
+    }
     if wanted(Suite::Unit) {
         stages.push(unit(&workspace, &arguments.rest));
     }
@@ -100,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if wanted(candidate) {
             let mut rest = arguments.rest.clone();
             if target == fuzz::SOCKETS {
-                // A stage of its own.
+                // These tests are a separate stage.
                 rest.extend(["--skip", fuzz::SOCKETS_MODULE].map(str::to_owned));
             }
             stages.push(program(&workspace, target, target, &rest));
@@ -115,20 +125,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(program(&workspace, "fuzz sockets", fuzz::SOCKETS, &rest));
     }
     if wanted(Suite::Conformance) {
-        for stage in conformance::STAGES {
+        for (number, stage) in conformance::STAGES.into_iter().enumerate() {
             let mut rest = conformance::stage_arguments(stage);
+            if suite == Suite::All {
+                rest.extend(conformance::share_arguments(number));
+            }
             rest.extend(arguments.rest.iter().cloned());
             let name = format!("conformance {}", stage.join(" "));
             stages.push(program(&workspace, &name, conformance::TARGET, &rest));
         }
     }
 
-    // Not among all until an hour of it has passed, see docs/reliability.md.
-    if suite == Suite::Soak {
+    if wanted(Suite::Soak) {
         stages.push(soaked(&arguments.rest));
     }
     if wanted(Suite::Deploy) {
-        // What takes minutes to build is only built for its own suite.
+        // Tools that take minutes to build are built only for their own suite.
         let tools = if suite == Suite::All {
             Tools::AsTheyAre
         } else {
@@ -152,6 +164,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn lints() -> Stage {
     timed("lint", |_| lint::check_all())
+}
+
+/// Unit tests of the crates that can be built without the kernel programs.
+fn quick(rest: &[String]) -> Stage {
+    timed("quick", |seen| {
+        let mut command = cargo::cargo("test");
+        command.args(["--locked", "--no-fail-fast", "--lib"]);
+        for package in [
+            "proxy-common",
+            "portolan-control",
+            "portolan-linux",
+            "portolan-source",
+        ] {
+            command.args(["--package", package]);
+        }
+        follow(command.arg("--").args(rest), seen)
+    })
 }
 
 /// Unit tests, documentation tests, and the integration tests that need no root.
@@ -184,7 +213,8 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
-/// A test program that needs root.
+/// Runs a test program that needs root. The tests of `node` wait for half of their time, so twice
+/// as many of them run in parallel as there are processors.
 fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         workspace.require("test", target)?;
@@ -195,7 +225,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
             .args(["--test", target, "--"])
             .args(rest);
         if target == fuzz::TARGET {
-            // The seed, and the figures.
+            // Shows the seed and the figures.
             command.arg("--show-output");
         }
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
@@ -203,6 +233,10 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
         }
         if target == "node" {
             command.env("KUBE_PROXY", lab::kube_proxy()?);
+            if !rest.iter().any(|word| word.starts_with("--test-threads")) {
+                let processors = thread::available_parallelism().map_or(2, usize::from);
+                command.arg(format!("--test-threads={}", 2 * processors));
+            }
         }
         follow(&mut command, seen)?;
         ensure!(
@@ -213,7 +247,7 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
     })
 }
 
-/// The chart and the overlays.
+/// Tests the chart and the overlays.
 fn deployed(filter: &[String], tools: Tools) -> Stage {
     timed("deploy", |seen| {
         deploy::check(filter, tools, |name, result| match result {
@@ -229,8 +263,8 @@ fn deployed(filter: &[String], tools: Tools) -> Stage {
     })
 }
 
-/// Debian's kernels in qemu. Where there is no Debian, or its mirrors are out of reach, nothing is tested: a loud word, and a test
-/// that was not run.
+/// Tests on Debian's kernels in qemu. Without Debian, or if its mirrors cannot be reached, nothing
+/// is tested: a clear message is printed, and one test counts as not run.
 fn on_kernels() -> Stage {
     timed("kernels", |seen| {
         let kernels = match kernels::tested_kernels() {
@@ -253,7 +287,7 @@ fn on_kernels() -> Stage {
     })
 }
 
-/// Ordinary life, for two minutes.
+/// Runs ordinary traffic for two minutes.
 fn soaked(rest: &[String]) -> Stage {
     timed("soak", |seen| {
         let mut command = soak::prepare("test")?;
@@ -266,7 +300,7 @@ fn soaked(rest: &[String]) -> Stage {
     })
 }
 
-/// The comparison of proxies in the lab, with few services and rounds.
+/// Runs the comparison of proxies in the lab, with few services and rounds.
 fn quick_lab(rest: &[String]) -> Stage {
     timed("quick lab", |seen| {
         let mut command = lab::prepare("test")?;
@@ -304,7 +338,7 @@ fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
     }
 }
 
-/// Runs a test program, passes its output on and counts.
+/// Runs a test program, prints its output and counts the results.
 fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
@@ -316,7 +350,7 @@ fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
     };
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
-    // By bytes: a test may print what is not UTF-8.
+    // Reads bytes: a test may print text that is not UTF-8.
     while output
         .read_until(b'\n', &mut line)
         .context("read the test program's output")?

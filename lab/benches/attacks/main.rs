@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What clients still get while a node is attacked: each attack of `lab::attacks` with no proxy, with portolan, with
-//! portolan whose agent has ended, and with kube-proxy nftables. Needs root. `cargo xtask bench attacks` calls it.
+//! Measures what clients still get while a node is attacked: each attack of `lab::attacks` with no
+//! proxy, with portolan, with portolan whose agent has ended, and with kube-proxy nftables. Needs
+//! root. `cargo xtask bench attacks` calls it.
 //!
-//! Every proxy gets a new node for every attack. The program never fails because of a figure: it names the goals that
-//! are missed.
+//! Every proxy gets a new node for every attack. The program never fails because of a figure: it
+//! names the goals that are missed.
 
 mod report;
 
@@ -53,7 +54,8 @@ struct Arguments {
     /// How pods are joined to the node
     #[arg(long, value_enum, default_value = "bridge")]
     plumbing: Plumbing,
-    /// Seconds of each attack and fewer connections, in place of minutes; writes no report unless --report is given
+    /// Seconds of each attack and fewer connections, in place of minutes; writes no report unless
+    /// --report is given
     #[arg(long)]
     quick: bool,
     /// The folder of the report [default: lab/report]
@@ -90,13 +92,13 @@ enum Attack {
     Spoof,
 }
 
-/// How long and how much.
+/// Size and duration of the measurements.
 struct Effort {
     windows: u32,
     flood: Duration,
     spoof: Duration,
     open: u32,
-    /// Connections at once in `many`, and the time of its new ones.
+    /// Connections at once in `many`, and how long new ones are made.
     many: u32,
     long: Duration,
     /// Entries of portolan's flow table in `many`.
@@ -237,7 +239,7 @@ impl Attack {
         }
     }
 
-    /// With a deaf pod and no proxy there is nothing to find out.
+    /// Whether to measure this: a deaf pod without a proxy shows nothing.
     fn fits(self, proxy: Proxy) -> bool {
         self != Self::Deaf || proxy != Proxy::Direct
     }

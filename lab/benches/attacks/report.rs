@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::jiff::Zoned;
 use lab::{attacks::Outcome, node::topology::Plumbing};
 
-/// One proxy's figures under one attack, or why there are none.
+/// One proxy's figures under one attack, or the reason why there are none.
 pub(crate) struct Row {
     proxy: &'static str,
     figures: Vec<(&'static str, String)>,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::world::World;
 
-/// Dropping it ends them.
+/// The iperf3 processes; dropping it ends them.
 pub(crate) struct BulkServers(Vec<Child>);
 
 impl BulkServers {

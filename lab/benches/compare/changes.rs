@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The time until packets follow a write to the API: from a proxy's start, after a change, among many changes. Measured
-//! by packets, not by what the proxy reports.
+//! The time until packets follow a write to the API: from a proxy's start, after a change, among
+//! many changes. Measured by packets, not by what the proxy reports.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -28,17 +28,17 @@ use crate::{
     world::{NAMES, World},
 };
 
-/// A change is lost that takes longer than any proxy needs.
+/// Timeout of a change: longer than any proxy needs.
 const MOST: Duration = Duration::from_secs(120);
 /// How often to check that the proxy still runs.
 const LOOK: Duration = Duration::from_secs(1);
-/// Longer than an answer takes where there is one.
+/// Timeouts of connect() and of the answer: longer than either takes at a serving endpoint.
 const CONNECT: Duration = Duration::from_millis(3);
 const ANSWER: Duration = Duration::from_millis(200);
-/// A pause between two attempts: the proxy and the server need the processors.
+/// Pause between two attempts: the proxy and the server need the processors.
 const REST: Duration = Duration::from_micros(300);
 
-/// Asks services from the client's pod.
+/// Connects to services from the client's pod.
 pub(crate) struct Prober<'a>(pub(crate) &'a World);
 
 impl Prober<'_> {
@@ -48,7 +48,8 @@ impl Prober<'_> {
         self.wait_until(to, answers, most)
     }
 
-    /// Waits until a service without endpoints refuses connections: the proxy knows it.
+    /// Waits until a service without endpoints refuses connections: then the proxy knows the
+    /// service.
     fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
         let refuses = |asked: std::io::Result<u8>| {
             asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -77,7 +78,7 @@ impl Prober<'_> {
     }
 }
 
-/// The name of the server that answers.
+/// Connects and returns the name of the server that answers.
 fn ask(to: SocketAddr) -> std::io::Result<u8> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(ANSWER))?;
@@ -87,7 +88,7 @@ fn ask(to: SocketAddr) -> std::io::Result<u8> {
     Ok(name[0])
 }
 
-/// From the start until the last service answers.
+/// Measures from the proxy's start until the last service answers.
 pub(crate) fn start(
     prober: &Prober<'_>,
     objects: &Objects<'_>,
@@ -106,9 +107,9 @@ pub(crate) fn start(
         }
     }
     let answered = since.elapsed().as_secs_f64();
-    // Conntrack remembers early attempts as untranslated connections.
+    // Conntrack has entries of early attempts, as untranslated connections.
     prober.0.node().feed("conntrack", &["-F"], "")?;
-    // The sync is counted when it ends, which is a little later.
+    // The sync is counted when it ends, a little after the first answer.
     let mut synced = 0.0;
     let deadline = Instant::now() + ANSWER * 10;
     while synced == 0.0 && Instant::now() < deadline {
@@ -118,7 +119,7 @@ pub(crate) fn start(
     Ok(Some(Start {
         answered,
         synced,
-        // Programs that a proxy starts count when they have ended.
+        // Programs that a proxy starts are counted once they have ended.
         processor: Some(processor_time_of_all(pid)?),
         resident: resident(pid)?,
     }))
@@ -131,7 +132,7 @@ pub(crate) struct Effort {
     pub(crate) most: Duration,
 }
 
-/// Single changes, one after the other.
+/// Times single changes, one after the other.
 pub(crate) fn changes(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
@@ -149,7 +150,8 @@ pub(crate) fn changes(
         endpoint.push(follow(prober, objects, service)?);
     }
     let first = objects.count();
-    // Before the first is timed: the server counts all cluster IPs at each, and collects what that leaves behind.
+    // All services are created before the first one is timed: each time, the API server counts all
+    // cluster IPs and collects the garbage of that.
     let mut number = first;
     for _ in 0..effort.changes {
         number = objects.announce()?;
@@ -175,7 +177,7 @@ pub(crate) fn changes(
     })
 }
 
-/// One service's endpoint becomes the other pod.
+/// Makes the other pod the only endpoint of a service; returns how long packets took to follow.
 fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
     let target = 1 - objects.target_of(service);
     let written = Instant::now();
@@ -184,7 +186,8 @@ fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Resul
     Ok(milliseconds(written))
 }
 
-/// Endpoints of other services change all the time, `wanted` a second for so long.
+/// Changes endpoints of other services, `wanted` a second, for this long, and times single changes
+/// meanwhile.
 pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
@@ -202,7 +205,7 @@ pub(crate) fn churn(
     let mut latencies = Vec::new();
     while begin.elapsed() < length {
         latencies.push(follow(prober, objects, probed)?);
-        // The probe's own changes must be few beside the churn.
+        // The probe's own changes must be few compared with the churn.
         thread::sleep(Duration::from_millis(200));
     }
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);

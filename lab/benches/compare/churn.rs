@@ -21,14 +21,14 @@ use lab::{load::objects::Objects, node::kubeconfig};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Services whose endpoints change: the first ones.
+/// Number of services whose endpoints change: the first ones.
 pub(crate) const SERVICES: u32 = 100;
-/// From this rate on one write changes ten endpoints: two processors cannot write more slices a second beside
-/// everything else.
+/// Above this rate, one write changes ten endpoints: two processors cannot write more slices a
+/// second next to the other work.
 const MANY: u32 = 500;
 const AT_ONCE: usize = 32;
 
-/// The thread, until it is stopped.
+/// The thread that changes endpoints, until it is stopped.
 pub(crate) struct Writer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u32>>,
@@ -54,7 +54,7 @@ impl Writer {
         Ok(Self { stop, thread })
     }
 
-    /// How many endpoints were changed.
+    /// Stops the thread and returns how many endpoints were changed.
     pub(crate) fn stop(self) -> Result<u32> {
         self.stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();
@@ -81,7 +81,7 @@ async fn write(client: Client, services: u32, wanted: u32, stop: &AtomicBool) ->
             let slices = &slices;
             async move {
                 let service = number as u32 % services;
-                // Another port of the address range each time round.
+                // Each round over the services uses the other range of addresses.
                 let turn = number as u32 / services % 2;
                 let endpoints: Vec<_> = (0..each)
                     .map(|n| json!({"addresses": [format!("10.40.{}.{}", 3 + turn, 1 + n)], "nodeName": "node-b", "conditions": {"ready": true}}))

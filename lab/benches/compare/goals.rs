@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The goals beside the measured figures. From `Results` alone.
+//! The goals next to the measured figures. From `Results` alone.
 
 use crate::{
     plan::{Measure, Proxy},
@@ -12,7 +12,7 @@ pub(crate) struct Goal {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) seen: String,
-    /// By how much it is missed; none if it is reached.
+    /// By how much the goal is missed; none if it is reached.
     pub(crate) missed: Option<String>,
 }
 
@@ -24,7 +24,7 @@ const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanRedirect,
 ];
 
-/// Figures with the circumstances in which they were measured.
+/// Figures, each with the conditions in which it was measured.
 type Seen = Vec<(String, f64)>;
 
 struct Figures<'a> {
@@ -32,7 +32,7 @@ struct Figures<'a> {
     services: Vec<u32>,
 }
 
-/// Every goal that something was measured for.
+/// Every goal for which there are measurements.
 pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     let services = results.services();
     let figures = Figures { results, services };
@@ -163,7 +163,7 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     all.into_iter().flatten().collect()
 }
 
-/// Goals of `forwarding: redirect`, of direct: bare, and where conntrack is active.
+/// Goals of `forwarding: redirect`, relative to direct: on a bare node, and with conntrack active.
 fn past_the_stack(figures: &Figures<'_>, plumbing: &str) -> Vec<Option<Goal>> {
     let short = match plumbing {
         "bridge" => [1.0, 1.15],
@@ -236,7 +236,8 @@ impl Figures<'_> {
         at_least(what.to_owned(), wanted, these.map(of_flows).collect())
     }
 
-    /// Compared with direct, which grows as well if others use the machine's caches.
+    /// Growth of the cost with the number of services, relative to direct: direct grows as well if
+    /// other programs use the machine's caches.
     fn growth(&self) -> Seen {
         let (Some(fewest), Some(most)) = (self.services.first(), self.services.last()) else {
             return Seen::new();

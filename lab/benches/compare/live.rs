@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames a second, on one processor, by a node port to another node: no client's and no server's work in them. Each proxy has a node of
-//! its own; in every round each has its turn.
+//! Frames a second that one processor forwards through a node port to another node, without the
+//! work of clients and servers. Each proxy has its own node; in every round, each proxy is measured
+//! once.
 //!
-//! Live frames: a generator outside writes every header anew and redirects the frame into the node's uplink; what the node sends on is
-//! counted and dropped where it arrives. Before that, the far end has answered frames of every flow, so that each is established.
+//! Live frames: a generator outside writes every header anew and redirects the frame into the
+//! node's uplink. What the node forwards is counted and dropped at the far end. Before the
+//! measurement, the far end has answered frames of every flow, so each flow is established.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -37,7 +39,7 @@ use crate::{
     world::{self, DIRECT, SERVED, World},
 };
 
-/// Who is measured, on which node.
+/// The measured proxies, each with its kind of node.
 const WAYS: [(Setup, Proxy); 8] = [
     (Setup::Bare, Proxy::Direct),
     (Setup::Bare, Proxy::PortolanPacket),
@@ -48,14 +50,14 @@ const WAYS: [(Setup, Proxy); 8] = [
     (Setup::Netfilter, Proxy::PortolanXdp),
     (Setup::Netfilter, Proxy::Nftables),
 ];
-/// All others are compared with this one.
+/// Index of the proxy with which all others are compared.
 const NFTABLES: usize = WAYS.len() - 1;
-/// Powers of two. A masquerade has no more than 64 512 ports.
+/// Numbers of flows: powers of two. A masquerade has no more than 64 512 ports.
 const FLOWS: [u32; 2] = [1, 16_384];
 /// How long a proxy may take to serve the node port.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures in so many rounds, with so many frames each time.
+/// Measures in this many rounds, with this many frames each time.
 pub(crate) fn measure(
     plumbing: Plumbing,
     programs: &Programs,
@@ -123,7 +125,7 @@ fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> 
 struct Node<'a> {
     outside: &'a NetNs,
     generator: Generator,
-    /// How many frames came, and whether they are answered.
+    /// How many frames arrived, and whether the far end answers them.
     far: Element<[u64; 2]>,
     interface: u32,
     _far_end: OwnedFd,
@@ -164,9 +166,9 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Sends frames of every flow, and answers them.
+    /// Sends frames of every flow, and has the far end answer them.
     fn establish(&self, flows: u32) -> Result<()> {
-        // Neighbours, and lists that the kernel makes at first use, are cold.
+        // At first, neighbour entries are missing and the kernel's lazily made lists are empty.
         const EACH: u32 = 8;
         self.generator.aim(flows, self.interface)?;
         let frames = (EACH * flows).max(1_000);
@@ -177,7 +179,8 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Fails unless XDP takes most frames of established flows, as the agent counts them; a few may not arrive.
+    /// Fails unless XDP takes most frames of established flows, as the agent counts them; a few may
+    /// not arrive.
     fn expect_xdp(&self, flows: u32) -> Result<()> {
         let frames = flows.max(1_000);
         let before = by_xdp(&self.running)?;
@@ -197,7 +200,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Frames a second that arrive.
+    /// Returns the frames a second that arrive.
     fn rate(&self, flows: u32, frames: u32) -> Result<f64> {
         let (came, took) = self.send_most([flows.max(1_000), frames])?;
         Ok(came as f64 / took)
@@ -208,7 +211,7 @@ impl<'a> Node<'a> {
         self.generator.send_most(self.outside, frames, came)
     }
 
-    /// How many frames have arrived.
+    /// Returns how many frames have arrived.
     fn came(&self) -> Result<u64> {
         let [came, _] = self.far.read()?;
         Ok(came)
@@ -222,14 +225,14 @@ fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
     while world.empty_sinks() == 0 {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         ensure!(Instant::now() < deadline, "no datagram by {to} arrives");
-        // An ICMP error of before is not of interest.
+        // An ICMP error for an earlier datagram does not matter.
         _ = socket.send_to(b"?", to);
         sleep(Duration::from_millis(50));
     }
     Ok(())
 }
 
-/// Waits until the program is at the uplink: the agent looks at it once a second.
+/// Waits until the XDP program is at the uplink: the agent checks the uplink once a second.
 fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while running.metric("portolan_uplinks_with_xdp")? < 1.0 {
@@ -240,7 +243,7 @@ fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How many frames of clients XDP has taken.
+/// Returns how many frames from clients XDP has forwarded.
 fn by_xdp(running: &Running<'_>) -> Result<f64> {
     running.metric("portolan_packets_total{outcome=\"forwarded_by_xdp\"")
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the other, with the same
-//! objects of one API server, beside a node without a proxy. `cargo xtask lab` calls it.
+//! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the
+//! other, with the same objects of one API server, next to a node without a proxy.
+//! `cargo xtask lab` calls it.
 //!
-//! `plan` lists the measurements, `packets`, `changes` and `live` make them, `results` stores them, `report` and `pictures`
-//! show them.
+//! `plan` lists the measurements, `packets`, `changes` and `live` make them, `results` stores them,
+//! `report` and `pictures` show them.
 
 mod bulk;
 mod changes;
@@ -88,25 +89,27 @@ struct Arguments {
     bench: bool,
 }
 
-/// Services made at a go, between looks whether to go on.
+/// Services created in one batch; between batches the benchmark may stop.
 const GROWTH: u32 = 500;
-/// Endpoint changes a second.
+/// Rates of endpoint changes, per second.
 const CHURN: [u32; 2] = [100, 1_000];
-/// More services than this make the writer compete with the proxies for the processors.
+/// With more services than this, the thread that writes changes competes with the proxies for the
+/// processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// The longest wait for the last service to answer. A kube-proxy that takes longer has given up; portolan is broken.
+/// Longest wait for the last service to answer. A kube-proxy that takes longer is given up; a
+/// portolan that takes longer is broken.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
-/// How thoroughly.
+/// How much is measured.
 struct Scope {
     rounds: u32,
     effort: Effort,
     churn: Duration,
-    /// At this number of services.
+    /// Churn is measured at this number of services.
     churn_at: Option<u32>,
-    /// Of live frames: rounds, and frames of one measurement.
+    /// For live frames: number of rounds, and frames of one measurement.
     live: [u32; 2],
 }
 
@@ -224,7 +227,7 @@ fn measure(
 ) -> Result<Outcome> {
     plain.set_up(cell.setup)?;
     served.set_up(cell.setup)?;
-    // What the API server has still to do for its last writes.
+    // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
     let running = Running::start(served, cell, programs, Some(&objects.kubeconfig()))?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections and packets by service, each compared with the same without a proxy on an equal node, in rounds.
+//! Connections and packets through services, each compared with the same on an equal node without a
+//! proxy, in rounds.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,7 @@ use lab::{
     },
 };
 
-/// Of each kind in one round.
+/// Operations of each kind in one round.
 const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
@@ -34,10 +35,10 @@ const EACH: u32 = 40;
 const PACKETS: u32 = 2_000;
 const BYTES: u64 = 64 << 20;
 
-/// Where one side's connections and packets go.
+/// Destinations of the connections and packets of one side: direct, or by service.
 struct Side {
     to: Addresses,
-    /// The last of these is the last service's.
+    /// The last address is the last service's.
     many: Vec<SocketAddr>,
 }
 
@@ -50,7 +51,7 @@ impl Side {
         })
     }
 
-    /// The services in an order that is the same in every run.
+    /// Addresses of the services, in an order that is the same in every run.
     fn by_service(services: u32) -> Self {
         let last = services - 1;
         let visited = (0..last).map(|number| records::spread(number, last));
@@ -91,7 +92,7 @@ struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Fails if an answer is missing or comes from another server.
+    /// Runs a job. Fails if an answer is missing or comes from another server.
     fn run(&self, measure: Measure, job: Job) -> Result<Took> {
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
@@ -103,7 +104,8 @@ impl Clients<'_> {
         self.world.empty_sinks();
         let took = self.outside.run(job)?;
         let came = self.world.empty_sinks();
-        // A few may be on their way; a path that drops would look fast.
+        // A few packets may still be on their way. The check is needed because a path that drops
+        // packets would look fast.
         ensure!(
             came >= PACKETS / 100 * 99,
             "{came} of {PACKETS} packets arrived"
@@ -112,7 +114,7 @@ impl Clients<'_> {
     }
 }
 
-/// Times everything by service on `served` beside direct on `plain`.
+/// Times every operation through services on `served`, and directly on `plain`.
 pub(crate) fn measure(
     plain: &World,
     served: &World,
@@ -152,12 +154,12 @@ pub(crate) fn measure(
 type Pair = [Took; 2];
 
 fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
-    // The first round does not count: caches are cold, neighbours unknown.
+    // The first round does not count: caches are cold, neighbours are unknown.
     one(0, false)?;
     one(0, true)?;
     let round = |number: u32| -> Result<Pair> {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-        // Each goes first in turn.
+        // Direct goes first in even rounds, the service in odd ones.
         Ok(if number.is_multiple_of(2) {
             let direct = one(number, false)?;
             [direct, one(number, true)?]
@@ -184,7 +186,7 @@ fn figures(pairs: &[Pair], again: u32) -> Packets {
     let connects = |side: usize| {
         let mut all = histogram();
         for pair in pairs {
-            // Both have the same bounds.
+            // Cannot fail: both histograms have the same bounds.
             _ = all.add(&pair[side].connects);
         }
         percentiles(&all)
@@ -201,7 +203,7 @@ fn figures(pairs: &[Pair], again: u32) -> Packets {
     }
 }
 
-/// In microseconds.
+/// p50, p99 and p99.9, in microseconds.
 fn percentiles(all: &Histogram<u32>) -> Option<[f64; 3]> {
     let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
     (!all.is_empty()).then(|| [at(0.5), at(0.99), at(0.999)])

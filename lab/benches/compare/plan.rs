@@ -62,7 +62,7 @@ impl Proxy {
     pub(crate) const fn is_fast(self) -> bool {
         matches!(self, Self::NftablesFast | Self::IptablesFast)
     }
-    /// The same with default settings.
+    /// The same proxy with default settings.
     pub(crate) const fn slow(self) -> Self {
         match self {
             Self::NftablesFast => Self::Nftables,
@@ -81,11 +81,11 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Whether connections and packets are timed.
+    /// Whether connections and packets are timed in this cell.
     pub(crate) const fn has_packets(&self) -> bool {
         !self.proxy.is_fast()
     }
-    /// Whether changes are timed: once per proxy, on the node as kube-proxy needs it.
+    /// Whether changes are timed: once per proxy, on the kind of node that kube-proxy needs.
     pub(crate) fn has_changes(&self) -> bool {
         self.setup == Setup::Netfilter
             && !matches!(
@@ -99,7 +99,8 @@ impl Cell {
 }
 
 impl Cell {
-    /// Roughly the seconds that it takes on two processors, for the estimate of the remaining time.
+    /// Rough number of seconds that the cell takes on two processors, to estimate the remaining
+    /// time.
     pub(crate) fn expected(&self) -> f64 {
         let thousands = f64::from(self.services) / 1e3;
         let start = match self.proxy.slow() {
@@ -117,7 +118,7 @@ impl Cell {
     }
 }
 
-/// Every cell there is to measure; numbers of services grow.
+/// All cells to measure, in ascending order of the number of services.
 pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     let mut services = services.to_vec();
     services.sort_unstable();
@@ -157,11 +158,11 @@ pub(crate) enum Measure {
     Crowd,
     /// Small packets from outside to a node port of a pod here.
     NodePortLocal,
-    /// The same to a pod on another node.
+    /// Small packets from outside to a node port of a pod on another node.
     NodePortRemote,
     /// As much data as possible on one connection.
     Throughput,
-    /// Short connections to no service, beside the proxy.
+    /// Short connections to no service, on the node with the proxy.
     NotOurs,
 }
 
@@ -190,7 +191,7 @@ impl Measure {
             Self::NotOurs => "connections to no service",
         }
     }
-    /// The unit of its rate.
+    /// The unit of the measured rate.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Throughput => "MB/s",

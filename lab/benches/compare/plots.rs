@@ -12,7 +12,7 @@ use plotters::{
 use crate::plan::Proxy;
 
 const SIZE: (u32, u32) = (760, 420);
-/// Each proxy has one of its own in every picture.
+/// Colours of the lines: each proxy has the same colour in every picture.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
@@ -25,7 +25,7 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(150, 205, 150),
 ];
 
-/// One proxy's figures: services, and what was measured with so many.
+/// One proxy's figures: numbers of services, each with the value that was measured there.
 pub(crate) struct Line {
     pub(crate) proxy: Proxy,
     pub(crate) points: Vec<(f64, f64)>,
@@ -35,15 +35,15 @@ pub(crate) struct Line {
 pub(crate) struct Plot<'a> {
     pub(crate) name: &'a str,
     pub(crate) title: &'a str,
-    /// What stands at the upright axis.
+    /// The label of the y axis.
     pub(crate) figure: &'a str,
-    /// The upright axis is logarithmic.
+    /// Whether the y axis is logarithmic.
     pub(crate) logarithmic: bool,
     pub(crate) lines: Vec<Line>,
 }
 
 impl Plot<'_> {
-    /// Writes the picture, if there is anything to see.
+    /// Writes the picture, if there are values to draw.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let all = || self.lines.iter().flat_map(|line| &line.points).copied();
         if all().next().is_none() {
@@ -59,7 +59,7 @@ impl Plot<'_> {
         let services = fewest.min(1.0)..most * 1.5;
         let mut text = String::new();
         let drawn = if self.logarithmic {
-            // Room for the names below the lines.
+            // Space for the names below the lines.
             let figures = low / 50.0..high * 2.0;
             self.draw(&mut text, services, figures.log_scale())
         } else {

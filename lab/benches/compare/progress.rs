@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Prints the present measurement and the remaining time.
+//! Prints the current measurement and the remaining time.
 
 use std::time::Instant;
 

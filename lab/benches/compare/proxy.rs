@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxies on the served node, watches and ends them, and removes what they leave.
+//! Starts the proxies on the served node, monitors and ends them, and removes what they leave
+//! behind.
 
 use std::{
     fs,
@@ -37,16 +38,17 @@ enum Process<'a> {
     KubeProxy(Child, PathBuf),
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: PathBuf,
-    /// For their logs and settings.
+    /// The folder for logs and settings of the programs.
     pub(crate) folder: PathBuf,
 }
 
 impl<'a> Running<'a> {
-    /// With an API server's objects; without one portolan serves those of `world`.
+    /// Starts a proxy that reads the objects of an API server; without one, portolan serves those
+    /// of `world`.
     pub(crate) fn start(
         world: &'a World,
         cell: &Cell,
@@ -82,7 +84,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// The last lines that it wrote.
+    /// The last lines of the proxy's log.
     pub(crate) fn log(&self) -> String {
         match &self.process {
             Process::None => String::new(),
@@ -95,7 +97,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// The number of syncs since its start and the seconds that they took, by a metric that both proxies have.
+    /// The number of syncs since the proxy's start and the seconds that they took, from a metric
+    /// that both proxies have.
     pub(crate) fn syncs(&self) -> Result<(f64, f64)> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
@@ -114,7 +117,7 @@ impl<'a> Running<'a> {
         ))
     }
 
-    /// The sum of the metrics whose lines begin so.
+    /// The sum of the metrics whose lines begin with `begin`.
     pub(crate) fn metric(&self, begin: &str) -> Result<f64> {
         Ok(sum(self.metrics()?.lines(), begin))
     }
@@ -128,7 +131,7 @@ impl<'a> Running<'a> {
 fn sum<'t>(lines: impl Iterator<Item = &'t str>, begin: &str) -> f64 {
     let of = |line: &str| -> Option<f64> {
         let rest = line.strip_prefix(begin)?;
-        // With labels or without.
+        // The line may have labels.
         rest.split_whitespace().last()?.parse().ok()
     };
     lines.filter_map(of).sum()
@@ -137,7 +140,7 @@ fn sum<'t>(lines: impl Iterator<Item = &'t str>, begin: &str) -> f64 {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Process::KubeProxy(child, _) = &mut self.process {
-            // kube-proxy leaves its rules however it ends.
+            // kube-proxy leaves its rules behind however it ends.
             _ = child.kill();
             _ = child.wait();
             let node = self.world.node();
@@ -145,7 +148,7 @@ impl Drop for Running<'_> {
                 eprintln!("remove kube-proxy's rules: {error:#}");
             }
         }
-        // Old entries would swallow packets of the client ports that they hold.
+        // Old conntrack entries would catch packets from client ports that are used again.
         if let Err(error) = self.world.node().feed("conntrack", &["-F"], "") {
             eprintln!("forget connections: {error:#}");
         }

@@ -19,24 +19,24 @@ use lab::load::{
     statistics::{Interval, quantiles},
 };
 
-/// A run, finished or not.
+/// The results of a run, finished or not.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
-    /// In the order of measuring.
+    /// Cells in the order in which they were measured.
     pub(crate) cells: Vec<(Cell, Outcome)>,
-    /// Empty as long as they were not measured.
+    /// Empty until live frames were measured.
     #[serde(default)]
     pub(crate) live: Vec<Live>,
 }
 
-/// Live frames by a node port to another node.
+/// Live frames through a node port to another node.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Live {
     pub(crate) setup: Setup,
     pub(crate) proxy: Proxy,
     pub(crate) flows: u32,
-    /// Frames a second, the median.
+    /// The median of frames a second.
     pub(crate) rate: f64,
     pub(crate) of_nftables: Interval,
 }
@@ -52,7 +52,7 @@ impl Live {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     Measured(Box<Measured>),
-    /// The reason.
+    /// Given up, with the reason.
     GaveUp(String),
 }
 
@@ -64,43 +64,43 @@ pub(crate) struct Measured {
     pub(crate) churn: Vec<Churn>,
 }
 
-/// By service beside direct.
+/// Operations through a service, compared with direct ones.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Packets {
-    /// Of the rates; 1 is as fast as direct.
+    /// The ratio of the rates; 1 is as fast as direct.
     pub(crate) ratio: Interval,
-    /// Medians, in microseconds each.
+    /// Median time of one operation, in microseconds.
     pub(crate) direct: f64,
     pub(crate) by_service: f64,
-    /// Processor time at both ends, in microseconds each.
+    /// Processor time of one operation at both ends, in microseconds.
     pub(crate) direct_processor: f64,
     pub(crate) by_service_processor: f64,
-    /// p50, p99 and p99.9 of connect() in microseconds, where there are connections.
+    /// p50, p99 and p99.9 of connect() in microseconds, where the operation makes connections.
     pub(crate) direct_connect: Option<[f64; 3]>,
     pub(crate) by_service_connect: Option<[f64; 3]>,
     /// Rounds that were run again because the direct figure was far from its median.
     pub(crate) again: u32,
 }
 
-/// From the proxy's start.
+/// Figures of the proxy's start.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Start {
-    /// Until the last service answered, in seconds.
+    /// Time until the last service answered, in seconds.
     pub(crate) answered: f64,
-    /// What it says its syncs took until then, in seconds.
+    /// Time that the proxy's syncs took until then, as it reports it, in seconds.
     pub(crate) synced: f64,
-    /// Processor time until that sync has ended, in seconds.
+    /// Processor time until the end of that sync, in seconds.
     pub(crate) processor: Option<f64>,
-    /// Then, in MiB.
+    /// Resident memory at that time, in MiB.
     pub(crate) resident: f64,
 }
 
-/// From a write to the API until packets follow, in milliseconds.
+/// Time from a write to the API until packets follow, in milliseconds.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Changes {
     pub(crate) endpoint: Latency,
     pub(crate) service: Latency,
-    /// What the proxy says that a sync took while these were made, in milliseconds.
+    /// Mean time of a sync during these changes, as the proxy reports it, in milliseconds.
     pub(crate) sync: f64,
 }
 
@@ -125,22 +125,22 @@ impl Latency {
     }
 }
 
-/// Endpoints that change all the time.
+/// Figures with endpoints that change all the time.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Churn {
-    /// Changes a second: wanted, and what the API server took.
+    /// Changes a second: how many were intended, and how many the API server accepted.
     pub(crate) wanted: u32,
     pub(crate) written: f64,
     pub(crate) seconds: f64,
-    /// The proxy's processor time, in percent of one.
+    /// The proxy's processor time, in percent of one processor.
     pub(crate) processor: f64,
-    /// Of one more endpoint that changes meanwhile.
+    /// Latency of a change to one more endpoint during the churn.
     pub(crate) latency: Latency,
     pub(crate) resident: f64,
 }
 
 impl Results {
-    /// The results of an earlier run, if it was on the same machine with the same versions.
+    /// The results of an earlier run, if that was on the same machine with the same versions.
     pub(crate) fn resume(file: &Path, machine: Machine) -> Result<Self> {
         let fresh = |machine| Self {
             machine,
@@ -189,20 +189,20 @@ impl Results {
         }
     }
 
-    /// The numbers of services, growing.
+    /// The numbers of services, ascending.
     pub(crate) fn services(&self) -> Vec<u32> {
         let all: BTreeSet<_> = self.cells.iter().map(|(cell, _)| cell.services).collect();
         all.into_iter().collect()
     }
 
-    /// Adds a cell, and writes everything.
+    /// Adds a cell, and writes all results.
     pub(crate) fn add(&mut self, cell: Cell, outcome: Outcome, file: &Path) -> Result<()> {
         self.cells.retain(|(of, _)| *of != cell);
         self.cells.push((cell, outcome));
         self.save(file)
     }
 
-    /// Writes everything.
+    /// Writes all results.
     pub(crate) fn save(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         let new = file.with_extension("new");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was measured, arranged for tables and pictures: a row is one proxy on one kind of node, a column one
-//! number of services. From `Results` alone.
+//! The measured figures, arranged for tables and pictures: a row is one proxy on one kind of node,
+//! a column is one number of services. From `Results` alone.
 
 use lab::load::setup::Setup;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The nodes that are compared, alike but for the proxy: a client's pod and two that answer, another node's
-//! pod, and a client outside. And the objects that the proxies serve beside the many.
+//! The nodes that are compared, equal except for the proxy: a client's pod and two pods that
+//! answer, another node's pod, and a client outside. Also the objects that the proxies serve in
+//! addition to the many services.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -26,11 +27,12 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 40, 2, 10);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// The names with which the two pods answer.
+/// The names that the two pods put into their answers.
 pub(crate) const NAMES: [u8; 2] = [20, 21];
-/// The port on which the pods of the many services answer direct calls.
+/// The port on which the pods behind the many services answer direct calls.
 pub(crate) const PORT_DIRECTLY: u16 = PORT + 1;
-/// Ports behind the services, and others for direct calls, so that no two connections have the same addresses and ports.
+/// Ports behind the services, and other ports for direct calls, so that no two connections have the
+/// same addresses and ports.
 const ECHO: u16 = PORT + 10;
 const ECHO_DIRECTLY: u16 = PORT + 11;
 const CROWD: u16 = PORT + 20;
@@ -42,7 +44,7 @@ const BULK_DIRECTLY: u16 = 5202;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
-/// The address of each measurement.
+/// The destination of each measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) echo: SocketAddr,
@@ -56,7 +58,7 @@ const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), port)
 }
 
-/// The pods' own.
+/// The pods' own addresses.
 pub(crate) const DIRECT: Addresses = Addresses {
     echo: at(SERVER, ECHO_DIRECTLY),
     crowd: at(SERVER, CROWD_DIRECTLY),
@@ -65,7 +67,7 @@ pub(crate) const DIRECT: Addresses = Addresses {
     remote_sink: at(REMOTE, SINK_DIRECTLY),
 };
 
-/// The services'.
+/// The services' addresses.
 pub(crate) const SERVED: Addresses = Addresses {
     echo: at(Ipv4Addr::new(172, 30, 250, 1), 53),
     crowd: at(Ipv4Addr::new(172, 30, 250, 2), 80),
@@ -74,7 +76,7 @@ pub(crate) const SERVED: Addresses = Addresses {
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
 
-/// The served node's own object, as a manifest.
+/// The Node object of the served node, as a manifest.
 pub(crate) fn node_object() -> String {
     format!(
         "---
@@ -152,7 +154,7 @@ endpoints: [{{addresses: [{pod}], nodeName: {node}, conditions: {{ready: true}}}
     .concat()
 }
 
-/// One node with what is around it.
+/// One node with the hosts around it.
 pub(crate) struct World {
     topology: Topology,
     cgroup: Cgroup,
@@ -220,12 +222,12 @@ impl World {
         &self.cgroup
     }
 
-    /// Ports of the programs that take bulk.
+    /// Ports of the iperf3 servers.
     pub(crate) const fn bulk_ports() -> [u16; 2] {
         [BULK, BULK_DIRECTLY]
     }
 
-    /// How many datagrams came to sinks since they were emptied last.
+    /// Empties the sinks and returns how many datagrams they had received.
     pub(crate) fn empty_sinks(&self) -> u32 {
         self.sinks.iter().map(Sink::empty).sum()
     }

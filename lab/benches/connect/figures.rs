@@ -12,8 +12,8 @@ use lab::{
 
 use crate::{Case, mode::Mode};
 
-/// What a round's clients call: the backend without an agent, the backend beside an agent, the place where the
-/// service leads, and the service.
+/// The destinations of a round's clients: the backend without an agent, the backend on a node with
+/// an agent, the port behind the service called directly, and the service.
 pub(crate) const ARMS: usize = 4;
 
 pub(crate) const PLAIN: usize = 0;
@@ -28,12 +28,12 @@ pub(crate) type Round = [[Took; 2]; ARMS];
 
 pub(crate) struct Figures {
     service_tcp: Interval,
-    /// Microseconds more than direct.
+    /// Microseconds that a connection takes longer than a direct one.
     connect: Interval,
     service_udp: Interval,
     other_tcp: Interval,
     other_udp: Interval,
-    /// Microseconds of one direct connection.
+    /// Microseconds that one direct connection takes.
     direct: f64,
     run_again: u32,
 }
@@ -92,7 +92,7 @@ impl Figures {
         if socket {
             goals.push(("TCP by service", self.service_tcp.median, 0.97));
             goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
-            // The sockets of pods are left to the packet path.
+            // Connected UDP sockets of pods are translated on the packet path, not at the socket.
             let least = match case.plumbing {
                 Plumbing::Bridge => 0.90,
                 Plumbing::Routed => 0.95,

@@ -11,8 +11,8 @@ use lab::node::{
 pub(crate) enum Mode {
     /// No agent on either node, every call direct: the measurement error
     None,
-    /// No agent, but through the node's stack, which packets between bridged pods do not pass otherwise: the best
-    /// result that the packet path can have
+    /// No agent, but through the node's stack, which packets between bridged pods do not pass
+    /// otherwise: the best result that the packet path can have
     Stack,
     /// At the socket (`socketBalancing: all`)
     Socket,
@@ -48,11 +48,12 @@ impl Mode {
     pub(crate) const fn has_agent(self) -> bool {
         self.settings().is_some()
     }
-    /// Whether what is a service's leaves past the node's stack.
+    /// Whether packets of services are redirected past the node's stack.
     pub(crate) const fn is_past(self) -> bool {
         matches!(self.settings(), Some((_, Forwarding::Redirect)))
     }
-    /// Packets of routed pods always pass the stack.
+    /// Whether the mode can be measured with this plumbing: packets of routed pods always pass the
+    /// stack.
     pub(crate) fn fits(self, plumbing: Plumbing) -> bool {
         self != Self::Stack || plumbing == Plumbing::Bridge
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client's and a server's pod, bare or as kube-proxy needs it, and the objects for an agent
-//! on it.
+//! A node with a client's and a server's pod, bare or as kube-proxy needs it, and the objects for
+//! an agent on it.
 
 use std::{
     fmt::Write,
@@ -25,19 +25,21 @@ use lab::{
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
-/// The server's other address, which the client reaches through the node's stack even where pods are bridged.
+/// The server's other address, which the client reaches through the node's stack even where pods
+/// are bridged.
 const ROUTED: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 21);
-/// Its port behind the service.
+/// The server's port behind the service.
 const SERVICE_PORT: u16 = 8080;
-/// Its port for direct calls, so that no two connections have the same addresses and ports.
+/// The server's port for direct calls, so that no two connections have the same addresses and
+/// ports.
 const DIRECT_PORT: u16 = 8081;
 const ROUTED_PORT: u16 = 8082;
 
 /// The server's own address, called without a service.
 pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
-/// The same where the service leads to.
+/// The server's own address with the port behind the service.
 pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
-/// The same server through the node's stack, without a proxy.
+/// The server's other address, reached through the node's stack without a proxy.
 pub(crate) const THROUGH_STACK: SocketAddr = SocketAddr::new(IpAddr::V4(ROUTED), ROUTED_PORT);
 
 pub(crate) struct World {
@@ -84,12 +86,12 @@ fn cluster_ip(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 96, 1, 0).to_bits() + number)
 }
 
-/// The last of `count` services, the one that the server is behind.
+/// The address of the last of `count` services, the only one with the server as its endpoint.
 pub(crate) fn service(count: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(count).into(), 80)
 }
 
-/// The manifests of `count` services; what is behind all but the last is on another node.
+/// The manifests of `count` services; the endpoints of all but the last are on another node.
 pub(crate) fn objects(count: u32) -> Result<String> {
     let mut text = format!(
         "apiVersion: v1

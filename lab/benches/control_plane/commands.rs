@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the commands take that people wait for, beside the agent with all its services.
+//! Measures how long the commands take that people wait for, on a node whose agent has all
+//! services.
 
 use std::{
     path::Path,
@@ -17,7 +18,7 @@ use nix::sys::{
     time::TimeValLike,
 };
 
-/// How often each is run.
+/// How often each command is run.
 const RUNS: usize = 10;
 const CLIENT: &str = "10.40.1.10";
 
@@ -76,14 +77,14 @@ fn run(agent: &Agent<'_>, binary: &Path, words: &[&str]) -> Result<()> {
         .stderr(Stdio::piped());
     let output = agent.namespace().enter(|| command.output())?;
     let output = output.with_context(|| format!("run portolan {}", words.join(" ")))?;
-    // 1 says that something differs, or that there is a problem.
+    // Status 1 means that something differs, or that there is a problem.
     let is_good = matches!(output.status.code(), Some(0 | 1));
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(is_good, "portolan {}: {said}", words.join(" "));
     Ok(())
 }
 
-/// Milliseconds of processor time of all children that have ended.
+/// Milliseconds of processor time of all child processes that have ended.
 fn spent() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("read the times of children")?;
     let microseconds =

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent beside a real API server on the same processors: the time from its start until the last service answers
-//! and from a write to the API until packets follow, memory, and processor time while nothing changes; and what commands take.
-//! Of a change it also says when the server had taken the write and when a bare watch beside the agent's saw it: the rest is the agent's.
-//! `cargo xtask bench control-plane` calls it.
+//! The agent and a real API server on the same processors. Measures the time from the agent's start
+//! until the last service answers, the time from a write to the API until packets follow, memory,
+//! the processor time while nothing changes, and the time of commands. For each change it also
+//! reports when the server had accepted the write and when a bare watch next to the agent's saw it:
+//! the rest is the agent's time. `cargo xtask bench control-plane` calls it.
 
 mod commands;
 mod witness;
@@ -99,13 +100,13 @@ fn measure(
         kubeconfig: Some(&kubeconfig),
         cgroup_root: world.cgroup(),
     };
-    // The server finishes its work for the last writes.
+    // Gives the server time to finish the work for its last writes.
     sleep(Duration::from_secs(3));
     let started = Instant::now();
     let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
     let last = objects.count() - 1;
     world.wait_for_answer(records::address_of(last))?;
-    // Most of many endpoints do not exist: the time of the first answer is random.
+    // Most of many endpoints do not exist, so the time of the first answer is random.
     let answered = if endpoints == MANY {
         f64::NAN
     } else {
@@ -137,8 +138,8 @@ fn measure(
     Ok(())
 }
 
-/// Makes so many changes. From the write of each, in milliseconds: until the server had taken it, until a bare watch saw it, until
-/// packets followed.
+/// Makes this many changes. Returns, for each, the milliseconds from the write until the server had
+/// accepted it, until a bare watch saw it, and until packets followed.
 fn change(world: &World, objects: &mut Objects<'_>, changes: u32) -> Result<[Vec<f64>; 3]> {
     let witness = Witness::start(objects)?;
     let (mut taken, mut seen, mut followed) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A bare watch of all EndpointSlices beside the agent's: it tells when the API server has sent a change, whatever the agent does with it.
+//! A bare watch of all EndpointSlices next to the agent's: it records when the API server has sent
+//! a change, independent of the agent.
 
 use std::{
     collections::HashMap,
@@ -20,10 +21,10 @@ use kube::{
 };
 use lab::{load::objects::Objects, node::kubeconfig};
 
-/// When an event of a slice came last, by the slice's name.
+/// The time of each slice's latest event, by the slice's name.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// How long an event may take that packets have followed already.
+/// How long to wait for the event of a change that packets follow already.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A watch; dropping it ends it.
@@ -39,7 +40,7 @@ impl Drop for Witness {
 }
 
 impl Witness {
-    /// Watches from now on.
+    /// Starts to watch.
     pub(crate) fn start(objects: &Objects<'_>) -> Result<Self> {
         let seen = Seen::default();
         let note = Arc::clone(&seen);
@@ -69,13 +70,13 @@ impl Witness {
                 }
                 Ok(())
             });
-            // A wait for an event that does not come says so.
+            // An error ends the watch. Then `came` fails because the event does not come.
             _ = runtime.block_on(each);
         });
         Ok(Self { seen, watch })
     }
 
-    /// When the change of a service's slice came that was written at this time.
+    /// Returns when the event of a service's slice arrived whose change was written at this time.
     pub(crate) fn came(&self, service: u32, written: Instant) -> Result<Instant> {
         let name = format!("s{service}-a");
         let deadline = Instant::now() + PATIENCE;

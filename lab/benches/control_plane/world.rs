@@ -50,11 +50,11 @@ impl World {
         self.cgroup.path()
     }
 
-    /// Waits until a service answers, by whichever target.
+    /// Waits until a service answers through any of the targets.
     pub(crate) fn wait_for_answer(&self, to: SocketAddr) -> Result<()> {
         self.until(to, |_| true)
     }
-    /// Waits until a service answers by one of the targets.
+    /// Waits until a service answers through this target.
     pub(crate) fn wait_for(&self, to: SocketAddr, target: usize) -> Result<()> {
         let wanted: IpAddr = TARGETS[target].parse().context("an address")?;
         self.until(to, |by| by == wanted)
@@ -65,7 +65,7 @@ impl World {
             loop {
                 match ask(to) {
                     Ok(by) if wanted(by) => return Ok(()),
-                    // The processors are the agent's and the server's as well.
+                    // The agent and the server need the processors as well.
                     _ => thread::sleep(Duration::from_micros(200)),
                 }
                 if Instant::now() > deadline {
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Connects; by which address the pod was called.
+/// Connects and returns the address by which the pod was called.
 fn ask(to: SocketAddr) -> Result<IpAddr> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(CONNECT))?;
@@ -87,7 +87,7 @@ fn ask(to: SocketAddr) -> Result<IpAddr> {
 
 fn answer(mut stream: TcpStream) {
     if let Ok(own) = stream.local_addr() {
-        // A client that has gone does not matter.
+        // It does not matter if the client has gone.
         _ = stream.write_all(own.ip().to_string().as_bytes());
     }
 }

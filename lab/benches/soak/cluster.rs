@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services and their endpoints as they are now, and their objects for the proxies. `rolling` changes the endpoints.
+//! The services and their current endpoints, and their objects for the proxies. `rolling` changes
+//! the endpoints.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +15,11 @@ use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
 /// Ports of every pod that serves: for most clients, and for the data connections of FTP.
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const DATA_PORT: u16 = 8021;
-/// The same of the services.
+/// The services' ports, in the same order.
 const SERVICE_PORT: u16 = 80;
 const SERVICE_DATA_PORT: u16 = 21;
 
-/// Which service a client asks.
+/// The service that a client calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Service {
     /// One endpoint.
@@ -35,7 +36,7 @@ pub(crate) enum Service {
     Sticky,
     /// Two endpoints, which are replaced one by one.
     RollingA,
-    /// The same; pods get addresses that endpoints of `RollingA` had before.
+    /// Like `RollingA`; pods get addresses that endpoints of `RollingA` had before.
     RollingB,
 }
 
@@ -64,7 +65,7 @@ impl Service {
         }
     }
 
-    /// The last octet of its addresses, and its bit among a pod's services.
+    /// The last octet of the service's addresses, and its bit among a pod's services.
     pub(crate) const fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -90,7 +91,7 @@ fn elsewhere(count: u16) -> impl Iterator<Item = Endpoint> {
     (0..count).map(remote_pod).map(Endpoint::ready)
 }
 
-/// By which of a service's addresses a client reaches it.
+/// The kind of address by which a client reaches a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Frontend {
     ClusterIp,
@@ -106,7 +107,7 @@ pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: Ipv4Addr,
-    /// It serves what is open, and gets nothing new.
+    /// The endpoint serves open connections, and gets no new ones.
     pub(crate) terminating: bool,
 }
 
@@ -147,13 +148,13 @@ impl Cluster {
         ready.map(|endpoint| endpoint.address).collect()
     }
 
-    /// Whether an endpoint's address serves at all.
+    /// Whether an address is an endpoint of the service, terminating or not.
     pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
     }
 
-    /// A service's slice.
+    /// A service's EndpointSlice.
     pub(crate) fn slice(&self, service: Service) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
@@ -180,7 +181,7 @@ impl Cluster {
         })
     }
 
-    /// Every object, as manifests; the node has this version.
+    /// All objects as manifests; the Node object has this version.
     pub(crate) fn manifests(&self, version: u64) -> String {
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -199,7 +200,7 @@ pub(crate) fn text<'a>(objects: impl IntoIterator<Item = &'a Value>) -> String {
     objects.join("\n---\n")
 }
 
-/// Name, protocol, the service's port, the pods'.
+/// Name, protocol, the service's port and the pods' port.
 fn ports() -> [(&'static str, &'static str, u16, u16); 4] {
     [
         ("tcp", "TCP", SERVICE_PORT, PORT),
@@ -218,7 +219,7 @@ fn node_port(service: Service, port: u16) -> u16 {
     base + u16::from(service.number())
 }
 
-/// A service, with the address of its load balancer.
+/// The Service object, with the address of its load balancer.
 pub(crate) fn service_object(service: Service) -> Value {
     let affinity = match service {
         Service::Sticky => "ClientIP",
@@ -243,7 +244,7 @@ const fn cluster_ip(service: Service) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 250, service.number())
 }
 
-/// What a service's clients call, and where its data connections go.
+/// The address that a service's clients call, and the address for data connections.
 pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
     let (ip, ports) = match by {
         Frontend::NodePort => (

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What must be 0 after ordinary life: the hosts' own counters, portolan's, and UDP flows that went although they were used.
+//! Counters that must be 0 after ordinary traffic: the hosts' own, portolan's, and the number of
+//! UDP flows that were evicted although they were in use.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use crate::{proxy::Running, world::World};
 
-/// Outcomes of packets and calls that ordinary clients meet; every other one must not be counted.
+/// Outcomes of packets and calls that ordinary clients cause; no other outcome may be counted.
 const ORDINARY: [&str; 13] = [
     "untouched",
     "untouched_flow",
@@ -31,9 +32,9 @@ const ORDINARY: [&str; 13] = [
     "reply_unmasqueraded",
     "reply_translated",
     "masqueraded",
-    // A client closes its socket before a datagram comes.
+    // A client may close its socket before a datagram arrives.
     "icmp_translated",
-    // The other nodes are on the segment that the clients outside are on.
+    // The other nodes are on the same segment as the clients outside.
     "icmp_redirect_dropped",
     "socket_translated",
     "socket_untouched",
@@ -42,15 +43,16 @@ const ORDINARY: [&str; 13] = [
 
 /// The counter of SYNs that hosts have sent again.
 const SYNS: &str = "SYNs repeated";
-/// What is counted when SYNs are sent again.
+/// Counters that increase when SYNs are sent again.
 pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
-/// The counter of resets that hosts have sent. A host also resets a FIN that crossed with the end of its own side, without any proxy.
+/// The counter of resets that hosts have sent. A host also resets a FIN that crossed with the end
+/// of its own side, without any proxy.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
 /// Counters by their names.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
-/// The counters now.
+/// Reads all counters.
 pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     let mut counters = Counters::new();
     for namespace in world.namespaces() {
@@ -73,7 +75,7 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     Ok(counters)
 }
 
-/// What was counted between two moments.
+/// The increase of each counter between two reads.
 pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
     let since = |(name, count): (&String, &u64)| {
         let before = before.get(name).copied().unwrap_or_default();
@@ -82,7 +84,8 @@ pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
     after.iter().map(since).collect()
 }
 
-/// A counter of a host's network stack: each line of names is followed by one of numbers.
+/// Reads a counter of a host's network stack: in the file, each line of names is followed by a line
+/// of numbers.
 fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
     let path = format!("/proc/thread-self/net/{file}");
     let text = namespace
@@ -100,10 +103,10 @@ fn find(text: &str, field: &str) -> Option<u64> {
     })
 }
 
-/// Idle connections, by this time, have said nothing for so long.
+/// When `pass_an_hour` runs, idle connections have been silent for at least this long.
 const SILENT: Duration = Duration::from_secs(15);
 
-/// Lets an hour pass for the flows of TCP connections that are silent.
+/// Makes the flows of silent TCP connections an hour older.
 pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
@@ -122,7 +125,7 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
         }
         has_to_age
     };
-    // A folder for each generation of maps; most often one.
+    // One folder per generation of maps; most often there is one.
     let folders = fs::read_dir(agent.pin_dir()).context("list the pins")?;
     for folder in folders {
         let map = folder?.path().join(FLOWS_V4);
@@ -133,13 +136,13 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A flow that was seen so lately stays.
+/// A flow that was used within this many seconds must not be evicted.
 const KEPT: u64 = 30;
 
-/// In the names of services whose endpoints are replaced.
+/// Part of the names of services whose endpoints are replaced.
 const ROLLING: &str = "rolling";
 
-/// Watches the table of UDP flows, which end by nothing but time and the end of their backend.
+/// Watches the table of UDP flows, which end only by time and by the end of their backend.
 pub(crate) struct Flows {
     before: BTreeMap<String, u64>,
     at: Instant,
@@ -155,7 +158,8 @@ impl Flows {
         }
     }
 
-    /// Notes flows that were used in the last 30 s and are gone, of services whose endpoints stay.
+    /// Records flows that were used in the last 30 s and are gone, of services whose endpoints
+    /// stay.
     pub(crate) fn look(&mut self, agent: &Agent<'_>, binary: &Path) -> Result<()> {
         let at = Instant::now();
         let mut command = Command::new(binary);
@@ -199,6 +203,6 @@ impl Flows {
         Ok(())
     }
 
-    /// How often to look.
+    /// Time between two calls of `look`.
     pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 }

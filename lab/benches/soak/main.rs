@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ordinary life on one node: clients of every kind, rolling updates, rules of others beside; with portolan in its default
-//! settings, without a proxy and with kube-proxy nftables. Nothing may fail, no heuristic may be used, and the last minute has to
-//! be as fast as the first. Needs root. `cargo xtask soak` calls it.
+//! Ordinary traffic on one node: clients of every kind, rolling updates, firewall rules of other
+//! programs; with portolan in its default settings, without a proxy and with kube-proxy nftables.
+//! Nothing may fail, no heuristic may be used, and the last minute must be as fast as the first.
+//! Needs root. `cargo xtask soak` calls it.
 
 mod clients;
 mod cluster;

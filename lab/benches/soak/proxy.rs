@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who serves the node's services: nobody, portolan, kube-proxy; and how each learns of changes.
+//! Starts the proxy that serves the node: none, portolan or kube-proxy; and publishes changes to
+//! it.
 
 use std::{
     path::{Path, PathBuf},
@@ -47,13 +48,14 @@ impl Proxy {
     }
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: Option<PathBuf>,
 }
 
-/// From a write to the API until kube-proxy's rules have it; it does not say.
+/// Time to wait after a write to the API until kube-proxy's rules have the change; kube-proxy does
+/// not report it.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(3);
 const TO_SERVE: Duration = Duration::from_secs(60);
 
@@ -75,7 +77,7 @@ enum Process<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts it, and waits until it serves. `config` is portolan's.
+    /// Starts a proxy, and waits until it serves. `config` is portolan's.
     pub(crate) fn start(
         world: &'a World,
         cluster: &'a Cluster,
@@ -107,7 +109,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Tells it of a service's endpoints, and waits until that has taken effect.
+    /// Publishes a service's endpoints to the proxy, and waits until they have taken effect.
     pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
         self.version += 1;
         match &mut self.process {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What became of a client's exchanges: counts, times of the first and of the last minute, source ports, failures.
+//! Records a client's exchanges: counts, times of the first and of the last minute, source ports,
+//! failures.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +11,10 @@ use std::{
 use hdrhistogram::Histogram;
 use lab::load::client::histogram;
 
-/// Failures of a client that are printed.
+/// At most this many failures of a client are printed.
 const PRINTED: usize = 5;
 
-/// The run's time: it begins when all clients are there.
+/// The time of the run: it begins when all clients have started.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) begin: Instant,
@@ -21,7 +22,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The first and the last minute, or quarter of a short run.
+    /// The length of the first and of the last window: a minute, or a quarter of a short run.
     pub(crate) fn window(self) -> Duration {
         (self.length / 4).min(Duration::from_secs(60))
     }
@@ -36,11 +37,11 @@ impl Span {
 /// One exchange of a client with a service.
 pub(crate) struct Exchange {
     pub(crate) began: Instant,
-    /// When it was answered or failed.
+    /// The time at which the exchange was answered or failed.
     pub(crate) ended: Instant,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) to: SocketAddr,
-    /// It began with a new connection or socket.
+    /// The exchange began with a new connection or socket.
     pub(crate) is_new: bool,
     pub(crate) outcome: Result<(), String>,
 }
@@ -48,17 +49,17 @@ pub(crate) struct Exchange {
 /// All exchanges of a client.
 pub(crate) struct Tally {
     pub(crate) name: String,
-    /// It has few source ports, and makes many connections.
+    /// The client has few source ports, and opens many connections.
     pub(crate) must_reuse_ports: bool,
-    /// It takes no service.
+    /// The client calls an endpoint directly, not a service.
     pub(crate) is_direct: bool,
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
-    /// Nanoseconds.
+    /// Times of the exchanges in the first and in the last window, in nanoseconds.
     pub(crate) first: Histogram<u32>,
     pub(crate) last: Histogram<u32>,
-    /// How often a source port was taken for a new connection or socket.
+    /// How often each source port was used for a new connection or socket.
     pub(crate) ports: BTreeMap<u16, u32>,
     pub(crate) failures: Vec<String>,
 }
@@ -114,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// Connections for each source port that was used.
+    /// Mean number of connections for each source port that was used.
     pub(crate) fn times_each_port(&self) -> f64 {
         let connections: u32 = self.ports.values().sum();
         f64::from(connections) / self.ports.len().max(1) as f64

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report: tables for a document, and what is not as it has to be.
+//! The report: tables for a document, and the list of faults.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -15,16 +15,18 @@ use lab::node::topology::Plumbing;
 
 use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 
-/// Each source port of a client with few of them comes again at least so often.
+/// Each source port of a client with few ports must be used at least this many times.
 const TIMES: f64 = 20.0;
-/// So many exchanges of a minute have a median worth comparing.
+/// Windows with fewer exchanges are not compared.
 const ENOUGH: u64 = 100;
-/// The last minute's median may be so many times the first one's, and so many times what direct calls have become slower; in a short
-/// run, whose minutes are seconds, so many times.
+/// The last minute's median may be this many times the first minute's, and additionally this many
+/// times the slowdown of direct calls. The second value is for short runs, whose windows are only
+/// seconds.
 const NOISE: f64 = 1.5;
 const NOISE_OF_SHORT: f64 = 3.0;
 
-/// A SYN is sent again after a second: on a machine that stood still so long, repeated ones and what follows from them say nothing.
+/// A SYN is sent again after a second. If the machine stalled for this long, repeated SYNs and
+/// their consequences prove nothing.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Report {
@@ -46,7 +48,7 @@ impl Report {
         self.plumbings.push((plumbing, outcomes));
     }
 
-    /// What is not as it has to be, of portolan's runs.
+    /// The faults of portolan's runs.
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (plumbing, outcomes) in &self.plumbings {
@@ -59,7 +61,7 @@ impl Report {
         faults
     }
 
-    /// A count for `cargo xtask test`, which reads it, and whether all is well.
+    /// Prints a count, which `cargo xtask test` reads, and returns whether there is no fault.
     pub(crate) fn verdict(&self) -> ExitCode {
         let faults = self.faults().len();
         println!("{} passed, {faults} failed", usize::from(faults == 0));
@@ -113,21 +115,21 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     faults
 }
 
-/// Clients with few ports that make a connection for each question: most often.
+/// The clients with few ports that open a connection for each request: they reuse ports most often.
 fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
     let tallies = outcome.tallies.iter();
     tallies.filter(|tally| tally.must_reuse_ports)
 }
 
-/// The last minute's median by the first one's, where both are of enough exchanges.
+/// The last window's median divided by the first one's, if both windows have enough exchanges.
 fn slowdown(tally: &Tally) -> Option<f64> {
     let [first, last] = [&tally.first, &tally.last];
     let is_enough = first.len() >= ENOUGH && last.len() >= ENOUGH;
     is_enough.then(|| quantile(last, 0.5) / quantile(first, 0.5).max(1e-3))
 }
 
-/// By how much the last minute's medians may differ: direct calls beside, and all calls of the run without a proxy, show what the
-/// machine does.
+/// The factor by which the last window's medians may differ. Direct calls of the same run, and all
+/// calls of the run without a proxy, show the machine's own slowdown.
 fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
     let direct = outcome.tallies.iter().filter(|tally| tally.is_direct);
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
@@ -140,7 +142,7 @@ fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
     slowest.fold(1.0, f64::max) * noise
 }
 
-/// In milliseconds.
+/// A quantile in milliseconds.
 fn quantile(times: &Histogram<u32>, share: f64) -> f64 {
     times.value_at_quantile(share) as f64 / 1e6
 }

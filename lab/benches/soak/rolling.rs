@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rolling updates: a new pod becomes ready, an old one serves what is open while it terminates, and ends.
+//! Rolling updates: a new pod becomes ready, an old one serves its open connections while it
+//! terminates, then it ends.
 
 use std::{sync::Arc, thread::sleep, time::Duration};
 
@@ -13,22 +14,22 @@ use crate::{
     world::{SERVERS, World, server_pod},
 };
 
-/// Pods of the services that are updated; the last one is not there at first.
+/// The first pod of the updated services; the last pod does not exist at first.
 const FIRST: u8 = 10;
 const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
-/// How long a pod serves what is open.
+/// How long a terminating pod serves its open connections.
 const TO_DRAIN: Duration = Duration::from_secs(4);
-/// Datagrams that are on their way when a pod's endpoint goes.
+/// Time for datagrams that are on their way when a pod's endpoint is removed.
 const TO_ARRIVE: Duration = Duration::from_millis(500);
 
-/// The pods of the services that are updated.
+/// The pods of the updated services.
 pub(crate) struct Rolling<'a> {
     world: &'a World,
     cluster: &'a Cluster,
     arrivals: &'a Arc<Arrivals>,
     /// The servers of the pods from [`FIRST`] on.
     servers: Vec<Option<Server>>,
-    /// The pod that is not there.
+    /// The pod that does not exist now.
     free: u8,
     random: Random,
     pub(crate) updates: u32,
@@ -71,7 +72,8 @@ impl<'a> Rolling<'a> {
         )
     }
 
-    /// Replaces an endpoint of one of the services by a new pod, which has the address of the pod that went last.
+    /// Replaces an endpoint of one of the services by a new pod, which has the address of the pod
+    /// that was removed last.
     pub(crate) fn update(&mut self, running: &mut Running<'_>) -> Result<()> {
         let service = ROLLING[self.updates as usize % ROLLING.len()];
         self.updates += 1;

@@ -32,13 +32,14 @@ pub(crate) struct Settings<'a> {
     pub(crate) proxy: Proxy,
     pub(crate) length: Duration,
     pub(crate) seed: u64,
-    /// Part of the wanted kinds' names.
+    /// Only kinds of clients are run whose names contain this.
     pub(crate) only: &'a str,
 }
 
 impl Settings<'_> {
-    /// portolan's configuration. In short runs the flow table is smaller, so that the rings of flows that give way come round
-    /// within a minute, as in the default table within some minutes, and not before 30 s.
+    /// portolan's configuration. Short runs have a smaller flow table, so that the rings of
+    /// evictable flows are written once around within a minute, but not before 30 s. In the default
+    /// table this takes some minutes.
     fn config(&self) -> &'static str {
         if self.is_long() {
             ""
@@ -51,27 +52,27 @@ impl Settings<'_> {
     }
 }
 
-/// A run in which the rings of the default table come round.
+/// Shortest run in which the rings of the default table are written once around.
 const LONG: Duration = Duration::from_secs(300);
 
-/// What became of it.
+/// The results of a run.
 pub(crate) struct Outcome {
     pub(crate) proxy: Proxy,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
     pub(crate) updates: u32,
-    /// The rings of the default table have come round.
+    /// The run was so long that the rings of the default table were written once around.
     pub(crate) is_long: bool,
     /// The longest time for which this process did not get a processor.
     pub(crate) standstill: Duration,
 }
 
-/// Pods that serve all the time.
+/// The number of pods that serve during the complete run.
 const STEADY: u8 = 10;
-/// What clients do at the very end is not counted.
+/// Exchanges in this last part of the run are not counted.
 const LAST: Duration = Duration::from_secs(1);
-/// From one update to the next, in a run of minutes.
+/// Time from one update to the next, in a run of minutes.
 const UPDATE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
@@ -136,7 +137,8 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     })
 }
 
-/// By how much a short sleep was too long at most: on a machine that is busy otherwise, packets wait as well.
+/// The most by which a short sleep was too long. On a machine that is busy otherwise, packets wait
+/// as well.
 fn longest_standstill(span: Span) -> Duration {
     const SLEEP: Duration = Duration::from_millis(10);
     let mut longest = Duration::ZERO;
@@ -148,8 +150,8 @@ fn longest_standstill(span: Span) -> Duration {
     longest
 }
 
-/// Updates, and looks at the flows, until the run is nearly over. The counters then: clients that end reset what they have not
-/// received.
+/// Runs the updates and watches the flows until shortly before the end of the run. Then reads the
+/// counters, because clients that end reset what they have not received.
 fn live(
     scene: &Scene<'_>,
     running: &mut Running<'_>,
@@ -158,7 +160,7 @@ fn live(
     programs: &Programs,
 ) -> Result<Counters> {
     let span = scene.span;
-    // None in the last seconds: what it breaks must show.
+    // No update in the last seconds: a failure that it causes must still be seen.
     let period = UPDATE.min(span.length / 4);
     let mut update = span.begin + period / 2;
     let mut look = span.begin;
@@ -182,7 +184,7 @@ fn live(
     counters::read(scene.world, running)
 }
 
-/// The pods that serve all the time, here and on other nodes.
+/// Starts the pods that serve during the complete run, on this node and on other nodes.
 fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for pod in 0..STEADY {
@@ -207,7 +209,7 @@ fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<V
     Ok(servers)
 }
 
-/// SCTP at the endpoints of [`Service::Two`].
+/// Starts SCTP servers at the endpoints of [`Service::Two`].
 fn listen(world: &World, servers: &Servers) -> Result<Vec<Listening>> {
     let pods = [1, 2].map(|pod| {
         let namespace = &world.topology.pods[World::index(pod)];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers in pods. An answer begins with the address of the pod that answers, the request's number, and a word: `ok`,
-//! `bye` (the server closes now), `stranger` (the pod is no endpoint of the service that was asked).
+//! The servers in pods. An answer begins with the address of the answering pod, the request's
+//! number, and a word: `ok`, `bye` (the server closes now), `stranger` (the pod is no endpoint of
+//! the requested service).
 
 use std::{
     collections::BTreeMap,
@@ -21,17 +22,17 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::cluster::{DATA_PORT, PORT};
 
-/// How often a server looks whether it has to end.
+/// How often a server checks whether it must end.
 const LOOK: Duration = Duration::from_millis(100);
-/// As many clients may connect at once.
+/// Number of clients that may connect at once.
 const BACKLOG: i32 = 1024;
-/// Stacks of threads for one connection.
+/// Stack size of a thread, which serves one connection.
 const STACK: usize = 128 << 10;
 /// Payload of each datagram that is cut from a large answer, and their number.
 pub(crate) const SEGMENT: usize = 1200;
 pub(crate) const SEGMENTS: usize = 10;
 
-/// Where the datagrams of one-way senders came to: sender and number, with the pod.
+/// Arrived datagrams of one-way senders: sender and number, with the pod that received them.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
 
@@ -42,7 +43,7 @@ impl Arrivals {
             .unwrap_or_else(PoisonError::into_inner)
             .insert((sender, number), pod);
     }
-    /// Which pod got a datagram.
+    /// Removes an entry: the pod that received a datagram.
     pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
         self.0
             .lock()
@@ -59,11 +60,11 @@ struct State {
     arrivals: Arc<Arrivals>,
 }
 
-/// A pod's servers; dropping it ends them.
+/// The servers of a pod; dropping it ends them.
 pub(crate) struct Server(Arc<State>);
 
 impl Server {
-    /// Serves TCP at every address of the namespace, and UDP at these.
+    /// Serves TCP at every address of the namespace, and UDP at the given addresses.
     pub(crate) fn start(
         namespace: &NetNs,
         cgroup: Option<&Cgroup>,
@@ -99,7 +100,7 @@ impl Server {
         Ok(Self(state))
     }
 
-    /// Has clients leave: the next answer on each connection is its last.
+    /// Makes clients leave: the next answer on each connection is the last one.
     pub(crate) fn drain(&self) {
         self.0.is_draining.store(true, Ordering::Relaxed);
     }
@@ -108,7 +109,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.0.has_ended.store(true, Ordering::Relaxed);
-        // Until every thread has looked.
+        // Waits until every thread has checked.
         thread::sleep(3 * LOOK);
     }
 }
@@ -141,13 +142,13 @@ fn accept(listener: &Socket, state: &Arc<State>) {
     while !state.has_ended.load(Ordering::Relaxed) {
         if let Ok((stream, _)) = listener.accept() {
             let state = Arc::clone(state);
-            // An error is the client's to report.
+            // An error is ignored here: the client reports it.
             _ = spawn(move || _ = converse(stream.into(), &state));
         }
     }
 }
 
-/// A request: what is wanted, of which service, and numbers.
+/// A request: the verb, the service's bit, and numbers.
 struct Request<'a> {
     verb: &'a str,
     service: u32,
@@ -169,7 +170,7 @@ fn parse(text: &str) -> Option<Request<'_>> {
 }
 
 impl State {
-    /// Of a pod at this address: its answer with so many bytes altogether, at least.
+    /// The answer of the pod at this address, padded to at least `length` bytes.
     fn answer(&self, pod: IpAddr, request: &Request<'_>, length: u64, is_last: bool) -> Vec<u8> {
         let word = match is_last {
             _ if self.services & request.service == 0 => "stranger",
@@ -177,7 +178,7 @@ impl State {
             false => "ok",
         };
         let mut bytes = format!("{pod} {} {word}", request.numbers[0]).into_bytes();
-        // Padding lies before the end of the line.
+        // Padding stands before the end of the line.
         bytes.push(b' ');
         bytes.resize(bytes.len().max(length as usize - 1), b'.');
         bytes.push(b'\n');
@@ -236,7 +237,7 @@ fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
             continue;
         };
         let [number, length, more] = request.numbers;
-        // An error is the client's to report.
+        // An error is ignored here: the client reports it.
         _ = match request.verb {
             "one-way" if state.services & request.service != 0 => {
                 state.arrivals.note(number, length, pod);
@@ -269,7 +270,7 @@ fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
     }
 }
 
-/// Sends one buffer that the kernel, or the last interface, cuts into datagrams.
+/// Sends one buffer, which the kernel or the last interface cuts into datagrams.
 fn segments(socket: &UdpSocket, answer: &[u8], to: SocketAddr) -> io::Result<()> {
     setsockopt(socket, sockopt::UdpGsoSegment, &(SEGMENT as i32))?;
     let sent = socket.send_to(&answer.repeat(SEGMENTS), to);

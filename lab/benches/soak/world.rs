@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the soak: pods that ask and pods that serve, other nodes' pods, clients outside; and the rules that container
-//! engines and CNIs make beside a proxy.
+//! The node of the soak: client pods and server pods, other nodes' pods, clients outside; and the
+//! firewall rules that container engines and CNIs make next to a proxy.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,42 +15,42 @@ use lab::node::{
 use crate::cluster::{Service, load_balancer};
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
-/// Endpoints on other nodes.
+/// Number of endpoints on other nodes.
 pub(crate) const REMOTE_ENDPOINTS: u16 = 290;
 /// The client on another node.
 const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// Pods that ask.
+/// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Pods that serve. One of the last five is not there at any time.
+/// Number of server pods. One of the last five does not exist at any time.
 pub(crate) const SERVERS: u8 = 15;
 
-/// For `tcp_timestamps`: without an offset of each connection's own.
+/// Value of `tcp_timestamps`: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
 
-/// Where a client lives.
+/// Where a client runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A pod, by its number.
+    /// A client pod, by its number.
     Pod(u8),
     /// A pod whose sockets the hooks do not reach, as in a sandbox with a kernel of its own.
     Sandbox(u8),
-    /// A pod that serves.
+    /// A server pod.
     Server(u8),
     Node,
-    /// A pod in the node's network.
+    /// A pod in the node's own network namespace.
     HostPod,
-    /// A pod of another node.
+    /// A pod on another node.
     Remote,
     Outside,
 }
 
-/// Pods with few source ports, and how many.
+/// Numbers of source ports of the hosts that have few.
 pub(crate) const FEW_PORTS: u16 = 200;
 pub(crate) const SOME_PORTS: u16 = 500;
 
 impl Origin {
-    /// How many source ports a client here has; none for as many as a pod usually has.
+    /// The number of source ports of a client here; none for the usual number of a pod.
     pub(crate) const fn ports(self) -> Option<u16> {
         match self {
             Self::Pod(0) | Self::Sandbox(1) => Some(FEW_PORTS),
@@ -90,7 +90,8 @@ const fn client_pod(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 1, 10 + number)
 }
 
-/// What nodes have beside a proxy: Docker's and flannel's chains, kube-router's rule for packets of no connection.
+/// Rules that nodes have besides a proxy's: Docker's and flannel's chains, and kube-router's rule
+/// for packets of no connection.
 const RULES: &str = "table ip beside {
   chain forward {
     type filter hook forward priority filter; policy drop;
@@ -111,7 +112,7 @@ const RULES: &str = "table ip beside {
 
 pub(crate) struct World {
     pub(crate) topology: Topology,
-    /// Below the node's, so dropped before it.
+    /// Lies below the node's cgroup, so it is dropped first.
     host_pod: Cgroup,
     cgroup: Cgroup,
 }
@@ -147,8 +148,9 @@ impl World {
             cgroup,
             topology,
         };
-        // Clocks of hosts behind one masquerade address differ, and an endpoint refuses a connection from an address and port that
-        // it keeps in TIME_WAIT, if the clock seems to go back.
+        // Hosts behind one masquerade address have different clocks. An endpoint that keeps an
+        // address and port in TIME_WAIT refuses a new connection from there if the clock seems to
+        // go back.
         for namespace in world.namespaces() {
             namespace.set(&[("ipv4/tcp_timestamps", ONE_CLOCK)])?;
         }
@@ -173,7 +175,7 @@ impl World {
         &self.cgroup
     }
 
-    /// Index of a pod that serves among the topology's.
+    /// Index of a server pod among the topology's pods.
     pub(crate) const fn index(server: u8) -> usize {
         (CLIENTS + server) as usize
     }
@@ -201,7 +203,7 @@ impl World {
         }
     }
 
-    /// Runs a client's work where it lives.
+    /// Runs a client's work in its namespace and cgroup.
     pub(crate) fn run<T>(&self, origin: Origin, work: impl FnOnce() -> T) -> Result<T> {
         let cgroup = match origin {
             Origin::Pod(_) | Origin::Server(_) | Origin::Node => &self.cgroup,

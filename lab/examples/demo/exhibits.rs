@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the demo shows: the hosts, and flows in the words of conformance/FORMAT.md with the rules behind them.
+//! What the demo shows: the hosts, and flows in the form of conformance/FORMAT.md with the rules
+//! that explain them.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -8,7 +9,7 @@ use lab::{cases::format::Flow, node::layout::Layout};
 
 pub(crate) const NODE: &str = "node-a";
 
-/// Who is who, for people to read.
+/// The hosts and their addresses, for people to read.
 const HOSTS: [(&str, &[&str]); 6] = [
     ("node-a", &["192.168.40.2", "fd00:c0::2"]),
     ("client pod", &["10.40.1.9", "fd00:40:0:1::9"]),
@@ -18,10 +19,11 @@ const HOSTS: [(&str, &[&str]); 6] = [
     ("outside client", &["203.0.113.9", "2001:db8:113::9"]),
 ];
 
-/// Of [`HOSTS`], the pods on the node.
+/// The names in [`HOSTS`] of the pods on the node.
 pub(crate) const PODS: [&str; 3] = ["client pod", "web-1", "web-2"];
 
-/// One line of the table: a flow in the words of conformance/FORMAT.md, and the rule behind it.
+/// One line of the table: a flow in the form of conformance/FORMAT.md, and the rule that explains
+/// it.
 pub(crate) struct Exhibit {
     pub(crate) what: &'static str,
     pub(crate) flow: &'static str,

@@ -50,9 +50,9 @@ struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// As deploy/demo/node.yaml has it.
+/// The version in deploy/demo/node.yaml.
 const NODE_VERSION: u64 = 1;
-/// Lines of a map's dump that are shown.
+/// Number of lines of a map's dump that are printed.
 const DUMP_LINES: usize = 14;
 const DUMPED_MAP: &str = "frontends_v4";
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything went as it should.
+/// Runs the demo; returns whether all flows were as expected.
 fn run(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     bpffs::prepare()?;
@@ -185,7 +185,7 @@ fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Pat
     Ok(unexpected.is_empty())
 }
 
-/// The text of every manifest, as one stream of documents.
+/// Reads all manifests, as one stream of documents.
 fn read_all(folder: &Path) -> Result<String> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("read folder {}", folder.display()))?

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes what tests know of a real kube-proxy into proxy-user/kube-proxy/VERSION: what it makes of each configuration
-//! and command line there, its flags, and the metrics that it shows. Started by `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
+//! Records the behaviour of a real kube-proxy, for tests, in proxy-user/kube-proxy/VERSION: how it
+//! interprets each configuration and command line there, its flags, and its metrics. Started by
+//! `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
 
 use std::{
     collections::BTreeSet,
@@ -40,7 +41,7 @@ spec:
   ports: [{port: 80}]
 ";
 
-/// An endpoint of the service, as if its pod had changed at this time.
+/// The service's EndpointSlice, as if its pod had changed at this time.
 fn slice(changed: Timestamp) -> String {
     format!(
         "
@@ -99,7 +100,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What it makes of a command line that is given in this folder: a file with the ending `yaml`, or `refused`.
+/// Records how kube-proxy interprets a command line in this folder: in a file with the ending
+/// `yaml`, or `refused`.
 fn answer(program: &Path, folder: &Path, arguments: &[String], place: &Path) -> Result<()> {
     let effective = path::absolute(place.with_extension("yaml"))?;
     let mut command = Command::new(path::absolute(program)?);
@@ -114,7 +116,7 @@ fn answer(program: &Path, folder: &Path, arguments: &[String], place: &Path) -> 
     Ok(())
 }
 
-/// The names of its flags, one a line.
+/// The names of kube-proxy's flags, one a line.
 fn flags(program: &Path) -> Result<String> {
     let help = output(Command::new(program).arg("--help"))?;
     let words = help.lines().filter_map(|line| {
@@ -128,7 +130,7 @@ fn flags(program: &Path) -> Result<String> {
     Ok(names.into_iter().map(|name| format!("{name}\n")).collect())
 }
 
-/// Its metrics, one a line: the type, the name, the names of its labels.
+/// kube-proxy's metrics, one a line: the type, the name, the names of its labels.
 fn metrics(program: &Path, mode: &str) -> Result<String> {
     let node = NetNs::new("node")?;
     node.ip(&format!(
@@ -154,7 +156,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
     let deadline = Instant::now() + PATIENCE;
     let mut changed = false;
     loop {
-        // For the metrics of probes.
+        // Creates the metrics of probes.
         for path in ["/healthz", "/livez"] {
             let at = (METRICS.ip(), 10256).into();
             _ = http::get(&node, METRICS.ip(), at, path);
@@ -162,7 +164,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         if let Ok((200, text)) = http::get(&node, METRICS.ip(), METRICS, "/metrics")
             && text.contains("kubeproxy_sync_proxy_rules_duration_seconds_count")
         {
-            // Only changes after its start count as network programming.
+            // Only changes after kube-proxy's start count as network programming.
             if !std::mem::replace(&mut changed, true) {
                 server.apply(&slice(Timestamp::now()))?;
             }
@@ -180,7 +182,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
     }
 }
 
-/// A program that is ended when this is dropped.
+/// A running program; dropping it ends the program.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The expressions of the alerts and of the dashboard, each with the place where it stands.
+//! The expressions of the alerts and of the dashboard, each with its location.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Grafana's variables, and what stands for them here.
+/// Grafana's variables, and their values here.
 const VARIABLES: [(&str, &str); 2] = [("$__rate_interval", "10s"), ("$instance", ".*")];
 
 pub(crate) struct Expression {
@@ -17,16 +17,16 @@ pub(crate) struct Expression {
 /// A panel of the dashboard.
 pub(crate) struct Panel {
     pub(crate) title: String,
-    /// It shows the last value only.
+    /// Whether the panel shows the last value only.
     pub(crate) is_number: bool,
     pub(crate) unit: String,
     pub(crate) lines: Vec<Line>,
 }
 
-/// One of its expressions.
+/// One expression of a panel.
 pub(crate) struct Line {
     pub(crate) text: String,
-    /// With labels in double braces.
+    /// The legend, with labels in double braces.
     pub(crate) legend: String,
 }
 

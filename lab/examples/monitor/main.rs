@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs every expression of the dashboard and of the alerts in deploy/chart by a real Prometheus that scrapes a real agent beside
-//! a real API server: each must be valid, and each series that it names must exist. Then an outage of the API server and the end
-//! of the agent must reach their alerts. Started by `cargo xtask monitor`.
+//! Evaluates every expression of the dashboard and of the alerts in deploy/chart in a real
+//! Prometheus that scrapes a real agent with a real API server: each must be valid, and each series
+//! that it selects must exist. After that, an outage of the API server and the end of the agent
+//! must trigger their alerts. Started by `cargo xtask monitor`.
 
 mod expressions;
 mod picture;
@@ -38,7 +39,7 @@ struct Arguments {
     picture: Option<PathBuf>,
 }
 
-/// How long the picture is.
+/// Seconds that the picture covers.
 const DRAWN_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
@@ -73,7 +74,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         &file,
         folder.path(),
     )?;
-    // The API server is still away.
+    // The API server is not started yet.
     prometheus.wait_for_alert("PortolanSourceOutage", true)?;
     world.serve()?;
     prometheus.wait_for_alert("PortolanSourceOutage", false)?;
@@ -93,7 +94,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The rules as Prometheus reads them: without what the operator wants around them.
+/// Returns the rules as Prometheus reads them: without the operator's object around them.
 fn rules(clone: &Path) -> Result<Value> {
     let file = clone.join("deploy/chart/alerts/alerts.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -106,7 +107,7 @@ fn alerts(rules: &Value) -> impl Iterator<Item = &Value> {
     groups.flat_map(|group| group["rules"].as_array().into_iter().flatten())
 }
 
-/// What promtool says of the rules, and their own tests, in which every alert must occur.
+/// Checks the rules by promtool, and runs their own tests, in which every alert must occur.
 fn check_rules(programs: &Path, clone: &Path, file: &Path, rules: &Value) -> Result<()> {
     let promtool = programs.join("promtool");
     let run = |arguments: &[&Path]| -> Result<()> {
@@ -151,7 +152,7 @@ fn check_rules(programs: &Path, clone: &Path, file: &Path, rules: &Value) -> Res
     Ok(())
 }
 
-/// The rules as their tests compare them: of the annotations, only summaries name values.
+/// The rules as their tests compare them: of the annotations, only the summary contains values.
 fn with_summaries_only(rules: &Value) -> Value {
     let mut rules = rules.clone();
     let groups = rules["groups"].as_array_mut().into_iter().flatten();
@@ -165,7 +166,7 @@ fn with_summaries_only(rules: &Value) -> Value {
     rules
 }
 
-/// Runs all, and fails with the names of those that do not work.
+/// Evaluates all expressions, and fails with the names of those that do not work.
 fn run_all(prometheus: &Prometheus<'_>, expressions: &[Expression]) -> Result<()> {
     let mut wrong = Vec::new();
     let mut selectors = BTreeSet::new();

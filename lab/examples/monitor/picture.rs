@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws the dashboard's panels by what Prometheus has recorded. SVG.
+//! Draws the dashboard's panels from the series that Prometheus has recorded. SVG.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,8 @@ use crate::{
 
 const COLUMNS: usize = 3;
 const PANEL: (u32, u32) = (360, 190);
-/// Of more lines than these, those that stay at nothing are left out: their legend would hide the picture.
+/// If a panel has more lines than this, lines that stay at 0 are left out: their legend would hide
+/// the picture.
 const MANY: usize = 3;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Prometheus on the node that scrapes the agent each second, and what it answers.
+//! A Prometheus on the node that scrapes the agent each second, and its query results.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use serde_json::Value;
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What was recorded: seconds before now, and the value.
+/// A recorded series: seconds before now, and the value.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
@@ -30,7 +30,7 @@ pub(crate) struct Prometheus<'a> {
 }
 
 impl<'a> Prometheus<'a> {
-    /// Starts it on a node, with these rules.
+    /// Starts Prometheus on a node, with these rules.
     pub(crate) fn start(
         node: &'a NetNs,
         program: &Path,
@@ -72,7 +72,7 @@ impl<'a> Prometheus<'a> {
         Ok(prometheus)
     }
 
-    /// Runs an expression, and returns its selectors. Fails if one of them selects nothing.
+    /// Evaluates an expression, and returns its selectors. Fails if one of them selects nothing.
     pub(crate) fn run(&self, expression: &str) -> Result<Vec<String>> {
         self.ask("query", "query", expression)?;
         let tree = self.ask("parse_query", "query", expression)?;
@@ -87,7 +87,8 @@ impl<'a> Prometheus<'a> {
         Ok(selectors)
     }
 
-    /// What an expression was in the last seconds. The series' names are made from the legend.
+    /// Returns the values of an expression in the last seconds. The series' names are made from the
+    /// legend.
     pub(crate) fn record(
         &self,
         expression: &str,
@@ -111,7 +112,7 @@ impl<'a> Prometheus<'a> {
             let points = result["values"].as_array().into_iter().flatten();
             let points = points.filter_map(|point| {
                 let value: f64 = point[1].as_str()?.parse().ok()?;
-                // A quantile of nothing is no number.
+                // A quantile without samples is NaN.
                 let time = point[0].as_f64()? - now as f64;
                 value.is_finite().then_some((time, value))
             });
@@ -123,7 +124,7 @@ impl<'a> Prometheus<'a> {
         Ok(all)
     }
 
-    /// Waits until so many more scrapes are done.
+    /// Waits for this many more scrapes.
     pub(crate) fn scrape_times(&self, times: u32) -> Result<()> {
         let count = || -> Result<f64> {
             let answer = self.ask("query", "query", "count_over_time(up[10m])")?;
@@ -134,7 +135,7 @@ impl<'a> Prometheus<'a> {
         self.wait("it scrapes", || Ok(count()? >= wanted))
     }
 
-    /// Waits until an alert is pending or fires, or is neither.
+    /// Waits until an alert is active (pending or firing), or is not.
     pub(crate) fn wait_for_alert(&self, name: &str, active: bool) -> Result<()> {
         self.wait(&format!("{name} active: {active}"), || {
             let answer = self.ask("alerts", "x", "")?;
@@ -143,7 +144,7 @@ impl<'a> Prometheus<'a> {
         })
     }
 
-    /// Fails unless Prometheus evaluates so many rules without an error.
+    /// Fails unless Prometheus evaluates this many rules without an error.
     pub(crate) fn check_rules_health(&self, wanted: usize) -> Result<()> {
         let answer = self.ask("rules", "type", "alert")?;
         let groups = answer["groups"].as_array().into_iter().flatten();
@@ -191,7 +192,8 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// The selectors in a parsed expression. One that allows several values of a label becomes one for each: all must exist.
+/// Adds the selectors of a parsed expression. A selector that allows several values of a label
+/// becomes one selector for each value: all must exist.
 fn collect(tree: &Value, selectors: &mut Vec<String>) {
     match tree {
         Value::Object(node) => {
@@ -222,7 +224,7 @@ fn collect(tree: &Value, selectors: &mut Vec<String>) {
     }
 }
 
-/// A value in a URL.
+/// Encodes a value for a URL.
 fn encoded(value: &str) -> String {
     let each = value.bytes().map(|byte| match byte {
         b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).to_string(),

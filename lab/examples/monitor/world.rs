@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with one pod, an API server and an agent, on which everything happens that makes a series appear.
+//! A node with one pod, an API server and an agent, on which every series is made to appear.
 
 use std::{
     io::{Read, Write},
@@ -40,7 +40,7 @@ metadata: {name: cart, namespace: default}
 spec: {clusterIP: 172.30.1.1, clusterIPs: [172.30.1.1], ports: [{port: 80, targetPort: 8080}]}
 ";
 
-/// The service's endpoint, as if its pod had changed just now.
+/// The service's EndpointSlice, as if its pod had changed just now.
 fn slice() -> String {
     format!(
         "
@@ -80,7 +80,7 @@ impl<'a> World<'a> {
         Ok(node)
     }
 
-    /// An agent whose API server is away, and that says so.
+    /// Starts an agent whose API server does not run, and waits until the agent reports that.
     pub(crate) fn build(node: &'a NetNs, binary: &Path) -> Result<Self> {
         let [client, pod] = [NetNs::new("client")?, NetNs::new("pod")?];
         plug(node, &client, &[CLIENT])?;
@@ -125,7 +125,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// The API server comes, and a client reaches the service packet by packet.
+    /// Starts the API server, and waits until a client reaches the service on the packet path.
     pub(crate) fn serve(&mut self) -> Result<()> {
         self.server.revive()?;
         self.wait_for_health(200)?;
@@ -138,7 +138,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Connections packet by packet and at sockets, some that are rejected, and changes of the endpoints.
+    /// Makes connections on the packet path and at sockets, some of them rejected, and changes of
+    /// the endpoints.
     pub(crate) fn have_load(&self, time: Duration) -> Result<()> {
         let begin = Instant::now();
         let nobody = "172.30.1.1:81".parse()?;
@@ -161,14 +162,15 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Its programs and maps stay.
+    /// Ends the agent; its programs and maps stay in the kernel.
     pub(crate) fn end_agent(&mut self) {
         if let Some(agent) = &mut self.agent {
             agent.end();
         }
     }
 
-    /// By a socket that the hooks do not see: this process is not in the node's cgroup.
+    /// Connects with a socket that the socket hooks do not see: this process is not in the node's
+    /// cgroup.
     fn connect(&self) -> Result<()> {
         let to = SERVICE.parse()?;
         let patience = Duration::from_secs(2);

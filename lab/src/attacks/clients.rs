@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that want to be served while the node is attacked: connections that stay open, and new ones at a rate.
+//! Clients that are to be served while the node is attacked: connections that stay open, and new
+//! connections at a rate.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -18,16 +19,16 @@ use tokio::{
 use super::servers::{read_byte, write_byte};
 use crate::{load::client::histogram, node::netns::NetNs};
 
-/// How long a client waits for a connection or an answer. Long enough for two more SYNs.
+/// Timeout of a client's connection or answer. Long enough for two more SYNs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// New connections or queries, and how they went.
+/// New connections or queries, and their results.
 #[derive(Clone)]
 pub struct Made {
     pub asked: u32,
-    /// Connected, and a byte came back; answered.
+    /// Connections that also carried a byte back, or answered queries.
     pub made: u32,
-    /// Every successful connect(), or time until an answer, in nanoseconds.
+    /// Duration of every successful connect(), or time until an answer, in nanoseconds.
     pub took: Histogram<u32>,
 }
 
@@ -40,24 +41,24 @@ impl Made {
         }
     }
 
-    /// Those of several clients.
+    /// Adds up the results of several clients.
     pub(super) fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut all = Self::none();
         for part in parts {
             all.asked += part.asked;
             all.made += part.made;
-            // All have the same bounds.
+            // Cannot fail: all histograms have the same bounds.
             _ = all.took.add(&part.took);
         }
         all
     }
 
-    /// Of those asked for, from 0 to 1.
+    /// The successful share, from 0 to 1.
     pub fn share(&self) -> f64 {
         f64::from(self.made) / f64::from(self.asked.max(1))
     }
 
-    /// A quantile of what they took, in milliseconds.
+    /// A quantile of the durations, in milliseconds.
     pub fn took(&self, quantile: f64) -> f64 {
         self.took.value_at_quantile(quantile) as f64 / 1e6
     }
@@ -80,8 +81,8 @@ impl std::fmt::Display for Made {
     }
 }
 
-/// Makes `count` new connections from a namespace, `per_second` of them each second, whatever becomes of the ones before.
-/// Each sends and receives one byte; the client closes first.
+/// Makes `count` new connections from a namespace, `per_second` of them each second, independent of
+/// the outcome of earlier ones. Each sends and receives one byte; the client closes first.
 pub(super) fn at_a_rate(
     namespace: &NetNs,
     to: SocketAddrV4,
@@ -137,7 +138,7 @@ where
     namespace.enter(|| runtime.block_on(work))
 }
 
-/// How long connect() took.
+/// Makes a connection and returns how long connect() took.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
@@ -147,7 +148,7 @@ async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     answer.map(|_| took).ok_or(ErrorKind::UnexpectedEof.into())
 }
 
-/// How long the answer took.
+/// Sends a query and returns how long the answer took.
 async fn query(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let socket = net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
@@ -161,7 +162,7 @@ async fn query(to: SocketAddrV4) -> io::Result<Duration> {
 pub(super) struct Open(Vec<TcpStream>);
 
 impl Open {
-    /// Makes `count` of them from a namespace.
+    /// Opens `count` connections from a namespace.
     pub(super) fn make(namespace: &NetNs, to: SocketAddrV4, count: u32) -> Result<Self> {
         let connect = || {
             (0..count)
@@ -172,7 +173,7 @@ impl Open {
         Self::of(streams.with_context(|| format!("open connections to {to}"))?)
     }
 
-    /// Takes over connections that were made otherwise, once they have exchanged a byte each.
+    /// Takes over existing connections once they have exchanged a byte each.
     pub(super) fn of(streams: Vec<TcpStream>) -> Result<Self> {
         let mut open = Self(streams);
         let lost = open.lost();
@@ -184,7 +185,8 @@ impl Open {
         self.0.len() as u32
     }
 
-    /// How many do not carry a byte there and back any more. Each is asked before the first is waited for.
+    /// Returns how many connections no longer carry a byte there and back. All bytes are sent
+    /// before the first answer is awaited.
     pub(super) fn lost(&mut self) -> u32 {
         let asked: Vec<_> = self.0.iter_mut().map(|one| one.write_all(&[7])).collect();
         let deadline = Instant::now() + PATIENCE;

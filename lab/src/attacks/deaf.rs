@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One of two endpoints is deaf: it is ready for the cluster, and its packets vanish. A client's next SYN may try
-//! the other one.
+//! One of two endpoints is deaf: it is ready in the cluster's objects, but its packets are dropped.
+//! A client's next SYN may try the other endpoint.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 
 /// How long each connection may take: enough for four SYNs.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// The pod drops what comes for the service.
+/// Rules of the deaf pod: drop packets for the service.
 const DROP: &str = "table ip deaf {
   chain input {
     type filter hook input priority filter
@@ -30,7 +30,7 @@ pub struct Deaf {
     pub made: Made,
 }
 
-/// Makes so many connections within a second, and waits for each.
+/// Makes this many connections within a second, and waits for each.
 pub fn run(served: &Served<'_>, count: u32) -> Result<Deaf> {
     let (client, to) = (&served.world.clients()[0], served.address(Call::Two));
     served

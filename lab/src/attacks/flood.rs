@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flood: packets from random sources, as fast as one processor sends them or at a rate.
+//! A flood: packets from random sources, as fast as one processor can send them or at a limited
+//! rate.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -16,19 +17,21 @@ use anyhow::{Context, Result, anyhow};
 use super::packets::{BATCH, Kind, Raw, forge};
 use crate::{load::cpu::pin, node::netns::NetNs};
 
-/// Whom the packets pretend to come from: an address of these bits below a network, and any port.
+/// The forged sources: these bits of the address are random below a network, and the port is
+/// random.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources {
     pub(super) network: Ipv4Addr,
     pub(super) bits: u32,
 }
 
-/// From outside: 11.0.0.0/8, which nobody here has.
+/// Sources for a flood from outside: 11.0.0.0/8, which no host here has.
 pub(super) const ANYONE: Sources = Sources {
     network: Ipv4Addr::new(11, 0, 0, 0),
     bits: 24,
 };
-/// From a pod: its neighbours' addresses, so that reverse path filters let them in. Nobody has them.
+/// Sources for a flood from a pod: its neighbours' addresses, so that reverse path filters accept
+/// them. No host has these addresses.
 pub(super) const NEIGHBOURS: Sources = Sources {
     network: Ipv4Addr::new(10, 40, 1, 128),
     bits: 6,
@@ -48,7 +51,7 @@ pub struct Sent {
 }
 
 impl Flood {
-    /// `limit` is the most packets a second; none for no limit.
+    /// Starts a flood. `limit` is the most packets a second; none for no limit.
     pub(super) fn start(
         namespace: &NetNs,
         kind: Kind,
@@ -114,13 +117,13 @@ fn send(
             let number = random.next();
             let mask = (1 << sources.bits) - 1;
             let address = sources.network.to_bits() | (number as u32 & mask);
-            // Port 0 is no client's.
+            // No client uses port 0.
             let port = ((number >> 32) as u16).max(1);
             template.write(packet, address, port, random.next() as u32);
         }
         match raw.send(&packets) {
             Ok(count) => sent += count as u64,
-            // Queues on the way are full: the next ones may fit.
+            // Queues on the path are full. The next packets may fit.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => thread::yield_now(),
             Err(error) => return Err(error).context("send the flood"),
         }
@@ -152,7 +155,8 @@ impl Template {
         }
     }
 
-    /// Puts a source in, and into a SYN a sequence number. The kernel fills in the IP header's own checksum.
+    /// Writes a source into the packet, and into a SYN a sequence number. The kernel fills in the
+    /// IP header's own checksum.
     fn write(&self, packet: &mut [u8], address: u32, port: u16, sequence: u32) {
         let sequence = if self.is_syn { sequence } else { 0 };
         if self.is_syn {
@@ -171,7 +175,7 @@ impl Template {
     }
 }
 
-/// Xorshift64*.
+/// A generator of random numbers: Xorshift64*.
 pub(super) struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Very many connections open at once, and new short ones at a rate for a long time. The open ones must live on, and none
-//! of the new ones may be refused for want of room.
+//! Very many connections open at once, and new short ones at a rate for a long time. The open
+//! connections must survive, and no new one may be refused because a table is full.
 
 use std::{thread, time::Duration};
 
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use super::{
     Outcome,
     clients::{Made, PATIENCE, at_a_rate},
-    held::Held,
+    open_connections::OpenConnections,
     proxies::{Dropped, Served},
     unless,
     world::{CLIENTS, Call},
 };
 
-/// The least share of new ones that must be made: a busy machine may be late for one.
+/// The least share of new connections that must succeed: a busy machine may be late for one.
 pub const LEAST: f64 = 0.999;
 
 #[derive(Debug)]
@@ -26,12 +26,13 @@ pub struct Many {
     pub dropped: Dropped,
 }
 
-/// Opens so many connections, without sockets, then makes `per_second` new ones for so long, all by the cluster IP from six pods.
+/// Opens this many connections, without sockets, then makes `per_second` new ones for this long.
+/// All go to the cluster IP from six pods.
 pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
     let to = served.address(Call::ClusterIp);
     let clients = served.world.clients();
     let of_each = |number: u32| number / CLIENTS as u32;
-    let held = Held::make(served, open)?;
+    let held = OpenConnections::make(served, open)?;
     let rate = of_each(per_second);
     let count = rate * length.as_secs() as u32;
     let new = thread::scope(|scope| {

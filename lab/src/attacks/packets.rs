@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets with any source, as only the superuser of a host or a pod with CAP_NET_RAW can send them.
+//! Packets with any source, as only the superuser of a host or a pod with CAP_NET_RAW can send
+//! them.
 
 use std::{
     io,
@@ -15,23 +16,24 @@ use crate::node::netns::NetNs;
 
 const HOP_LIMIT: u8 = 64;
 const WINDOW: u16 = 64_240;
-/// Messages of one system call.
+/// Number of messages in one system call.
 pub(super) const BATCH: usize = 64;
 
-/// What a forged packet is.
+/// The kind of a forged packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Syn,
-    /// What these two acknowledge.
+    /// The field of these two is the acknowledgement number.
     SynAck(u32),
     Ack(u32),
     Rst,
     Udp,
-    /// ICMP port unreachable about a TCP packet that its receiver is said to have sent.
+    /// ICMP port unreachable; it quotes a TCP packet as if its receiver had sent that.
     Unreachable,
 }
 
-/// An IPv4 packet with right checksums. `sequence` is the TCP sequence number, in the quoted packet where one is quoted.
+/// Returns an IPv4 packet with correct checksums. `sequence` is the TCP sequence number; for an
+/// ICMP error, that of the quoted packet.
 pub(super) fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
     let addresses =
         |a: Ipv4Addr, b: Ipv4Addr| PacketBuilder::ipv4(a.octets(), b.octets(), HOP_LIMIT);
@@ -74,7 +76,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// In a namespace, towards one address. The port is the packets' own.
+    /// Opens a socket in a namespace, towards one address. The packets contain their own ports.
     pub(super) fn open(namespace: &NetNs, to: Ipv4Addr) -> Result<Self> {
         let kind = Type::RAW;
         let make = || Socket::new(Domain::IPV4, kind, Some(Protocol::from(libc::IPPROTO_RAW)));
@@ -85,7 +87,7 @@ impl Raw {
         Ok(Self { socket, to })
     }
 
-    /// Sends up to [`BATCH`] packets; how many the kernel has taken.
+    /// Sends up to [`BATCH`] packets; returns how many the kernel has accepted.
     pub(super) fn send(&self, packets: &[Vec<u8>]) -> io::Result<usize> {
         let mut parts = [libc::iovec {
             iov_base: std::ptr::null_mut(),
@@ -102,7 +104,8 @@ impl Raw {
             message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: the first `count` headers are to a live address and live packets, which the call only reads.
+        // SAFETY: the first `count` headers point to a live address and live packets, which the
+        // call only reads.
         let sent = unsafe {
             let messages = messages.as_mut_ptr();
             libc::sendmmsg(self.socket.as_raw_fd(), messages, count as u32, 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who serves on the attacked node: nobody, portolan with its agent or without, kube-proxy.
+//! The proxies on the attacked node: none, portolan with or without its running agent, kube-proxy.
 
 use std::{
     path::PathBuf,
@@ -54,10 +54,10 @@ impl Proxy {
     }
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 pub struct Programs {
     pub portolan: PathBuf,
-    /// Only for [`Proxy::Nftables`].
+    /// Required only for [`Proxy::Nftables`].
     pub kube_proxy: Option<PathBuf>,
 }
 
@@ -89,14 +89,15 @@ enum Process<'a> {
     Portolan(Agent<'a>),
     KubeProxy {
         child: Child,
-        /// Its API server.
+        /// The API server of kube-proxy.
         _objects: Box<Objects<'a>>,
         _folder: TempDir,
     },
 }
 
 impl<'a> Served<'a> {
-    /// Starts a proxy and waits until it serves. `config` is portolan's configuration, where it is not the default.
+    /// Starts a proxy and waits until it serves. `config` is portolan's configuration; empty for
+    /// the default.
     pub fn start(
         world: &'a World,
         proxy: Proxy,
@@ -140,7 +141,7 @@ impl<'a> Served<'a> {
         self.proxy
     }
 
-    /// Where a client finds what it calls.
+    /// The address that a client calls: the pod's without a proxy, else the service's.
     pub(super) fn address(&self, call: Call) -> std::net::SocketAddrV4 {
         match self.proxy {
             Proxy::Direct => call.pod(),
@@ -156,13 +157,14 @@ impl<'a> Served<'a> {
             thread::sleep(Duration::from_millis(50));
         }
         if self.proxy == Proxy::Nftables {
-            // What was sent before the rules were there would stay without a translation.
+            // Conntrack entries of packets sent before the rules existed would stay untranslated.
             self.world.node().feed("conntrack", &["-F"], "")?;
         }
         Ok(())
     }
 
-    /// Packets that portolan has dropped so far. Starts an agent that has ended: it shows the counters.
+    /// Packets that portolan has dropped so far. If the agent has ended, it is started again,
+    /// because the agent exports the counters.
     pub(super) fn dropped(&mut self) -> Result<Dropped> {
         let Process::Portolan(agent) = &mut self.process else {
             return Ok(Dropped::default());

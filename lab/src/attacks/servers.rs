@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers of a pod: they hold as many connections as come, and answer bytes and datagrams.
+//! The servers of a pod: they accept any number of connections, and answer bytes and datagrams.
 
 use std::{
     io::{self, ErrorKind},
@@ -25,21 +25,21 @@ use tokio::{
 
 use crate::node::netns::NetNs;
 
-/// Answers each byte until the client closes.
+/// The server on this port answers each byte until the client closes.
 pub(super) const CLIENT_CLOSES: u16 = 8080;
-/// Answers one byte and closes.
+/// The server on this port answers one byte and closes.
 pub(super) const SERVER_CLOSES: u16 = 8081;
-/// The port of the service with two endpoints; as the first.
+/// The port of the service with two endpoints; its server behaves as on `CLIENT_CLOSES`.
 pub(super) const OF_TWO: u16 = 8082;
-/// Nobody listens.
+/// No server listens on this port.
 pub(super) const NOBODY: u16 = 8084;
-/// Answers datagrams.
+/// The server on this port answers datagrams.
 pub(super) const QUERIES: u16 = 8053;
 
 const BACKLOG: i32 = 4096;
-/// Bytes of kernel memory for datagrams that wait: about 10 000 of them.
+/// Receive buffer for datagrams, in bytes of kernel memory: about 10 000 datagrams.
 const QUEUE: usize = 8 << 20;
-/// How long the thread for datagrams waits before it looks whether it is still wanted.
+/// How long the thread for datagrams waits before it checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Running servers; dropping them ends them.
@@ -61,7 +61,8 @@ impl Servers {
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener)?;
                 tokio::spawn(async move {
-                    // It ends with the runtime: every other error concerns one client only, who reports it.
+                    // The loop ends with the runtime. Every other error concerns one client only,
+                    // which reports it.
                     loop {
                         if let Ok((stream, _)) = listener.accept().await {
                             tokio::spawn(answer(stream, port == SERVER_CLOSES));
@@ -79,7 +80,7 @@ impl Servers {
         let queries = thread::spawn(move || {
             let mut buffer = [0; 64];
             while !stopped.load(Ordering::Relaxed) {
-                // An answer that cannot be sent is the client's to miss.
+                // An answer that cannot be sent is ignored here: the client misses it.
                 let received = socket.recv_from(&mut buffer);
                 _ = received.and_then(|(length, from)| socket.send_to(&buffer[..length], from));
             }
@@ -121,7 +122,7 @@ async fn answer(stream: TcpStream, once: bool) {
     }
 }
 
-/// The next byte; none at the end.
+/// Reads the next byte; none at the end.
 pub(super) async fn read_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     let mut byte = [0];
     loop {
@@ -143,12 +144,12 @@ pub(super) async fn write_byte(stream: &TcpStream, byte: u8) -> io::Result<()> {
     }
 }
 
-/// Lets this process have as many connections as the kernel allows a process files.
+/// Raises the limit of open files to the most that the kernel allows a process.
 pub(super) fn raise_file_limit() -> Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
     let most = allowed.trim().parse().context("read fs.nr_open")?;
-    // More than the hard limit needs a right that a container's root may lack.
+    // Raising the hard limit needs a capability that root in a container may lack.
     setrlimit(Resource::RLIMIT_NOFILE, most, most)
         .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
         .context("raise the limit of open files")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Short connections through a node port with one endpoint, masqueraded, from six pods as fast as they go. Every one needs
-//! a masquerade port that no other one has: the rate must stay what it was.
+//! Short connections through a node port with one endpoint, masqueraded, from six pods as fast as
+//! possible. Every connection needs its own masquerade port: the rate must not decrease.
 
 use std::{
     io::{Read, Write},
@@ -24,10 +24,10 @@ use crate::interrupt::INTERRUPTED;
 /// The least rate of a window, as a share of the first's.
 pub const LEAST: f64 = 0.9;
 
-/// Connections of all clients in one window after the other.
+/// The connections of all clients, per window of time.
 #[derive(Debug)]
 pub struct Short {
-    /// In the order of time, per second.
+    /// Connections per second of each window, in the order of time.
     pub rates: Vec<f64>,
     pub failed: u32,
 }
@@ -40,14 +40,14 @@ impl Short {
     }
 }
 
-/// Who ends each connection; the one who does keeps its addresses and ports for a minute.
+/// Which side closes each connection first; this side keeps the addresses and ports for a minute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closes {
     Client,
     Server,
 }
 
-/// Runs it for so many windows of this length.
+/// Runs the attack for this many windows of this length.
 pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
     let to = served.address(match closes {
         Closes::Client => Call::NodePort,
@@ -56,7 +56,7 @@ pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) 
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
     let begin = Instant::now();
-    // The window of a moment; none after the last.
+    // The current window; none after the last.
     let window = || {
         let number = begin.elapsed().as_nanos() / length.as_nanos();
         made.get(number as usize)
@@ -69,7 +69,8 @@ pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) 
                     client.enter(|| {
                         while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
                             let done = connection(to, closes);
-                            // It counts where it has ended; what ends after the last window is nobody's.
+                            // A connection counts for the window in which it ended. A connection
+                            // that ends after the last window does not count.
                             let Some(made) = window() else { break };
                             let counter = if done.is_ok() { made } else { &failed };
                             counter.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +98,7 @@ fn connection(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
     stream.write_all(&[7])?;
     stream.read_exact(&mut [0])?;
     if closes == Closes::Server {
-        // The end of what the server sends.
+        // Reads the end of the server's stream.
         _ = stream.read(&mut [0])?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pod with CAP_NET_RAW forges another pod's packets, towards a service and towards its backend. The other pod must not
-//! notice: not on its open connections, not on new ones, not even from the very ports that were forged. And the
-//! forger must get nothing of it.
+//! A pod with CAP_NET_RAW forges another pod's packets, to a service and to its backend. The other
+//! pod must not be affected: not on its open connections, not on new ones, and not even on new
+//! connections from the forged ports. And the forger must receive none of the other pod's packets.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
@@ -25,34 +25,35 @@ use super::{
 };
 use crate::{node::netns::NetNs, traffic::capture::Capture};
 
-/// The victim's ports: open by the service, open to the pod, used later for each, and of datagrams.
+/// Ports of the victim: with a connection to the service, with one to the pod, used later for each
+/// of both, and for datagrams.
 const OPEN_BY_SERVICE: Range<u16> = 20_000..20_050;
 const OPEN_TO_POD: Range<u16> = 20_100..20_150;
 const LATER_BY_SERVICE: Range<u16> = 20_200..20_250;
 const LATER_TO_POD: Range<u16> = 20_300..20_350;
 const DATAGRAMS: Range<u16> = 20_400..20_420;
-/// Those that the victim's kernel chooses are none of these.
+/// The range from which the victim's kernel chooses ports: none of the ports above.
 const OWN_PORTS: (&str, &str) = ("ipv4/ip_local_port_range", "30000 60999");
-/// New connections a second meanwhile.
+/// New connections a second during the attack.
 const RATE: u32 = 50;
 
 #[derive(Debug)]
 pub struct Spoof {
     pub forged: u64,
-    /// Of 50 open connections each, by the service and to the pod.
+    /// Lost connections, of 50 open ones each to the service and to the pod.
     pub lost_by_service: u32,
     pub lost_to_pod: u32,
     pub datagrams_lost: u32,
-    /// From other ports, meanwhile.
+    /// Connections from other ports during the attack.
     pub new: Made,
-    /// From forged ports, afterwards: made by the service and to the pod, of each 50.
+    /// Connections made from forged ports afterwards, to the service and to the pod, of 50 each.
     pub later_by_service: u32,
     pub later_to_pod: u32,
-    /// Packets that came to the forger.
+    /// Packets that arrived at the forger.
     pub received: u32,
 }
 
-/// Forges for so long.
+/// Forges packets for this long.
 pub fn run(served: &Served<'_>, length: Duration) -> Result<Spoof> {
     let clients = served.world.clients();
     let (victim, forger) = (&clients[0], &clients[CLIENTS - 1]);
@@ -108,7 +109,8 @@ pub fn run(served: &Served<'_>, length: Duration) -> Result<Spoof> {
     })
 }
 
-/// Forges every kind of packet about every port of the victim, again and again; how many.
+/// Forges every kind of packet for every port of the victim, again and again; returns the number of
+/// packets.
 fn forge_all(
     forger: &NetNs,
     targets: [SocketAddrV4; 2],
@@ -138,7 +140,7 @@ fn forge_all(
                 sent += raw.send(batch).context("forge packets")? as u64;
             }
         }
-        // A pod that only disturbs needs no flood.
+        // The attack needs no flood, only repetition.
         thread::sleep(Duration::from_millis(5));
         if stop.load(Ordering::Relaxed) {
             return Ok(sent);
@@ -146,7 +148,7 @@ fn forge_all(
     }
 }
 
-/// A connection from one port, which has carried a byte.
+/// Opens a connection from one port.
 fn connect(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<TcpStream> {
     let socket = pod.enter(|| Socket::new(Domain::IPV4, Type::STREAM, None))??;
     socket.set_reuse_address(true)?;
@@ -164,15 +166,15 @@ fn bound(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Asks by every socket; how many get no answer. Answers to forged queries come here as well and are thrown away first:
-/// the sender of datagrams cannot be known.
+/// Sends a query from every socket; returns how many get no answer. Answers to forged queries
+/// arrive here as well and are discarded first: the sender of datagrams cannot be verified.
 fn exchange(sockets: &[UdpSocket]) -> u32 {
     let mut buffer = [0; 64];
     for socket in sockets {
         while socket.recv(&mut buffer).is_ok() {}
     }
     for socket in sockets {
-        // Whatever fails is seen below.
+        // A failure is noticed below.
         _ = socket.send(b"own");
     }
     let deadline = Instant::now() + PATIENCE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A SYN flood with forged sources: from outside at a node port, or from a pod at a cluster IP. Connections that are
-//! open must live on, new ones must be made.
+//! A SYN flood with forged sources: from outside at a node port, or from a pod at a cluster IP.
+//! Open connections must survive, and new ones must succeed.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use super::{
 
 /// New connections a second.
 const RATE: u32 = 100;
-/// The least share of them that must be made.
+/// The least share of new connections that must succeed.
 pub const LEAST: f64 = 0.99;
-/// The 99th percentile of connect() may grow to this many times the quiet one.
+/// The 99th percentile of connect() may grow to this many times the value without a flood.
 const SLOWER: f64 = 3.0;
-/// The most seconds without a flood before it.
+/// The most seconds of the measurement before the flood.
 const QUIET: u32 = 3;
 
-/// Who attacks what.
+/// Where the attack comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// A host outside attacks the node port; the clients are outside as well.
@@ -38,17 +38,17 @@ pub enum From {
 pub struct Syn {
     pub sent: Sent,
     pub open: u32,
-    /// Of those that were open before.
+    /// Lost connections, of those that were open before.
     pub lost: u32,
     pub quiet: Made,
     pub during: Made,
-    /// In the second after the flood's end.
+    /// New connections in the second after the flood's end.
     pub after: Made,
-    /// Of the flood and of the clients.
+    /// Packets of the flood and of the clients that were dropped.
     pub dropped: Dropped,
 }
 
-/// Floods for so long beside this number of open connections.
+/// Floods for this long, while this number of connections is open.
 pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
     let world = served.world;
     let clients = world.clients();

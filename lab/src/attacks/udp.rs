@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flood of datagrams with forged sources at a node port, while a pod asks the same service at its cluster IP, as
-//! resolvers do: each query from a new port.
+//! A flood of datagrams with forged sources at a node port, while a pod queries the same service at
+//! its cluster IP, like a resolver: each query from a new port.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::{
 pub const LEAST: f64 = 0.99;
 /// How long the pod waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Queries a second: so few that hardly any comes from a port of one before, whose flow is still known.
+/// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
 const RATE: u32 = 50;
 /// Datagrams a second. The server answers all of them and must not be the limit.
 const LIMIT: u32 = 15_000;
@@ -29,11 +29,11 @@ const LIMIT: u32 = 15_000;
 pub struct Udp {
     pub sent: Sent,
     pub queries: Made,
-    /// Of the flood and of the pod.
+    /// Packets of the flood and of the pod that were dropped.
     pub dropped: Dropped,
 }
 
-/// Floods for so long.
+/// Floods for this long.
 pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
     let to = served.address(Call::ClusterIpUdp);
     let node_port = served.address(Call::NodePortUdp);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that is attacked: six clients' pods, two that answer, clients outside, and the two services.
+//! The node that is attacked: six client pods, two server pods, clients outside, and the two
+//! services.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -17,7 +18,7 @@ use crate::{
     },
 };
 
-/// Pods that are clients.
+/// Number of client pods.
 pub const CLIENTS: usize = 6;
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 pub(super) const SERVERS: [Ipv4Addr; 2] =
@@ -26,22 +27,22 @@ pub(super) const SERVERS: [Ipv4Addr; 2] =
 const ONE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 const TWO: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 2);
 
-/// What a client calls.
+/// The destination of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     /// The node port of a service with one endpoint, where clients close first.
     NodePort,
-    /// The same with another endpoint port, which closes first.
+    /// The node port to another endpoint port, where the server closes first.
     NodePortServerCloses,
     /// The cluster IP of the service with one endpoint.
     ClusterIp,
-    /// The same over UDP, by node port and by cluster IP.
+    /// The service with one endpoint over UDP, by node port and by cluster IP.
     NodePortUdp,
     ClusterIpUdp,
     /// The cluster IP of the service with two endpoints.
     Two,
-    /// A port of the first service behind which no server is: for connections without sockets.
-    Held,
+    /// A port of the first service without a server behind it: for connections without sockets.
+    OpenConnections,
 }
 
 impl Call {
@@ -54,7 +55,7 @@ impl Call {
             Self::ClusterIp => SocketAddrV4::new(ONE, 80),
             Self::ClusterIpUdp => SocketAddrV4::new(ONE, 53),
             Self::Two => SocketAddrV4::new(TWO, 80),
-            Self::Held => SocketAddrV4::new(ONE, 82),
+            Self::OpenConnections => SocketAddrV4::new(ONE, 82),
         }
     }
 
@@ -65,16 +66,17 @@ impl Call {
             Self::NodePortServerCloses => servers::SERVER_CLOSES,
             Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
             Self::Two => servers::OF_TWO,
-            Self::Held => servers::NOBODY,
+            Self::OpenConnections => servers::NOBODY,
         };
         SocketAddrV4::new(SERVERS[0], port)
     }
 }
 
-/// The node, up and wired; its servers answer.
+/// The node, up and connected; its servers answer.
 pub struct World {
     topology: Topology,
-    /// Nobody's: the socket hooks attached to it see no client, so every one is served on the packet path.
+    /// A cgroup without processes: the socket hooks attached to it see no client, so every client
+    /// is served on the packet path.
     cgroup: Cgroup,
     _servers: [Servers; 2],
 }
@@ -117,11 +119,11 @@ impl World {
     pub(super) fn clients(&self) -> &[NetNs] {
         &self.topology.pods[..CLIENTS]
     }
-    /// The address of a client's pod.
+    /// The address of a client pod.
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// The two that answer.
+    /// The first of the two server pods.
     pub(super) fn first_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS]
     }
@@ -133,7 +135,7 @@ impl World {
     }
 }
 
-/// The node and its services, as manifests.
+/// The Node object and the services, as manifests.
 pub(super) fn manifests() -> String {
     let [first, second] = SERVERS;
     let slice = |name: &str, ports: &str, endpoints: &[Ipv4Addr]| {

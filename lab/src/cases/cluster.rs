@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects after each step of a case: kept as YAML text and rendered into the one manifest file
-//! that the agent reads.
+//! The cluster's objects after each step of a case: kept as YAML text and rendered into the one
+//! manifest file that the agent reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ impl ClusterState {
         Ok(())
     }
 
-    /// Adds objects; the same kind, namespace and name replaces.
+    /// Adds objects; an object replaces the one with the same kind, namespace and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
         for document in documents(yaml) {
             let header: Header =
@@ -68,7 +68,7 @@ fn node_manifest(node: &Node, version: u64) -> String {
         .iter()
         .map(|ip| serde_json::json!({"type": "InternalIP", "address": ip}))
         .collect();
-    // JSON is YAML, and quotes every character that a label may hold.
+    // JSON is YAML, and quotes every character that a label may contain.
     let node = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -104,16 +104,17 @@ pub fn documents(yaml: &str) -> Vec<String> {
     documents
 }
 
-/// An endpoint's port as a slice names it: where a server must listen.
+/// An endpoint port as an EndpointSlice names it: a server must listen there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Endpoint {
     pub address: SocketAddr,
     pub protocol: Protocol,
-    /// Its slice says that it runs on the node under test.
+    /// Whether the slice says that the endpoint runs on the node under test.
     pub local: bool,
 }
 
-/// Every endpoint port in a manifest's EndpointSlices. Names instead of addresses are left out.
+/// Every endpoint port in a manifest's EndpointSlices. Endpoints with a name instead of an address
+/// are left out.
 pub fn endpoints(yaml: &str, node: &str) -> Result<BTreeSet<Endpoint>> {
     let mut found = BTreeSet::new();
     for document in documents(yaml) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a real API server's objects equal to those of a manifest file: applies new and changed objects, deletes
-//! the others. Called by the conformance runner.
+//! Makes a real API server's objects equal to those of a manifest file: applies new and changed
+//! objects, deletes the others. Called by the conformance runner.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use super::cluster::documents;
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
-/// A server that has just started does not know its address ranges yet.
+/// Time for a server that has just started to learn its address ranges.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Long enough for the agent to receive earlier events of other kinds before the node's.
+/// Time for the agent to receive earlier events of other kinds before the node's event.
 const SETTLED: Duration = Duration::from_millis(100);
 const MANAGER: &str = "conformance";
 
@@ -56,7 +56,8 @@ impl<'a> ClusterApi<'a> {
         &self.server
     }
 
-    /// Makes the server's objects equal to those of a manifest file; returns the node's new version.
+    /// Makes the server's objects equal to those of a manifest file; returns the new version of the
+    /// Node object.
     pub fn publish(&mut self, manifests: &str) -> Result<u64> {
         let mut wanted = BTreeMap::new();
         for document in documents(manifests) {
@@ -65,14 +66,14 @@ impl<'a> ClusterApi<'a> {
             if object["spec"]["type"] == "ExternalName"
                 && let Some(spec) = object["spec"].as_object_mut()
             {
-                // The server refuses a cluster IP in a service of this type.
+                // The server refuses a cluster IP in a service of type ExternalName.
                 spec.retain(|field, _| !field.starts_with("clusterIP"));
             }
             wanted.insert(key(&object), object);
         }
         let (client, known) = (&self.client, &self.objects);
         let work = transfer(client, known, &wanted);
-        // Every socket that the runtime makes is made on this thread.
+        // The runtime makes all of its sockets on this thread.
         let version = self.node.enter(|| self.runtime.block_on(work))??;
         self.objects = wanted;
         sleep(SETTLED);
@@ -108,7 +109,7 @@ async fn transfer(
         deleted.with_context(|| format!("delete {}", key.join("/")))?;
     }
     let mut version = None;
-    // The node comes last: when it has taken effect, so has everything else.
+    // The Node object is applied last: when it has taken effect, so has everything else.
     let (nodes, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|(key, _)| key[0] == "Node");
     for (key, object) in others {
         if known.get(key) != Some(object) {
@@ -118,7 +119,7 @@ async fn transfer(
     tokio::time::sleep(SETTLED).await;
     for (_, node) in nodes {
         let mut node = node.clone();
-        // The runner's own version as an annotation, so that the object changes every time.
+        // The runner's own version becomes an annotation, so that the object changes every time.
         let ours = node["metadata"]["resourceVersion"].take();
         node["metadata"]["annotations"] = json!({"portolan.test/version": ours});
         if let Some(metadata) = node["metadata"].as_object_mut() {
@@ -151,7 +152,8 @@ fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     })
 }
 
-/// Applies a whole object, its status included. An object whose change the server refuses is deleted and created.
+/// Applies a complete object, including its status. If the server refuses the change, the object is
+/// deleted and created.
 async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
     let api = api(client, object)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares what a flow's connections saw with what the case expects, and says what differs. Pure; called by
-//! `flows`.
+//! Compares what a flow's connections saw with what the case expects, and describes the difference.
+//! Pure; called by `flows`.
 
 use std::{
     collections::BTreeSet,
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Connections per listed endpoint: enough that chance does not leave one out.
+/// Connections per listed endpoint: enough that each endpoint is chosen with near certainty.
 pub(super) const PER_ENDPOINT: usize = 24;
 /// An unseen endpoint is an error if chance alone explains it with less than this probability.
 const CHANCE: f64 = 1e-6;
 
-/// What the check depends on beside the expectation.
+/// What the check depends on besides the expectation.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     pub protocol: Protocol,
@@ -38,7 +38,7 @@ pub struct Situation<'a> {
     pub same_port: bool,
 }
 
-/// Ok if the flow holds, else what was seen instead.
+/// Ok if the flow is as expected, else what was seen instead.
 pub fn check(
     expect: &Expect,
     attempts: &[Attempt],
@@ -83,7 +83,7 @@ fn is_answered(
     let holds = match expected.masquerade {
         None => true,
         Some(false) => own,
-        // The node's own address is both the client's and the node's.
+        // If the client is the node, one address is both the client's and the node's.
         Some(true) => {
             is_node && (seen != attempt.source.ip() || situation.client_is_node)
                 || own && situation.at_the_socket
@@ -102,7 +102,8 @@ fn is_answered(
     Err(format!("{} sees {seen} as the source, {what}", answer.by))
 }
 
-/// The attempt's answer, if it came in time, undamaged, and from the address that the client called.
+/// Returns the attempt's answer if it came in time, undamaged, and from the address that the client
+/// called.
 fn soundly_answered<'a>(
     attempt: &'a Attempt,
     situation: &Situation<'_>,
@@ -229,7 +230,7 @@ fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), Stri
     })
 }
 
-/// What was seen, in a few words.
+/// Describes what was seen, in a few words.
 pub fn describe(attempt: &Attempt) -> String {
     let after = |duration: Duration| {
         if duration < Duration::from_millis(100) {

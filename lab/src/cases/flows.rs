@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opens a flow's connections on a simulated node and checks them. Called by the conformance runner for every
-//! flow of a case, by the demo, and by the tests of the probes.
+//! Opens a flow's connections on a simulated node and checks them. Called by the conformance runner
+//! for every flow of a case, by the demo, and by the tests of the probes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -34,18 +34,19 @@ use crate::{
     },
 };
 
-/// Bytes that the first connection of a flow carries each way: enough for segments to be joined and split.
+/// Bytes that the first connection of a flow carries each way: enough that segments are merged and
+/// split.
 const BULK: usize = 60_000;
 const DATAGRAM: usize = 1_000;
 /// How long to wait for an answer from an address that nobody owns.
 const NOBODY_PATIENCE: Duration = Duration::from_millis(500);
-/// Where the ports of `source_ports: same` begin: beyond those of all other connections.
+/// First port of `source_ports: same`: above the ports of all other connections.
 const FIRST_SAME_PORT: u16 = 61_500;
 
 /// The node that flows are opened on, its servers, and what later flows must know of earlier ones.
 pub struct Flows<'a> {
     topology: &'a Topology,
-    /// Where the node's own processes and its pods are.
+    /// The cgroup of the node's own processes and its pods.
     cgroup: &'a Cgroup,
     balancing: SocketBalancing,
     cancelled: &'a AtomicBool,
@@ -71,7 +72,8 @@ impl<'a> Flows<'a> {
         } in endpoints
         {
             let owner = topology.namespace_of(address.ip());
-            // Nobody serves on an address that no host can have: loopback, a family that the node lacks.
+            // No server for an address that no host can have: loopback, or a family that the node
+            // lacks.
             let Some(namespace) = owner.filter(|_| !address.ip().is_loopback()) else {
                 continue;
             };
@@ -95,7 +97,7 @@ impl<'a> Flows<'a> {
         self.topology.layout.owner(flow.from) == Some(Host::Node)
     }
 
-    /// Checks one flow: Ok, or what was expected and seen. An error where it could not be tried.
+    /// Checks one flow: Ok, or what was expected and seen. An error if the flow could not be tried.
     pub fn check(&mut self, flow: &Flow) -> Result<Result<(), String>> {
         self.go_on()?;
         if let Some(pause) = flow.wait {
@@ -110,7 +112,7 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// The flow's connections, and whether they are as expected.
+    /// Opens the flow's connections and checks whether they are as expected.
     pub fn observe(
         &mut self,
         flow: &Flow,
@@ -135,7 +137,7 @@ impl<'a> Flows<'a> {
     fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {
         let from_node = self.is_from_node(flow);
         let is_pod = matches!(self.topology.layout.owner(flow.from), Some(Host::Pod(_)));
-        // Raw sockets, which our SCTP uses, have no socket hook.
+        // The socket hooks do not see raw sockets, which our SCTP uses.
         let at_the_socket = flow.protocol != Protocol::SCTP
             && (from_node || is_pod && self.balancing == SocketBalancing::All);
         Situation {
@@ -164,7 +166,7 @@ impl<'a> Flows<'a> {
         };
         let owner = self.topology.namespace_of(to.ip());
         let untouched = *expect == Expect::Untouched;
-        // The listener of an `untouched` flow is there for this flow only.
+        // The listener of an `untouched` flow exists for this flow only.
         let _listening = match owner {
             Some(namespace)
                 if untouched && !self.listening.contains_key(&(to, flow.protocol.0)) =>

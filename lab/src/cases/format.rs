@@ -40,16 +40,16 @@ pub struct Case {
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub name: String,
-    /// The first of a family is its InternalIP.
+    /// The first address of each family is the node's InternalIP.
     pub ips: Vec<IpAddr>,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Cluster-wide.
+    /// The cluster's ranges of pod addresses, for all nodes.
     #[serde(default, rename = "podCIDRs")]
     pub pod_cidrs: Vec<IpNet>,
 }
 
-/// Agent settings under kube-proxy's names; what is left out keeps its default.
+/// Agent settings with kube-proxy's names; a setting that is left out keeps its default.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
@@ -59,7 +59,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The agent's `clusterCIDR`: the ranges by which it recognises pods.
+    /// The agent's `clusterCIDR`: the ranges by which the agent recognises pods.
     pub fn cluster_cidrs<'a>(&self, ranges: &'a [IpNet]) -> &'a [IpNet] {
         match self.local_detection.as_deref() {
             Some("none") => &[],
@@ -103,7 +103,7 @@ impl Config {
 pub struct Step {
     #[serde(default)]
     pub apply: Option<String>,
-    /// Kind/namespace/name.
+    /// Objects to delete, as Kind/namespace/name.
     #[serde(default)]
     pub delete: Vec<String>,
     #[serde(default)]
@@ -131,11 +131,11 @@ pub struct Flow {
     pub wait: Option<Duration>,
 }
 
-/// Which source ports the connections of a flow use.
+/// Which source ports a flow's connections use.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum SourcePorts {
-    /// The same port for one client and destination in all steps with this setting.
+    /// The same port for each client and destination, in all steps with this setting.
     Same,
 }
 
@@ -161,7 +161,7 @@ pub enum Expect {
 #[serde(deny_unknown_fields)]
 pub struct Backends {
     pub backends: Vec<SocketAddr>,
-    /// None: not checked.
+    /// Whether the source must be masqueraded; none: not checked.
     #[serde(default)]
     pub masquerade: Option<bool>,
     #[serde(default)]

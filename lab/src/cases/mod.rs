@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cases of conformance/FORMAT.md: parsed, their objects given to the agent, their flows opened and checked.
+//! The cases of conformance/FORMAT.md: parses them, gives their objects to the agent, opens and
+//! checks their flows.
 
 pub mod cluster;
 pub mod cluster_api;
@@ -8,3 +9,4 @@ pub mod flows;
 pub mod format;
 pub mod hosts;
 pub mod parse;
+pub mod share;

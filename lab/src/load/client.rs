@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The client of a measurement: a thread pinned to one CPU that connects, asks and sends with plain blocking
-//! sockets.
+//! The client of a measurement: a thread pinned to one CPU that connects, sends and receives with
+//! plain blocking sockets.
 
 use std::{
     collections::BTreeSet,
@@ -28,40 +28,41 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a client does in one go.
+/// One job of a client.
 pub enum Job {
-    /// Connects, sends and receives one byte, closes; to these addresses in turn, so many times.
+    /// Connects, sends and receives one byte, closes; to these addresses in turn, this many times.
     Connections(Vec<SocketAddr>, u32),
-    /// The same by several clients at once, on all CPUs: their number, and connections of each.
+    /// Like `Connections`, by several clients at once on all CPUs: their number, and connections of
+    /// each.
     Crowd(SocketAddr, u32, u32),
-    /// Sends and receives one byte on one open connection, so many times.
+    /// Sends and receives one byte on one open connection, this many times.
     Exchanges(SocketAddr, u32),
-    /// Sends and receives one byte on one connected UDP socket, so many times.
+    /// Sends and receives one byte on one connected UDP socket, this many times.
     Datagrams(SocketAddr, u32),
-    /// Sends so many datagrams of one byte, which nobody answers.
+    /// Sends this many datagrams of one byte, which nobody answers.
     Flood(SocketAddr, u32),
-    /// Sends so many bytes on one connection, by iperf3.
+    /// Sends this many bytes on one connection, by iperf3.
     Bulk(SocketAddr, u64),
 }
 
 impl Job {
-    /// Connections to one address.
+    /// Connections to one address, this many times.
     pub fn connections(to: SocketAddr, count: u32) -> Self {
         Self::Connections(vec![to], count)
     }
 }
 
-/// What a job took.
+/// The results of a job.
 pub struct Took {
-    /// One connection, exchange, datagram or megabyte, in microseconds.
+    /// Time of one connection, exchange, datagram or megabyte, in microseconds.
     pub each: f64,
-    /// Processor time of each of them, at both ends, in microseconds.
+    /// Processor time of each operation, at both ends, in microseconds.
     pub processor: f64,
-    /// The median of connect() alone in microseconds, where there are several.
+    /// The median of connect() alone, in microseconds, if there are several connections.
     pub connect: f64,
-    /// Every connect(), in nanoseconds.
+    /// Duration of every connect(), in nanoseconds.
     pub connects: Histogram<u32>,
-    /// The servers that answered over TCP, by their names.
+    /// The names of the servers that answered over TCP.
     pub answered: BTreeSet<u8>,
 }
 
@@ -77,7 +78,7 @@ impl Default for Took {
     }
 }
 
-/// From nanoseconds to ten seconds, three digits.
+/// A histogram from nanoseconds to ten seconds, with three digits.
 pub fn histogram() -> Histogram<u32> {
     let (lowest, highest) = (1, 10_000_000_000);
     Histogram::new_with_bounds(lowest, highest, 3).expect("the bounds are in order")
@@ -143,7 +144,7 @@ fn run(job: &Job) -> Result<Took> {
     }
 }
 
-/// Times `count` operations whose both ends are in this process.
+/// Times `count` operations; both ends of each are in this process.
 fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let processor = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
     let (used, begin) = (processor()?, Instant::now());
@@ -176,7 +177,7 @@ fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
     Ok(took)
 }
 
-/// How long connect() took, and who answered.
+/// Makes a connection; returns how long connect() took, and the server's name.
 fn connection(to: &SockAddr) -> Result<(Duration, u8)> {
     let mut byte = [0];
     let mut socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -257,7 +258,7 @@ fn flood(to: SocketAddr, count: u32) -> Result<Took> {
     })
 }
 
-/// The program inherits this thread's namespace, cgroup and CPU.
+/// Runs iperf3, which inherits this thread's namespace, cgroup and CPU.
 fn bulk(to: SocketAddr, bytes: u64) -> Result<Took> {
     let output = Command::new("iperf3")
         .args(["--json", "--client", &to.ip().to_string()])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins threads that are timed to one CPU.
+//! Pins timed threads to one CPU.
 
 use anyhow::{Context, Result};
 use nix::{
@@ -7,10 +7,10 @@ use nix::{
     unistd::Pid,
 };
 
-/// The CPU on which everything that is timed runs.
+/// The CPU on which all timed threads run.
 pub const CPU: usize = 0;
 
-/// Keeps the calling thread on [`CPU`].
+/// Pins the calling thread to [`CPU`].
 pub fn pin() -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(CPU)?;

@@ -26,7 +26,7 @@ pub struct Objects<'a> {
     server: ApiServer<'a>,
     runtime: tokio::runtime::Runtime,
     client: Client,
-    /// The first endpoint of each service, as an index of `TARGETS`.
+    /// The first endpoint of each service, as an index into `TARGETS`.
     targets: Vec<usize>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Objects<'a> {
     pub fn server(&self) -> &ApiServer<'a> {
         &self.server
     }
-    /// The server, to end and start it.
+    /// The server, for tests that end and start it.
     pub fn server_mut(&mut self) -> &mut ApiServer<'a> {
         &mut self.server
     }
@@ -83,7 +83,7 @@ impl<'a> Objects<'a> {
         self.targets[service as usize]
     }
 
-    /// Adds services until there are `services`.
+    /// Adds services until there are `services` of them.
     pub fn grow(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let new = self.count()..services;
         self.store(new, |number| records::of(number, endpoints))?;
@@ -148,7 +148,7 @@ impl<'a> Objects<'a> {
         )
     }
 
-    /// Writes to etcd: with 30 000 services the server itself takes a second for 25 more.
+    /// Writes to etcd directly: with 30 000 services the server itself takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,

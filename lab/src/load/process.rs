@@ -4,7 +4,8 @@
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Seconds of processor time that a process's threads have used, exact to the nanosecond.
+/// Returns the seconds of processor time that a process's threads have used, exact to the
+/// nanosecond.
 pub fn processor_time(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -18,11 +19,11 @@ pub fn processor_time(pid: u32) -> Result<f64> {
     Ok(nanoseconds * 1e-9)
 }
 
-/// Seconds of processor time of a process, its ended threads and the children that it has waited for, in whole ticks:
-/// kube-proxy starts other programs for its work.
+/// Returns the seconds of processor time of a process, including its ended threads and the children
+/// that it has waited for, in full ticks: kube-proxy starts other programs for its work.
 pub fn processor_time_of_all(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in front may hold any character.
+    // The name before the fields may contain any character.
     let (_, fields) = status.rsplit_once(')').context("read its times")?;
     let ticks: u64 = fields
         .split_whitespace()
@@ -42,7 +43,7 @@ pub fn is_running(pid: u32) -> bool {
         .is_some_and(|(_, fields)| !fields.trim_start().starts_with('Z'))
 }
 
-/// Resident memory of a process, in MiB.
+/// Returns the resident memory of a process, in MiB.
 pub fn resident(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and slices in the form in which an API server keeps them in etcd, with all defaults filled in.
+//! Services and slices in the form in which an API server keeps them in etcd, with all defaults
+//! filled in.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::node::api_server::Record;
 
-/// The addresses of the pods that answer on the node, and their port. An answer names the address that was called.
+/// The addresses of the pods that answer on the node, and their port. An answer contains the
+/// address that was called.
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
 pub const PORT: u16 = 8080;
 
@@ -26,13 +28,13 @@ pub fn name_of(service: u32) -> String {
     format!("{NAMESPACE}/s{service}")
 }
 
-/// The `number`-th service in an order that is spread over all of them. The step is prime, so every service is visited
-/// unless their number is a multiple of it.
+/// The `number`-th service in an order that is spread over all services. The step is prime, so
+/// every service is visited unless the number of services is a multiple of the step.
 pub fn spread(number: u32, services: u32) -> u32 {
     (u64::from(number) * 7919 % u64::from(services)) as u32
 }
 
-/// What a service consists of: itself, its claim on the cluster IP, its slice.
+/// The records of a service: itself, its claim on the cluster IP, its slice.
 pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     [
         record(service_key(number), service(number)),
@@ -41,7 +43,7 @@ pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     ]
 }
 
-/// The slice alone.
+/// The record of the slice alone.
 pub(super) fn of_slice(number: u32, endpoints: Value) -> Record {
     record(slice_key(number), slice(number, endpoints))
 }
@@ -55,7 +57,7 @@ pub(super) fn slice(number: u32, endpoints: Value) -> Value {
     })
 }
 
-/// Removes the three records of a service.
+/// Records that remove the three records of a service.
 pub(super) fn none_of(number: u32) -> [Record; 3] {
     [slice_key(number), claim_key(number), service_key(number)]
         .map(|key| Record { key, value: None })
@@ -79,7 +81,8 @@ pub(super) fn service(number: u32) -> Value {
     })
 }
 
-/// Without it the server would log an error and create it later.
+/// The claim of a service on its cluster IP. Without it the server would log an error and create it
+/// later.
 fn claim(number: u32) -> Value {
     let address = address_of(number).ip().to_string();
     let mut metadata = metadata(&address, uid(CLAIM, number));
@@ -125,7 +128,7 @@ fn slice_key(number: u32) -> String {
     format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
 }
 
-/// The target, and other addresses of the same range.
+/// The target as the first endpoint, and other addresses of the same range.
 pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
     let others = (0..count)
         .filter(|number| *number as usize != target)

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Repeats a measurement until its rounds are steady, on a machine that others use as well.
+//! Repeats a measurement until its rounds are steady, on a machine that other programs use as well.
 
 use anyhow::Result;
 
 use crate::load::statistics::median;
 
-/// A round is run again when its figure without a proxy differs from the median by more than this share.
+/// A round is run again if its figure without a proxy differs from the median by more than this
+/// share.
 const UNSTEADY: f64 = 0.2;
-/// After this many times the wanted rounds the result is given as it is.
+/// After this many times the requested rounds, the result is returned as it is.
 const MOST_ROUNDS: u32 = 3;
 
-/// Runs `round` with growing numbers until `rounds` of them have figures without a proxy near their medians; returns
-/// these, and how many were run again.
+/// Runs `round` with increasing numbers until `rounds` of them have figures without a proxy near
+/// their medians. Returns these rounds, and how many were run again.
 pub fn steady<T>(
     rounds: u32,
     mut round: impl FnMut(u32) -> Result<T>,

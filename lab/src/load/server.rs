@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers of a measurement: threads pinned to one CPU with plain blocking sockets, and a socket that only
-//! counts datagrams.
+//! The servers of a measurement: threads pinned to one CPU with plain blocking sockets, and a
+//! socket that only counts datagrams.
 
 use std::{
     io::{Read, Write},
@@ -17,11 +17,12 @@ use crate::{
     node::{cgroup::Cgroup, netns::NetNs},
 };
 
-/// The receive buffer of a sink, in bytes of kernel memory: it holds everything until the sink is emptied.
+/// The receive buffer of a sink, in bytes of kernel memory: large enough for all datagrams until
+/// the sink is emptied.
 const SINK: usize = 256 << 20;
 
-/// Answers each byte over TCP with `name` and echoes UDP, on each of the ports, in a pod whose processes are in the
-/// cgroup. The threads live as long as the program.
+/// Answers each byte over TCP with `name` and echoes UDP, on each of the ports, in a pod whose
+/// processes are in the cgroup. The threads run until the program ends.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
         serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;
@@ -29,16 +30,16 @@ pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Res
     Ok(())
 }
 
-/// The same at one address and port.
+/// Does the same as `serve`, at one address and port.
 pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u8) -> Result<()> {
     let make = || (TcpListener::bind(at), UdpSocket::bind(at));
     let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
     let (tcp, udp) = (tcp?, udp?);
     thread::spawn(move || {
         pin()?;
-        // One connection after the other: a late answer shows in the client's time.
+        // One connection after the other: a delay shows in the client's time.
         for stream in tcp.incoming() {
-            // An error is the client's to report.
+            // An error is ignored here: the client reports it.
             let _ = answer(&mut stream?, name);
         }
         Ok::<_, anyhow::Error>(())
@@ -64,7 +65,7 @@ pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Re
         let tcp = tcp.try_clone()?;
         thread::spawn(move || {
             for stream in tcp.incoming() {
-                // An error is the client's to report.
+                // An error is ignored here: the client reports it.
                 let _ = answer(&mut stream?, name);
             }
             Ok::<_, anyhow::Error>(())
@@ -92,7 +93,7 @@ impl Sink {
         Ok(Self(socket))
     }
 
-    /// Takes the datagrams out; how many there were.
+    /// Reads all datagrams and returns their number.
     pub fn empty(&self) -> u32 {
         let mut buffer = [0; 64];
         let mut count = 0;

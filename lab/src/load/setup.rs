@@ -22,17 +22,18 @@ pub enum Setup {
     Netfilter,
 }
 
-/// Kernel parameters of a client with thousands of short connections: it reuses the ports of closed ones.
+/// Kernel parameters of a client with thousands of short connections: it reuses the ports of closed
+/// connections.
 pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
     ("ipv4/ip_local_port_range", "1024 65535"),
     ("ipv4/tcp_tw_reuse", "1"),
 ];
 
-/// portolan's configuration: maps large enough for 50 000 services with two ports each and the entry for their
-/// unserved ports, how it forwards, and whether it uses XDP.
+/// portolan's configuration: maps large enough for 50 000 services with two ports each and the
+/// entry for their unserved ports, the forwarding, and whether XDP is used.
 pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
     let forwarding = forwarding.name();
-    // A veth is not taken for an uplink unless it is named.
+    // The agent takes a veth for an uplink only if it is named.
     let xdp = match xdp {
         Xdp::Off => xdp.name().to_owned(),
         _ => format!("{}, xdpInterfaces: [{UPLINK}]", xdp.name()),
@@ -42,7 +43,7 @@ pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
     )
 }
 
-/// Makes conntrack follow every packet of the node.
+/// Rules that make conntrack follow every packet of the node.
 const CONNTRACK: &str = "table inet bench {
   chain forward {
     type filter hook forward priority filter
@@ -59,7 +60,7 @@ impl Setup {
         }
     }
 
-    /// Applies it to a node; other netfilter rules are removed.
+    /// Applies the setup to a node; other netfilter rules are removed.
     pub fn apply(self, node: &NetNs) -> Result<()> {
         let bridged = if self == Self::Netfilter { "1" } else { "0" };
         node.set(&[("bridge/bridge-nf-call-iptables", bridged)])

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Resamples of the bootstrap.
+/// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
 /// A median and the bounds between which it lies with 95 % confidence.
@@ -14,7 +14,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The percentile bootstrap of the median, with a fixed seed: the same samples give the same bounds.
+/// The percentile bootstrap of the median, with a fixed seed: the same samples give the same
+/// bounds.
 pub fn interval(samples: &[f64]) -> Interval {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -33,7 +34,7 @@ pub fn interval(samples: &[f64]) -> Interval {
     }
 }
 
-/// The middle one, or the mean of the middle two.
+/// The middle sample, or the mean of the middle two.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -45,7 +46,7 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The samples at these shares of their order, without interpolation; NaN if there are none.
+/// The samples at these shares of the sorted samples, without interpolation; NaN if there are none.
 pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f64; N] {
     samples.sort_by(f64::total_cmp);
     let last = samples.len().saturating_sub(1);
@@ -55,7 +56,7 @@ pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f6
     })
 }
 
-/// Xorshift; the high half has the better bits.
+/// Returns the next number of Xorshift; the high half has the better bits.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

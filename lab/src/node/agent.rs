@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the real agent on a simulated node, with a folder of manifests or an API server, and removes all that it
-//! leaves. Called by conformance, tests, benchmarks and the demo.
+//! Runs the real agent on a simulated node, with a folder of manifests or an API server, and
+//! removes everything that it leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
     fs::{self, File},
@@ -25,10 +25,10 @@ use super::{
 };
 pub use super::{manifests::Manifests, options::Options};
 
-/// Long enough for a start on a busy machine.
+/// Timeout until manifests take effect: long enough for a start on a busy machine.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 
-/// A running agent with its folder and its pins. Dropping it ends it and removes both.
+/// A running agent with its folder and its pins. Dropping it ends the agent and removes both.
 pub struct Agent<'a> {
     namespace: &'a NetNs,
     child: Child,
@@ -38,7 +38,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node; `manifests` are what it finds first.
+    /// Starts the agent on a node; `manifests` are its first objects.
     pub fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,
@@ -58,7 +58,7 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Ends it and starts it again with other options, on the same pins and manifests.
+    /// Ends the agent and starts it again with other options, on the same pins and manifests.
     pub fn restart(&mut self, options: &Options<'_>) -> Result<()> {
         end(&mut self.child);
         self.child = spawn(
@@ -71,12 +71,12 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Ends it; its programs and maps stay.
+    /// Ends the agent; its programs and maps stay in the kernel.
     pub fn end(&mut self) {
         end(&mut self.child);
     }
 
-    /// The node that it runs on.
+    /// The node that the agent runs on.
     pub fn namespace(&self) -> &NetNs {
         self.namespace
     }
@@ -94,12 +94,12 @@ impl<'a> Agent<'a> {
         self.child.id()
     }
 
-    /// Replaces the manifest file whole.
+    /// Replaces the complete manifest file.
     pub fn publish(&self, manifests: &str) -> Result<()> {
         self.manifests.publish(manifests)
     }
 
-    /// Waits until /healthz shows that the node's `version` has taken effect.
+    /// Waits until /healthz shows that `version` of the Node object has taken effect.
     pub fn wait_for(&mut self, version: u64) -> Result<()> {
         let deadline = Instant::now() + TO_TAKE_EFFECT;
         loop {

@@ -19,7 +19,7 @@ use super::{etcd::Etcd, kubeconfig, netns::NetNs};
 const ADDRESS: &str = "127.0.0.1";
 const PORT: &str = "6443";
 pub const URL: &str = "https://127.0.0.1:6443";
-/// The token of a member of system:masters.
+/// The token of the administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,12 +28,13 @@ pub struct ApiServer<'a> {
     advertise: String,
     server: Child,
     etcd: Etcd<'a>,
-    /// The last field, so that it is removed when both programs have ended.
+    /// The last field, so that the folder is removed after both programs have ended.
     folder: TempDir,
 }
 
 impl<'a> ApiServer<'a> {
-    /// Starts both and waits until the server answers. It advertises an address of the node's.
+    /// Starts both and waits until the server answers. The server advertises this address of the
+    /// node.
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path())?;
@@ -50,14 +51,14 @@ impl<'a> ApiServer<'a> {
         Ok(started)
     }
 
-    /// A kubeconfig of an administrator.
+    /// The path of an administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Ends the server at once; etcd goes on.
+    /// Ends the server at once; etcd continues.
     pub fn kill(&mut self) {
-        // SIGTERM would take seconds, and nothing of it is kept.
+        // SIGTERM would take seconds, and no state of the server is kept.
         _ = self.server.kill();
         _ = self.server.wait();
     }
@@ -68,7 +69,8 @@ impl<'a> ApiServer<'a> {
         self.wait_until_ready()
     }
 
-    /// Waits for the server's own service, too: it makes that when it has found itself ready.
+    /// Waits until the server is ready. Also waits for its service `kubernetes`, which the server
+    /// creates once it is ready.
     fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for path in ["/readyz", "/api/v1/namespaces/default/services/kubernetes"] {
@@ -98,12 +100,12 @@ impl<'a> ApiServer<'a> {
         self.node.feed(plain(&kubectl)?, &all, input)
     }
 
-    /// Runs kubectl; what it prints.
+    /// Runs kubectl and returns its output.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.run(arguments, "")
     }
 
-    /// Has the server check objects without keeping them.
+    /// Lets the server check objects without storing them.
     pub fn try_out(&self, manifests: &str) -> Result<()> {
         let arguments = ["apply", "--server-side", "--dry-run=server", "-f", "-"];
         self.run(&arguments, manifests).map(drop)
@@ -115,13 +117,14 @@ impl<'a> ApiServer<'a> {
         self.run(&arguments, manifests).map(drop)
     }
 
-    /// Has etcd forget the history before now.
+    /// Compacts etcd: the history before now is removed.
     pub fn compact(&self) -> Result<()> {
         self.etcd.compact()
     }
 
-    /// Writes and removes records in etcd, in the form in which the server keeps them. For many at once: the server
-    /// itself counts all of its cluster IPs at every service that it makes or removes.
+    /// Writes and removes records in etcd, in the form in which the server stores them. For many
+    /// services at once: the server itself counts all of its cluster IPs whenever it creates or
+    /// removes a service.
     pub fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
         self.etcd.store(records)
     }
@@ -133,7 +136,7 @@ impl Drop for ApiServer<'_> {
     }
 }
 
-/// Where kube-apiserver, etcd and kubectl are.
+/// The folder with kube-apiserver, etcd and kubectl.
 fn assets() -> Result<PathBuf> {
     let folder = env::var_os("KUBEBUILDER_ASSETS").context(
         "KUBEBUILDER_ASSETS is not set: run by cargo xtask, or name a folder with kube-apiserver, etcd and kubectl in it",
@@ -146,7 +149,8 @@ fn plain(path: &Path) -> Result<&str> {
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// The key that signs service accounts' tokens, the administrator's token, and a kubeconfig with it.
+/// Writes the key that signs service accounts' tokens, the administrator's token, and a kubeconfig
+/// with it.
 fn write_credentials(folder: &Path) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
@@ -177,14 +181,14 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Child> {
         .args(["--service-account-signing-key-file", &path("sa.key")])
         .args(["--service-account-key-file", &path("sa.pub")])
         .args(["--token-auth-file", &path("tokens.csv")])
-        // deploy/ holds privileged pods.
+        // deploy/ contains privileged pods.
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
         .args(["--disable-admission-plugins", "ServiceAccount"]);
     spawn(node, &mut command, &folder.join("server.log"))
 }
 
-/// Starts a program on a node; what it prints is appended to a file.
+/// Starts a program on a node and appends its output to a file.
 pub(super) fn spawn(node: &NetNs, command: &mut Command, log: &Path) -> Result<Child> {
     let attempt = |log: &Path| format!("open {}", log.display());
     let file = File::options().create(true).append(true).open(log);

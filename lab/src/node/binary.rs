@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the program portolan for benchmarks and the demo; tests of its own package hand in the one that
-//! cargo built for them.
+//! Finds the program portolan for benchmarks and the demo. The tests of portolan's own package pass
+//! the program that cargo built for them.
 
 use std::{
     env,
@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// The given program, else target/PROFILE/portolan, seen from target/PROFILE/{deps,examples}/PROGRAM.
+/// Returns the given program, else target/PROFILE/portolan, searched from
+/// target/PROFILE/{deps,examples}/PROGRAM.
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         return Ok(given.to_owned());

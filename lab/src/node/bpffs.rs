@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The BPF file system: mounts it, removes what killed runs left there, names pin directories.
+//! The BPF file system: mounts it, removes what killed runs left there, and names pin directories.
 
 use std::{
     fs,
@@ -14,14 +14,15 @@ use nix::{
 };
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Names of everything that a run makes outside its namespaces begin so; the process id follows.
+/// Prefix of all names that a run creates outside its namespaces; the process id follows.
 pub(super) const PREFIX: &str = "portolan-lab-";
 
-/// A pin directory that exists once something is pinned there. Dropping it removes it with all that it holds.
+/// A pin directory, which exists once an object is pinned there. Dropping it removes the directory
+/// with its content.
 pub struct PinDir(PathBuf);
 
 impl PinDir {
-    /// A path that no other one has.
+    /// A path that no other pin directory has.
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +55,7 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Mounts bpffs where it is missing and removes what killed runs have left.
+/// Mounts bpffs if it is not mounted, and removes what killed runs have left there.
 pub fn prepare() -> Result<()> {
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
@@ -71,7 +72,7 @@ pub fn prepare() -> Result<()> {
     remove_orphans(&std::env::temp_dir())
 }
 
-/// Removes from a folder what belongs to processes that have ended.
+/// Removes the entries of a folder that belong to processes that have ended.
 fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cgroup for each simulated node: the socket hooks attached to it see only that node's processes and pods. Used
-//! by all that start an agent.
+//! A cgroup for each simulated node: the socket hooks attached to it see only the processes and
+//! pods of this node. Used by everything that starts an agent.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// A cgroup below this one.
+    /// Makes a cgroup below this one.
     pub fn below(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);
         fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
@@ -45,7 +45,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Runs `work` with the calling thread in the cgroup. A socket belongs to the cgroup in which it is made.
+    /// Runs `work` with the calling thread in the cgroup. A socket belongs to the cgroup in which
+    /// it is created.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
         let thread = gettid().to_string();

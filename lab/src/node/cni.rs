@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The CNI plugin `bandwidth` at a pod's interface, called as a container runtime calls it.
+//! Calls the CNI plugin `bandwidth` for a pod's interface, in the way a container runtime does.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use serde_json::json;
 
 use super::netns::NetNs;
 
-/// Where Debian's package puts it.
+/// Path of the plugin in Debian's package.
 const PLUGIN: &str = "/usr/lib/cni/bandwidth";
-/// In bits; what may pass at once.
+/// Size of a burst, in bits.
 const BURST: u32 = 640_000;
 
-/// Limits a pod's traffic in both directions, each to this rate in bits a second. The pod's interface is `eth0`; `interface` is
-/// its other end, at the node. The limits go when the namespaces go.
+/// Limits a pod's traffic to this rate, in bits a second, in each direction. The pod's interface is
+/// `eth0`; `interface` is its other end, at the node. The limits are removed with the namespaces.
 pub fn limit_bandwidth(node: &NetNs, interface: &str, pod: &NetNs, rate: u32) -> Result<()> {
     ensure!(
         Path::new(PLUGIN).exists(),

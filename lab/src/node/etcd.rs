@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real etcd in a node's namespace, asked by its HTTP gateway. Used by `api_server`.
+//! A real etcd in a node's namespace, accessed by its HTTP gateway. Used by `api_server`.
 
 use std::{
     io::{Read, Write},
@@ -16,7 +16,7 @@ use super::{api_server::spawn, netns::NetNs};
 
 const CLIENTS: &str = "127.0.0.1:2379";
 const PEERS: &str = "127.0.0.1:2380";
-/// Operations that etcd takes in one transaction.
+/// Operations in one transaction: as many as etcd accepts.
 const AT_ONCE: usize = 128;
 
 /// A running etcd; dropping it kills it.
@@ -25,10 +25,10 @@ pub(super) struct Etcd<'a> {
     child: Child,
 }
 
-/// One record of etcd's.
+/// One record in etcd.
 pub struct Record {
     pub key: String,
-    /// None: the record is removed.
+    /// The value; none: the record is removed.
     pub value: Option<Value>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Etcd<'a> {
         Ok(Self { node, child })
     }
 
-    /// Forgets the history before now.
+    /// Compacts the history before now.
     pub(super) fn compact(&self) -> Result<()> {
         let status = self.ask("/v3/maintenance/status", "{}")?;
         let revision = &status["header"]["revision"];
@@ -95,7 +95,8 @@ impl Drop for Etcd<'_> {
 }
 
 impl Record {
-    /// A step of a transaction. etcd's gateway takes keys and values in base64, as objects have their bytes.
+    /// Returns the transaction's operation for this record. etcd's gateway takes keys and values in
+    /// base64.
     fn step(&self) -> Value {
         let bytes = |text: String| ByteString(text.into_bytes());
         let key = bytes(self.key.clone());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc and XDP programs at the node's interfaces: each returns one verdict for every packet, and may count.
+//! Foreign tc and XDP programs at the node's interfaces: each returns one verdict for every packet,
+//! and may count packets.
 
 use std::{
     fs,
@@ -19,18 +20,18 @@ pub const DROP: i32 = 2;
 /// `TC_ACT_OK`, which tcx calls `TCX_PASS`: ends the chain.
 pub const END: i32 = 0;
 
-/// A place in the chain of an interface's hook.
+/// A position in the chain of an interface's hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// By tcx, before all others.
+pub enum ChainPosition {
+    /// By tcx, before all other programs.
     First,
-    /// By tcx, behind all others.
+    /// By tcx, after all other programs.
     Last,
     /// A filter of the clsact qdisc, which the kernel runs after all tcx programs.
     Filter,
 }
 
-impl Place {
+impl ChainPosition {
     pub const ALL: [Self; 3] = [Self::First, Self::Last, Self::Filter];
 }
 
@@ -47,35 +48,40 @@ pub enum Foreign<'a> {
 }
 
 impl<'a> Foreign<'a> {
-    /// A program that returns one verdict for every packet.
+    /// Attaches a program that returns one verdict for every packet.
     pub fn new(
         node: &'a NetNs,
         interface: &str,
         egress: bool,
-        place: Place,
+        place: ChainPosition,
         verdict: i32,
     ) -> Result<Self> {
         Self::with(node, interface, egress, place, &always(verdict))
     }
-    /// Any program.
+    /// Attaches any program.
     pub fn with(
         node: &'a NetNs,
         interface: &str,
         egress: bool,
-        place: Place,
+        place: ChainPosition,
         program: &[Instruction],
     ) -> Result<Self> {
         let program = load(program)?;
-        if place == Place::Filter {
+        if place == ChainPosition::Filter {
             return Self::filter(node, interface, egress, &program);
         }
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;
-            attach_tcx(program.as_fd(), index, egress, place == Place::First)
+            attach_tcx(
+                program.as_fd(),
+                index,
+                egress,
+                place == ChainPosition::First,
+            )
         })??;
         Ok(Self::Link { _link })
     }
-    /// A program at an interface's XDP hook, which passes every frame.
+    /// Attaches a program at an interface's XDP hook that passes every frame.
     pub fn at_xdp(node: &NetNs, interface: &str) -> Result<Self> {
         const XDP_PASS: i32 = 2;
         let program = load_xdp(&always(XDP_PASS))?;
@@ -94,7 +100,7 @@ impl<'a> Foreign<'a> {
             std::process::id()
         ));
         pin(program.as_fd(), &pinned)?;
-        // Fails from the second filter on: the qdisc is there.
+        // Fails from the second filter on, because the qdisc exists already.
         _ = node.feed("tc", &["qdisc", "add", "dev", interface, "clsact"], "");
         let path = pinned.to_str().context("a plain path")?;
         let words = [

@@ -15,7 +15,7 @@ use super::netns::NetNs;
 const TO_CONNECT: Duration = Duration::from_secs(1);
 const TO_ANSWER: Duration = Duration::from_secs(3);
 
-/// GETs a path as a client with an address of the namespace; status and body.
+/// GETs a path as a client with an address of the namespace; returns status and body.
 pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Result<(u16, String)> {
     let attempt = || format!("GET http://{to}{path} from {from}");
     let answer = namespace
@@ -35,7 +35,8 @@ pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Resul
     Ok((status, body))
 }
 
-/// The body of an answer that comes in chunks: each after its length in hexadecimal, the last one empty.
+/// Returns the body of a chunked answer: each chunk follows its length in hexadecimal, and the last
+/// chunk is empty.
 fn dechunked(mut rest: &str) -> Option<String> {
     let mut body = String::new();
     loop {

@@ -13,13 +13,13 @@ use serde_json::json;
 
 use super::{netns::NetNs, options::METRICS, process::end_with_us};
 
-/// The name of its log in the folder that it gets.
+/// The name of kube-proxy's log in its folder.
 pub const LOG: &str = "kube-proxy.log";
-/// The range of the pods.
+/// The range of the pods' addresses.
 pub const CLUSTER_CIDR: &str = "10.40.0.0/16";
 
-/// Starts it in a mode (`nftables`, `iptables`), with another minSyncPeriod than its own if one is given. Its settings and
-/// its log go into `folder`.
+/// Starts kube-proxy in a mode (`nftables`, `iptables`), with this minSyncPeriod instead of its
+/// default if one is given. Its settings and its log are written to `folder`.
 pub fn start(
     node: &NetNs,
     program: &Path,
@@ -37,7 +37,7 @@ pub fn start(
         "clientConnection": {"kubeconfig": kubeconfig},
         "conntrack": {"maxPerCore": 0},
         "metricsBindAddress": METRICS.to_string(),
-        // As portolan serves them; nftables' own default is the first address.
+        // The same as portolan serves; the default of nftables is the first address.
         "nodePortAddresses": ["0.0.0.0/0"],
     });
     if let Some(period) = min_sync_period {

@@ -21,7 +21,8 @@ pub fn render(server: &str, token: &str) -> String {
     .to_string()
 }
 
-/// A client with a kubeconfig's address and rights. Its sockets are made where it is used.
+/// Makes a client with the address and rights of a kubeconfig. Its sockets are created where the
+/// client is used.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let content = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which host owns which address: the plan from which `topology` builds. Pure.
+//! Which host owns which address: the plan for building a `topology`. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -12,19 +12,20 @@ use ipnet::IpNet;
 /// Which host owns which address.
 #[derive(Default, Debug, Clone)]
 pub struct Layout {
-    /// The node's own; the first of a family is its InternalIP.
+    /// The node's own addresses; the first one of a family is its InternalIP.
     pub node: Vec<IpAddr>,
     /// Pods on the node, each with its addresses.
     pub pods: Vec<Vec<IpAddr>>,
-    /// Other nodes and their pods.
+    /// Addresses of other nodes and their pods.
     pub remote: BTreeSet<IpAddr>,
-    /// Clients outside the cluster.
+    /// Addresses of clients outside the cluster.
     pub outside: BTreeSet<IpAddr>,
-    /// Called by some flow, owned by nobody: packets that no service takes must leave the node by its uplink.
+    /// Addresses that some flow calls and no host owns: packets to them that no service takes must
+    /// leave the node by its uplink.
     pub unowned: BTreeSet<IpAddr>,
 }
 
-/// Who owns an address.
+/// The owner of an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Host {
     Node,
@@ -35,7 +36,7 @@ pub enum Host {
 }
 
 impl Layout {
-    /// Who owns an address.
+    /// Returns the owner of an address.
     pub fn owner(&self, ip: IpAddr) -> Option<Host> {
         if self.node.contains(&ip) || ip.is_loopback() {
             return Some(Host::Node);
@@ -58,7 +59,7 @@ impl Layout {
         self.pods.iter().flatten().copied()
     }
 
-    /// A free address of the subnet, from its low or its high end.
+    /// Returns a free address of the subnet, from its low or its high end.
     pub(super) fn spare(
         &self,
         subnet: IpNet,
@@ -81,19 +82,20 @@ impl Layout {
     }
 }
 
-/// The /24 or /64 around an address.
+/// Returns the /24 or /64 around an address.
 pub(super) fn subnet(ip: IpAddr) -> IpNet {
     let length = if ip.is_ipv4() { 24 } else { 64 };
-    // Cannot fail because both lengths are within their family's.
+    // Cannot fail: both lengths are valid for their families.
     IpNet::new(ip, length).map_or_else(|_| IpNet::from(ip), |net| net.trunc())
 }
 
-/// The address as a single host's prefix.
+/// Returns the address as a prefix of a single host.
 pub(super) fn host(ip: IpAddr) -> IpNet {
     IpNet::from(ip)
 }
 
-/// For `ip address add`: duplicate address detection would keep an IPv6 address from use for a second.
+/// Option for `ip address add`: with duplicate address detection, an IPv6 address would not be
+/// usable for a second.
 pub(super) const fn nodad(ip: IpAddr) -> &'static str {
     if ip.is_ipv6() { " nodad" } else { "" }
 }

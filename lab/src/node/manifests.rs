@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The folder of manifests that an agent follows. Used by `agent`.
+//! The folder of manifests that an agent reads. Used by `agent`.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 /// The name of the file while it is written. The agent does not read a file of this name.
 const HALF_WRITTEN: &str = ".cluster.yaml.new";
 
-/// What the folder holds to begin with.
+/// The first content of the folder.
 pub enum Manifests<'a> {
     /// The content of the one file.
     Text(&'a str),
-    /// Every file of a folder, copied.
+    /// Copies of all files of a folder.
     Folder(&'a Path),
 }
 
@@ -23,7 +23,7 @@ pub enum Manifests<'a> {
 pub(super) struct ManifestFolder(PathBuf);
 
 impl ManifestFolder {
-    /// Makes the folder at a path.
+    /// Creates the folder at a path.
     pub(super) fn create(path: PathBuf, content: &Manifests<'_>) -> Result<Self> {
         fs::create_dir(&path).with_context(|| format!("make folder {}", path.display()))?;
         let folder = Self(path);
@@ -38,7 +38,7 @@ impl ManifestFolder {
         &self.0
     }
 
-    /// Replaces the one file whole.
+    /// Replaces the complete file.
     pub(super) fn publish(&self, text: &str) -> Result<()> {
         let new = self.0.join(HALF_WRITTEN);
         fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated node: network namespaces and a cgroup, the agent on it, and what else runs there.
+//! A simulated node: network namespaces and a cgroup, the agent on it, and other programs there.
 
 pub mod agent;
 pub mod api_server;
@@ -19,6 +19,6 @@ mod offload;
 pub mod options;
 pub mod pod;
 pub mod process;
+pub mod routed_path;
 pub mod settings;
 pub mod topology;
-pub mod way;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Network namespaces without names: each lives as long as its file descriptor is open, so nothing is
-//! left behind however the process ends. Used by all that run on a simulated host.
+//! Network namespaces without names: each lives as long as its file descriptor is open, so nothing
+//! is left behind however the process ends. Used by everything that runs on a simulated host.
 
 use std::{
     fs::{self, File},
@@ -14,14 +14,15 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 const OF_THIS_THREAD: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace of our own.
+/// A network namespace that this process has created.
 pub struct NetNs {
     name: String,
     file: File,
 }
 
 impl NetNs {
-    /// A fresh namespace, with nothing but a loopback interface that is down. The name is for messages.
+    /// Creates a namespace, with only a loopback interface that is down. The name is used in
+    /// messages.
     pub fn new(name: &str) -> Result<Self> {
         let back = Return::to_here()?;
         unshare(CloneFlags::CLONE_NEWNET)
@@ -34,7 +35,8 @@ impl NetNs {
         })
     }
 
-    /// Runs `work` on this thread inside the namespace; sockets and processes made there stay there.
+    /// Runs `work` on this thread inside the namespace; sockets and processes created there stay
+    /// there.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let back = Return::to_here()?;
         setns(&self.file, CloneFlags::CLONE_NEWNET)
@@ -48,17 +50,19 @@ impl NetNs {
         &self.name
     }
 
-    /// A path by which other processes reach the namespace while this one lives: `nsenter --net=PATH`.
+    /// A path by which other processes reach the namespace while this one lives: `nsenter
+    /// --net=PATH`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Runs iproute2 commands, one a line, in one go.
+    /// Runs iproute2 commands, one a line, as one batch.
     pub fn ip(&self, batch: &str) -> Result<()> {
         self.feed("ip", &["-batch", "-"], batch).map(|_| ())
     }
 
-    /// Runs a program inside with `input`; its standard output, or an error with its messages.
+    /// Runs a program inside with `input`. Returns its standard output, or an error with its
+    /// messages.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let attempt = || format!("{program} {} in {}", args.join(" "), self.name);
         let mut child = self
@@ -83,7 +87,7 @@ impl NetNs {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Sets kernel parameters below /proc/sys/net, which show and set the calling thread's namespace.
+    /// Sets kernel parameters below /proc/sys/net, which belong to the calling thread's namespace.
     pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {
             for (name, value) in parameters {
@@ -96,7 +100,7 @@ impl NetNs {
     }
 }
 
-/// Takes the thread back to where it was, also when the work panics.
+/// Returns the thread to its earlier namespace, also when the work panics.
 struct Return(File);
 
 impl Return {
@@ -110,14 +114,14 @@ impl Return {
 impl Drop for Return {
     fn drop(&mut self) {
         if let Err(error) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
-            // Going on would change the host's own network.
+            // Continuing would change the host's own network.
             eprintln!("leave a network namespace: {error}; ending the process");
             std::process::abort();
         }
     }
 }
 
-/// An error that says what to do, if this process may not make namespaces.
+/// Fails with advice on what to do if this process may not create namespaces.
 pub fn check_privilege() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),

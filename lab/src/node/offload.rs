@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a device does for the kernel, switched on and off by ethtool's system call. XDP at a veth, and frames
-//! that a program sends into one, need another than the usual. Called by `topology` and `way`.
+//! Switches a device's offloads on and off by ethtool's ioctl. XDP at a veth, and frames that a
+//! program redirects into a veth, need other settings than the defaults. Called by `topology` and
+//! `routed_path`.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
@@ -8,21 +9,24 @@ use anyhow::{Context, Result};
 
 const SET_GRO: u32 = 0x2c;
 
-/// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's namespace: it computes the checksums of
-/// what it sends, because XDP cannot see that they are missing, and takes frames that the program sends back (by its NAPI).
+/// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's
+/// namespace. The far end computes the checksums of what it sends, because XDP cannot see that they
+/// are missing, and accepts frames that the program sends back (by its NAPI).
 pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
     take_frames(interface)
 }
 
-/// Has a veth take frames that a program redirects into it (by its NAPI), in the calling thread's namespace.
+/// Makes a veth accept frames that a program redirects into it (by its NAPI), in the calling
+/// thread's namespace.
 pub(super) fn take_frames(interface: &str) -> Result<()> {
     set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))
 }
 
 fn set(interface: &str, command: u32, data: u32) -> io::Result<()> {
-    // SAFETY: numbers, arrays of them and pointers, of which zero is one.
+    // SAFETY: the type consists of numbers, arrays of numbers and pointers; zero is a valid value
+    // of each.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
@@ -31,7 +35,7 @@ fn set(interface: &str, command: u32, data: u32) -> io::Result<()> {
     let mut value = [command, data];
     request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: the request names an interface and a value of the length that the command wants.
+    // SAFETY: the request names an interface and a value of the length that the command needs.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -23,17 +23,18 @@ pub struct Options<'a> {
     pub binary: &'a Path,
     pub node_name: &'a str,
     pub cluster_cidrs: &'a [IpNet],
-    /// Settings, as the configuration file has them; the file is completed.
+    /// Settings in the form of the configuration file, to which the other settings are added.
     pub config: &'a str,
     pub socket_balancing: SocketBalancing,
-    /// The API server to follow, in place of the manifests.
+    /// The kubeconfig of the API server to read from, in place of the manifests.
     pub kubeconfig: Option<&'a Path>,
     /// The cgroup that the socket hooks are attached to.
     pub cgroup_root: &'a Path,
 }
 
 impl Options<'_> {
-    /// `portolan run` for an agent with this manifest folder and pin directory. The settings file goes into `folder`.
+    /// Returns the command `portolan run` for an agent with this manifest folder and pin directory.
+    /// The settings file is written to `folder`.
     pub(super) fn command(
         &self,
         folder: &Path,
@@ -57,7 +58,8 @@ impl Options<'_> {
         Ok(command)
     }
 
-    /// Everything is in the file, beside which most flags mean nothing.
+    /// All settings are in the file, because most flags are ignored if there is a configuration
+    /// file.
     fn config_file(&self) -> String {
         let mut more = vec![
             ("healthzBindAddress", HEALTH.to_string()),

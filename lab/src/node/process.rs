@@ -27,7 +27,7 @@ pub fn end_with_us(command: &mut Command, signal: Signal) {
     }
 }
 
-/// Asks a process to end, and kills it if it does not.
+/// Ends a process by SIGTERM, and kills it if it does not end.
 pub(super) fn end(child: &mut Child) {
     let deadline = Instant::now() + TO_END;
     if let Ok(pid) = i32::try_from(child.id()) {

@@ -58,7 +58,8 @@ impl Forwarding {
     }
 }
 
-/// The text of a configuration file from some of its settings: with its header, and with these settings unless it has them.
+/// Returns the text of a configuration file: the header, `settings`, and each setting of `more`
+/// that `settings` does not contain.
 pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
     let header = [
         ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1".to_owned()),
@@ -71,7 +72,7 @@ pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
     let lines: Vec<_> = lines.collect();
     match settings.trim_start().strip_prefix('{') {
         Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),
-        // At the end: a test counts the lines of its settings.
+        // At the end of the file: a test counts the lines of its settings.
         None => format!("{}\n{}\n", settings.trim_end(), lines.join("\n")),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Captures packets that leave the node, at the far end of its uplink. Used for `untouched` flows to addresses
-//! that nobody owns.
+//! Captures packets that leave the node, at the far end of its uplink. Used for `untouched` flows
+//! to addresses that nobody owns.
 
 use std::{
     ffi::CString,
@@ -22,7 +22,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Watches what `interface` receives.
+    /// Captures packets that `interface` receives.
     pub fn open(namespace: &NetNs, interface: &str) -> Result<Self> {
         namespace
             .enter(|| open(interface))?
@@ -30,7 +30,7 @@ impl Capture {
             .with_context(|| format!("watch {interface} in {}", namespace.name()))
     }
 
-    /// Every TCP, UDP and SCTP packet so far, in order.
+    /// Returns every TCP, UDP and SCTP packet so far, in order.
     pub fn packets(&self) -> Result<Vec<Packet>> {
         let mut packets = Vec::new();
         let mut buffer = [MaybeUninit::new(0); 2048];

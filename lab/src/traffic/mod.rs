@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Servers that say who they are and whom they see, clients that ask them, and packets seen on their way.
+//! Servers that report their own address and the client's as they see it, clients that query them,
+//! and captured packets.
 
 pub mod capture;
 pub mod clients;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The requests and answers of the lab's clients and servers, and the result that a client reports.
 //!
-//! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer is
-//! one line: the nonce, the server's address, the source that it sees, whether the pattern was undamaged; then
-//! the pattern again.
+//! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer
+//! is one line: the nonce, the server's address, the client's source as the server sees it, whether
+//! the pattern was undamaged; then the pattern again.
 
 use std::{
     io::{self, BufRead, Read},
@@ -17,7 +17,7 @@ use std::{
 pub struct Attempt {
     /// The client's address and port as its socket has them.
     pub source: SocketAddr,
-    /// How long it took until the outcome was known.
+    /// The time until the outcome was known.
     pub after: Duration,
     pub outcome: Outcome,
     /// The payload of the client's first packet.
@@ -26,11 +26,11 @@ pub struct Attempt {
     pub left: Option<Vec<Packet>>,
 }
 
-/// What a client saw.
+/// The outcome of a client's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Answered(Answer),
-    /// ICMP port unreachable or a TCP reset.
+    /// ICMP port unreachable or a TCP reset arrived.
     Refused,
     /// Another error from the network.
     Unreachable(String),
@@ -41,7 +41,7 @@ pub enum Outcome {
     Broken(String),
 }
 
-/// Who answered, and what it saw.
+/// The server that answered, and the client's source as the server sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Address and port of the answering server.
@@ -50,7 +50,7 @@ pub struct Answer {
     pub seen: SocketAddr,
     /// Where the answer came from, as the client sees it.
     pub from: SocketAddr,
-    /// Both directions arrived as they were sent.
+    /// Whether the data arrived undamaged in both directions.
     pub intact: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Packet {
     pub protocol: u8,
     pub source: SocketAddr,
     pub destination: SocketAddr,
-    /// Behind the ports of SCTP, behind the whole header of TCP and UDP.
+    /// For SCTP the bytes after the ports, for TCP and UDP those after the complete header.
     pub payload: Vec<u8>,
 }
 

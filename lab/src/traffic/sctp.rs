@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first two packets of an SCTP handshake (RFC 9260), built and checked by hand, so that no kernel with SCTP is
-//! needed. Used by `clients` and `servers` over raw sockets.
+//! The first two packets of an SCTP handshake (RFC 9260), built and checked by hand, so that no
+//! kernel with SCTP is needed. Used by `clients` and `servers` over raw sockets.
 
 use std::net::SocketAddr;
 
@@ -13,10 +13,10 @@ const ABORT: u8 = 6;
 /// A parameter of an INIT ACK whose content is free; ours holds the answer.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
-/// Of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
+/// Length of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
 const INIT_CHUNK: usize = 20;
 
-/// A packet whose checksum was right.
+/// A packet with a correct checksum.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) source_port: u16,
@@ -35,7 +35,7 @@ pub(super) enum Chunk {
     Other(u8),
 }
 
-/// Why bytes are no packet.
+/// Why the bytes are no valid packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Truncated,

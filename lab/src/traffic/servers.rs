@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TCP, UDP and SCTP servers in the lab's namespaces that say who they are and whom they see. One
-//! thread serves all of a case's; `flows` and tests start it.
+//! TCP, UDP and SCTP servers in the lab's namespaces that report their own address and the client's
+//! as they see it. One thread runs all servers of a case; `flows` and tests start it.
 
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,7 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// Closes its socket when dropped.
+/// A listening server. Dropping it closes the socket.
 pub struct Listening {
     shared: Arc<Shared>,
     token: u64,
@@ -126,7 +126,8 @@ impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(listener) = self.shared.listeners().remove(&self.token) {
             let _ = self.shared.epoll.delete(listener.fd());
-            // The thread may be serving it just now: the port is free again when this returns.
+            // The thread may be using the listener now. Wait, so that the port is free when this
+            // returns.
             while Arc::strong_count(&listener) > 1 {
                 thread::yield_now();
             }
@@ -164,8 +165,9 @@ impl Shared {
 }
 
 impl Listener {
-    /// Tries again while the address is in use: a process that another case is starting holds a copy of every descriptor
-    /// until its program runs, and so of a listener that is closed here.
+    /// Opens a listener. Retries while the address is in use: a process that another case is
+    /// starting has copies of all descriptors until its program runs, including that of a listener
+    /// that is closed here.
     fn open_when_free(protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
         let deadline = Instant::now() + TO_BE_FREE;
         loop {
@@ -223,7 +225,7 @@ impl Listener {
                 let (stream, seen) = listener.accept()?;
                 let by = *by;
                 thread::Builder::new().spawn(move || {
-                    // As above: the client reports that.
+                    // As above: the client reports the error.
                     let _ = converse(stream, by, seen);
                 })?;
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The case format is read whole, and what is not in it is refused by name.
+//! The parser reads the complete case format, and errors name everything that is not in it.
 
 use std::{path::Path, time::Duration};
 

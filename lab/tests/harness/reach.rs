@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated node forwards as a real one does, in both plumbings and families.
+//! The simulated node forwards like a real one, in both plumbings and families.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -26,7 +26,8 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A node with two pods, one on another node and a client outside, of both families.
+/// A layout with a node, two pods on it, one pod on another node and a client outside, of both
+/// families.
 pub(crate) fn layout() -> Layout {
     Layout {
         node: ["192.168.40.2", "192.168.41.2", "fd00:c0::2"]
@@ -149,7 +150,7 @@ fn a_topology_is_up_in_no_time_and_gone_when_dropped(
     let took = began.elapsed();
     assert!(took.as_millis() < 2000, "took {took:?}");
     let path = topology.node.path();
-    // Another test's file may have the descriptor's number by then.
+    // The descriptor's number may belong to a file of another test by then.
     let namespace = || std::fs::metadata(&path).ok().map(|file| file.ino());
     let before = namespace();
     assert!(before.is_some());

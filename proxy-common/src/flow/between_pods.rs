@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is remembered of a connection between two pods of this node that needs no translation: one word of both of its ends, the
-//! same for packets of either direction.
+//! The record of a connection between two pods of this node that needs no translation: one word
+//! computed from both ends, the same for packets of either direction.
 
 use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS, select::scramble};
 
@@ -12,15 +12,17 @@ pub struct End<A> {
 }
 
 impl<A: Addr> End<A> {
-    /// No two ends of IPv4 have the same word, nor have two of IPv6 whose addresses differ in the last 64 bits only.
+    /// No two ends of IPv4 have the same word, nor have two of IPv6 whose addresses differ in the
+    /// last 64 bits only.
     #[inline(always)]
     fn word(&self) -> u64 {
         scramble(self.address.scramble((self.port.0 as u64) << 32))
     }
 }
 
-/// The place in the map `between_pods` of the connection between two ends, and the word that it has there; never 0. It is no proof of
-/// who has sent a packet: that its source is its pod's is asked besides.
+/// Returns the slot in the map `between_pods` of the connection between two ends, and the word
+/// stored there, which is never 0. The word does not prove who sent a packet: callers also check
+/// that the source address belongs to the sending pod.
 #[inline(always)]
 pub fn place<A: Addr>(one: &End<A>, other: &End<A>) -> (u32, u64) {
     let word = one.word().wrapping_add(other.word());
@@ -71,7 +73,7 @@ mod tests {
         let places: HashSet<_> = (0..10_000)
             .map(|n| place(&end(10, 10_000 + n), &end(20, 80)).0)
             .collect();
-        // Of 65 536 places, 10 000 choices at random take 9 274.
+        // Of 65 536 slots, 10 000 random choices take 9 274.
         assert!((9_100..9_450).contains(&places.len()), "{}", places.len());
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Both ends that a flow's packet gets at once: at tc with `forwarding: redirect`, and at XDP.
+//! Translates both ends of a flow's packet at once: at tc with `forwarding: redirect`, and at XDP.
 
 use super::{FlowEntry, FlowKey, FlowKind};
 use crate::Addr;
 
 impl<A: Addr> FlowEntry<A> {
-    /// For an entry found by `key`: fills in both ends that the packet gets; whether the entry knows both.
+    /// For an entry found by `key`: fills in both new ends of the packet; true if the entry knows
+    /// both.
     #[inline(always)]
     pub fn both_ends_into(&self, key: &FlowKey<A>, ends: &mut FlowKey<A>) -> bool {
         let (kind, protocol) = (self.kind, key.protocol);

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keys and values of the flow tables: one entry per direction of a flow, a third when it is masqueraded.
+//! Keys and values of the flow tables: one entry per direction of a flow, a third when it is
+//! masqueraded.
 //!
 //! For a client C, frontend V, backend B and masquerade address N the entries are
 //! original (C to V), reply (B to C) and masqueraded reply (B to N).
 //!
-//! A flow belongs to the interface that its client's packets come in by. A pod that sends with another's address and port
-//! comes in by another interface: its packets have another key than the other's.
+//! A flow belongs to the interface that its client's packets come in by. If a pod sends with
+//! another pod's address and port, its packets come in by another interface and so have another
+//! key.
 
 use core::mem::offset_of;
 
 use super::FlowState;
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check, maps::DIRECT_SLOTS};
 
-/// The interface that a client's packets come in by, as far as flows tell clients apart by it: the lower 24 bits of a pod's
-/// interface's index. 0 for every interface that many clients, or many routes, lead through.
+/// The interface that a client's packets come in by, as flow keys hold it: the lower 24 bits of the
+/// index of a pod's interface; 0 for every interface that many clients, or many routes, share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct ClientInterface(u32);
 
 impl ClientInterface {
     pub const SHARED: Self = Self(0);
-    /// None: a process of the node is the client.
+    /// No interface: a process of the node is the client.
     pub const NODE: Self = Self(0x00ff_ffff);
 
-    /// That of one pod's interface, by its index.
+    /// Returns the value for one pod's interface, by its index.
     #[inline(always)]
     pub const fn of_pod(index: u32) -> Self {
         Self(index & 0x00ff_ffff)
@@ -40,7 +42,8 @@ impl ClientInterface {
     }
 }
 
-/// A packet's 5-tuple, as the packet has it at the hook that looks it up, and for an original entry the client's interface.
+/// A packet's 5-tuple, as the packet has it at the hook that looks it up, and for an original entry
+/// the client's interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FlowKey<A> {
@@ -82,14 +85,15 @@ impl<A: Addr> FlowKey<A> {
         let [a, b, c] = self.interface;
         u32::from_le_bytes([self.protocol.0, a, b, c])
     }
-    /// Stores the client's interface, together with the protocol that is there.
+    /// Stores the client's interface, in one word with the present protocol.
     #[inline(always)]
     pub fn set_interface(&mut self, interface: ClientInterface) {
         let word = (interface.0 << 8 | self.protocol.0 as u32).to_le();
         // SAFETY: protocol and interface make a word, which follows two ports.
         unsafe { self.store_word(offset_of!(Self, protocol), word) };
     }
-    /// Fills the key in place, field by field, because the kernel programs' stack is too short for copies.
+    /// Fills the key in place, field by field, because the kernel programs' stack is too short for
+    /// copies.
     #[inline(always)]
     pub fn assign(&mut self, src: &A, src_port: Port, dst: &A, dst_port: Port, protocol: Protocol) {
         self.src.assign(src);
@@ -97,19 +101,21 @@ impl<A: Addr> FlowKey<A> {
         self.set_protocol(protocol);
         self.set_ports(src_port, dst_port);
     }
-    /// Makes this a copy of another key, word by word: for the kernel programs the compiler would copy it byte by byte.
+    /// Makes this a copy of another key, word by word: for the kernel programs the compiler would
+    /// copy it byte by byte.
     #[inline(always)]
     pub fn copy_from(&mut self, key: &Self) {
         self.assign(&key.src, key.src_port, &key.dst, key.dst_port, key.protocol);
         self.set_interface(key.interface());
     }
-    /// Stores both ports as one word: a look-up reads them as one, and would have to wait for two stores.
+    /// Stores both ports as one word: a look-up reads them as one, and would have to wait for two
+    /// stores.
     #[inline(always)]
     pub fn set_ports(&mut self, src: Port, dst: Port) {
         // SAFETY: two ports make a word, which follows addresses.
         unsafe { self.store_word(offset_of!(Self, src_port), check::join(src.0, dst.0)) };
     }
-    /// Stores the protocol, and no interface, as one word.
+    /// Stores the protocol and interface 0 as one word.
     #[inline(always)]
     pub fn set_protocol(&mut self, protocol: Protocol) {
         let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
@@ -117,7 +123,8 @@ impl<A: Addr> FlowKey<A> {
         unsafe { self.store_word(offset_of!(Self, protocol), word) };
     }
     /// # Safety
-    /// A word of whole fields must lie at `offset`, a multiple of four as the key's alignment is.
+    /// At `offset` there must be a word of complete fields; `offset` is a multiple of four, as the
+    /// key's alignment is.
     #[inline(always)]
     unsafe fn store_word(&mut self, offset: usize, word: u32) {
         // SAFETY: the caller's promise.
@@ -133,7 +140,8 @@ impl<A: Addr> FlowKey<A> {
     pub fn hash(&self) -> u32 {
         check::fold_check(self.sum())
     }
-    /// The place of this tuple in the map `direct`, and the word that it has there; never 0.
+    /// Returns the slot of this tuple in the map `direct`, and the word stored there, which is
+    /// never 0.
     #[inline(always)]
     pub fn fingerprint(&self) -> (u32, u32) {
         let sum = self.sum();
@@ -165,10 +173,11 @@ impl FlowKind {
     pub const MASQUERADED_REPLY: Self = Self(3);
     /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
-    /// Client to frontend, for the moment in which the flow is being imported from nf_conntrack; its packets are dropped.
+    /// Client to frontend, while the flow's import from nf_conntrack is pending; its packets are
+    /// dropped.
     pub const HELD: Self = Self(5);
 
-    /// As `portolan flows` prints it.
+    /// The kind as `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ORIGINAL => "original",
@@ -187,8 +196,9 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse` and `slot` are fixed at creation and covered by `check`. A reader copies the entry
-/// and treats a mismatch as a miss, because the kernel recycles elements under its readers.
+/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse` and `slot` are fixed at
+/// creation and covered by `check`. A reader copies the entry and treats a mismatch as a miss,
+/// because the kernel may reuse an element while it is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {
@@ -203,12 +213,14 @@ pub struct FlowEntry<A> {
     pub port: Port,
     /// Packets are rewritten to this address: see [`FlowKind`].
     pub address: A,
-    /// Original, reply: the masquerade address once a packet has left with it, else unspecified. Masqueraded reply: the frontend's
-    /// address; unspecified in one that an earlier version has made.
+    /// Original, reply: the masquerade address once a packet has left with it, else unspecified.
+    /// Masqueraded reply: the frontend's address; unspecified in an entry made by an earlier
+    /// version.
     pub masquerade: A,
     /// Original: source port towards the backend. Others: the port the client knows as its own.
     pub client_port: Port,
-    /// Original, reply: the masquerade port. Masqueraded reply: the frontend's port. 0 where the address is unspecified.
+    /// Original, reply: the masquerade port. Masqueraded reply: the frontend's port. 0 where the
+    /// address is unspecified.
     pub masquerade_port: Port,
     pub service: ServiceId,
     pub backend: BackendId,
@@ -216,18 +228,21 @@ pub struct FlowEntry<A> {
     /// The client's interface: the key of the original entry has it, too.
     pub interface: ClientInterface,
     pub state: FlowState,
-    /// Original: time of the last packet of either direction. Others: when they last updated the original entry. Both are exact
-    /// to a second.
+    /// Original: time of the last packet of either direction. Others: when they last updated the
+    /// original entry. Both are exact to a second.
     pub last_seen: u64,
-    /// TCP, in host order: the number that this direction's sender last acknowledged, near which the other's segments lie; original:
-    /// until the backend answers, the sequence number of the client's SYN; then, until the client acknowledges, the one that follows the
-    /// backend's SYN+ACK. SCTP, as on the wire: the tag of this direction's packets; original, until the backend answers: the
-    /// INIT's own tag. 0: not known, of an imported TCP connection.
+    /// TCP, in host order: the number that this direction's sender last acknowledged; the other
+    /// direction's segments lie near it. An original entry has other numbers at first: until the
+    /// backend answers, the sequence number of the client's SYN; then, until the client
+    /// acknowledges, the number that follows the backend's SYN+ACK. SCTP, as on the wire: the tag
+    /// of this direction's packets; in an original entry, until the backend answers, the INIT's own
+    /// tag. 0: not known (an imported TCP connection).
     pub sequence: u32,
-    /// Original, TCP: the timestamp of the client's FIN. Original, UDP: when its frontend was last seen to be its service's, see
-    /// [`super::frontend_is_due`]. Reply: the masquerade port, as on the wire, that the flow before had from the same client's port, or 0.
+    /// Original, TCP: the timestamp of the client's FIN. Original, UDP: when the frontend was last
+    /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the
+    /// masquerade port, as on the wire, of the previous flow from the same client port, or 0.
     pub reuse: u32,
-    /// Original: the place of its key in a ring: see [`super::ring`].
+    /// Original: the slot of its key in a ring, see [`super::ring`].
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
     #[cfg(not(feature = "next-layout"))]
@@ -248,10 +263,32 @@ pub const SPARE: Spare = [0; 3];
 impl<A: Addr> FlowEntry<A> {
     /// The flow is masqueraded: original packets are marked at ingress.
     pub const MASQUERADE: u8 = 1;
-    /// One of its ends has an address that the stack forwards no packets from, or that is the node's own: whatever
-    /// `forwarding` is, the stack decides about every packet.
+    /// One of the flow's ends has an address that the stack forwards no packets from, or that is
+    /// the node's own: whatever `forwarding` is, the stack decides about every packet.
     pub const NEEDS_STACK: u8 = 2;
 
+    /// Initializes the entry for a flow that begins at `now`. It has no service, no translation and
+    /// no check word yet.
+    #[inline(always)]
+    pub fn begin(&mut self, kind: FlowKind, interface: ClientInterface, now: u64, slot: u32) {
+        self.kind = kind;
+        self.flags = 0;
+        self.port = Port::ANY;
+        self.address.clear();
+        self.masquerade.clear();
+        self.client_port = Port::ANY;
+        self.masquerade_port = Port::ANY;
+        self.service = ServiceId::NONE;
+        self.backend = BackendId(0);
+        self.generation = 0;
+        self.interface = interface;
+        self.state = FlowState::NEW;
+        self.last_seen = now;
+        self.sequence = 0;
+        self.reuse = 0;
+        self.slot = slot;
+        self._pad = SPARE;
+    }
     #[inline(always)]
     pub const fn is_masqueraded(&self) -> bool {
         self.flags & Self::MASQUERADE != 0
@@ -260,8 +297,8 @@ impl<A: Addr> FlowEntry<A> {
     pub const fn needs_stack(&self) -> bool {
         self.flags & Self::NEEDS_STACK != 0
     }
-    /// For an original or reply entry: whether the masquerade address and port are chosen. For a masqueraded reply: whether it knows
-    /// the frontend.
+    /// For an original or reply entry: whether the masquerade address and port are chosen. For a
+    /// masqueraded reply: whether it knows the frontend.
     #[inline(always)]
     pub const fn knows_masquerade(&self) -> bool {
         !self.masquerade_port.is_any()
@@ -341,7 +378,8 @@ impl<A: Addr> FlowEntry<A> {
         );
         original.set_interface(self.interface);
     }
-    /// For a reply entry found by `key`: whether `original` is the key of what it replies to.
+    /// For a reply entry found by `key`: whether `original` is the key of its flow's original
+    /// entry.
     #[inline(always)]
     pub fn replies_to(&self, key: &FlowKey<A>, original: &FlowKey<A>) -> bool {
         original.src == key.dst
@@ -351,7 +389,8 @@ impl<A: Addr> FlowEntry<A> {
             && original.protocol == key.protocol
             && original.interface() == self.interface
     }
-    /// For a reply entry found by `key`: the key of the backend's packets to the masquerade address.
+    /// For a reply entry found by `key`: the key of the backend's packets to the masquerade
+    /// address.
     #[inline(always)]
     pub fn masqueraded_key_into(&self, key: &FlowKey<A>, masqueraded: &mut FlowKey<A>) {
         masqueraded.assign(
@@ -362,7 +401,8 @@ impl<A: Addr> FlowEntry<A> {
             key.protocol,
         );
     }
-    /// For a reply entry found by `key`: whether `masqueraded` is the key of its masqueraded replies.
+    /// For a reply entry found by `key`: whether `masqueraded` is the key of its masqueraded
+    /// replies.
     #[inline(always)]
     pub fn is_masqueraded_by(&self, key: &FlowKey<A>, masqueraded: &FlowKey<A>) -> bool {
         masqueraded.src == key.src

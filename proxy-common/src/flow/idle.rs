@@ -6,8 +6,9 @@ use crate::Protocol;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that no flow is forgotten that
-/// netfilter still knows. kube-proxy's `conntrack` settings replace those marked KUBE.
+/// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that
+/// no flow is forgotten that netfilter still knows. kube-proxy's `conntrack` settings replace those
+/// marked KUBE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct IdleTimes {
@@ -34,9 +35,10 @@ impl IdleTimes {
         sctp_established: 86_400,
     };
 
-    /// While another proxy takes over. Flows that have ended are removed at once: the other proxy masquerades with the same
-    /// ports, and the answers to it would be taken for ours. UDP changes to the other proxy in its next pause: a question that was
-    /// answered once at once, a conversation after half a minute.
+    /// Idle times while another proxy takes over. Flows that have ended are removed at once: the
+    /// other proxy masquerades with the same ports, and the answers to it would be taken for ours.
+    /// A UDP flow moves to the other proxy in its next pause: after two seconds if it had only one
+    /// request and answer, else after half a minute.
     pub const DRAINING: Self = Self {
         tcp_closed: 1,
         udp: 2,
@@ -62,7 +64,7 @@ impl IdleTimes {
         seconds as u64 * SECOND
     }
 
-    /// Whether a flow has idled out by `now`. One that was last seen in the future has not.
+    /// Whether a flow has idled out by `now`. A flow that was last seen in the future has not.
     #[inline(always)]
     pub const fn is_expired(
         &self,
@@ -81,9 +83,10 @@ pub const REFRESH_INTERVAL: u64 = SECOND;
 /// Most keys in one run of an `expire` program.
 pub const EXPIRY_BATCH: usize = 64;
 
-/// The packet data that the agent hands to an `expire` program: this header, then `count` flow keys of the program's family.
-/// The program checks each entry again, and removes an idle one with the entries that belong to it. It returns how many
-/// originals (or entries without one) it removed.
+/// The packet data that the agent passes to an `expire` program: this header, then `count` flow
+/// keys of the program's family. The program checks each entry again, and removes an idle one with
+/// the entries that belong to it. It returns how many original entries (or entries without one) it
+/// removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ExpiryRequest {
@@ -92,14 +95,16 @@ pub struct ExpiryRequest {
     pub count: u32,
     pub _pad: u32,
 }
-/// A time of the kernel's monotonic clock, in nanoseconds, as an entry keeps it in 32 bits: in units of 2^20 ns.
+/// Converts a time of the kernel's monotonic clock, in nanoseconds, to the 32 bits that an entry
+/// keeps: units of 2^20 ns.
 #[inline(always)]
 pub const fn coarse(now: u64) -> u32 {
     (now >> 20) as u32
 }
 
-/// Whether it is a second since a flow's frontend was last seen to be its service's (`checked`, see [`coarse`]). A frontend changes hands
-/// rarely, so a flow's datagrams ask once a second.
+/// Whether a second has passed since a flow's frontend was last verified to belong to its service
+/// (`checked`, see [`coarse`]). A frontend rarely moves to another service, so a flow's datagrams
+/// check this once a second.
 #[inline(always)]
 pub const fn frontend_is_due(checked: u32, now: u64) -> bool {
     coarse(now).wrapping_sub(checked) >= coarse(REFRESH_INTERVAL)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows give
-//! way to new ones (`ring`). What is remembered of connections that are no flows: `between_pods`.
+//! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle
+//! (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows are
+//! evicted for new ones (`ring`). `between_pods` records connections that are not flows.
 
 pub mod between_pods;
 mod ends;

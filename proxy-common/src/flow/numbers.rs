@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the numbers in a segment prove. Someone who forges packets without seeing the connection's own does not know them.
+//! What sequence and acknowledgement numbers prove. An attacker who forges packets without seeing
+//! the connection's own packets does not know these numbers.
 
 use super::{REFRESH_INTERVAL, Signals};
 use crate::Protocol;
 
-/// How far a sender may be ahead of what the receiver has acknowledged, in bytes: the most that Linux lets a connection have on
-/// its way by default (`tcp_wmem`).
+/// How far a sender may be ahead of what the receiver has acknowledged, in bytes: the most that
+/// Linux lets a connection have in flight by default (`tcp_wmem`).
 const WINDOW: u32 = 4 << 20;
 
-/// Whether a segment's acknowledgement number proves that its sender has received the backend's SYN+ACK. `next` is the sequence
-/// number that follows that SYN. Data that a backend sends at once (TCP fast open) may be acknowledged along with it; a guess
-/// succeeds once in 65 536 times.
+/// Whether a segment's acknowledgement number proves that its sender has received the backend's
+/// SYN+ACK. `next` is the sequence number that follows that SYN. Data that a backend sends at once
+/// (TCP fast open) may be acknowledged along with it; a guess succeeds once in 65 536 times.
 #[inline(always)]
 pub const fn proves_answer(acknowledgement: u32, next: u32) -> bool {
     acknowledgement.wrapping_sub(next) < 1 << 16
 }
 
-/// Whether a number lies near the one that was last seen in its place: where a connection's next segments may be. A guess
-/// succeeds once in 512 times. 0 stands for none: nothing has been seen yet of a connection that was imported.
+/// Whether a number is near the last number seen in the same field, where the connection's next
+/// segments may lie. A guess succeeds once in 512 times. `last` is 0 if no number has been seen:
+/// the connection was imported. Then every number is near.
 #[inline(always)]
 pub const fn is_near(number: u32, last: u32) -> bool {
     last == 0 || number.wrapping_sub(last).wrapping_add(WINDOW) <= 2 * WINDOW
 }
 
-/// Whether a reply changes nothing of its flow, so that nobody needs to account it: it neither begins nor ends anything, the last
-/// reply that was accounted came not long ago (`age`, in nanoseconds), and what it acknowledges is not far from what that one did
-/// (`number`, `last`; TCP only). Then the numbers that [`is_near`] asks for stay near enough.
+/// Whether a reply changes nothing in its flow's entries, so that it need not be accounted: it
+/// neither begins nor ends a connection, the last accounted reply is recent (`age`, in
+/// nanoseconds), and its acknowledgement number (`number`) is not far from that reply's (`last`;
+/// TCP only). So the numbers that [`is_near`] compares stay near enough.
 #[inline(always)]
 pub fn is_routine(protocol: Protocol, signals: Signals, number: u32, last: u32, age: u64) -> bool {
     const FAR: u32 = WINDOW / 4;

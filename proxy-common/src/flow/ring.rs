@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rings of flow keys: which flows give way to new ones, oldest first, without a walk through the table.
+//! Rings of flow keys: they say which flows are evicted for new ones, oldest first, without a walk
+//! through the table.
 //!
-//! A new flow's key goes into the ring of half-open connections or into that of datagrams, and the key of a flow that is over into the closed
-//! ring: so many short connections do not shorten the life of datagrams' flows, nor the other way round. The key that is
-//! overwritten is looked up, and its flow removed if it still gives way ([`FlowState::gives_way`]). So half-open and closed
-//! flows can never be more than their rings have slots, whatever comes, and with no agent running.
+//! A new flow's key goes into the ring of half-open connections or into that of datagrams. The key
+//! of a flow that has ended goes into the closed ring. So many short connections do not shorten the
+//! life of datagrams' flows, nor the other way round. When a key is overwritten, its flow is looked
+//! up and removed if it may be evicted ([`FlowState::gives_way`]). So half-open and closed flows
+//! can never be more than their rings have slots, whatever packets arrive, even with no agent
+//! running.
 //!
-//! A half-open flow that is used gets a new slot, once a second ([`Ring::after`]): one-way senders and streams after one
-//! question keep their flows, and the flows of a flood go.
+//! A half-open flow that is still used gets a new slot once a second ([`Ring::after`]). So one-way
+//! senders, and streams that follow a single request, keep their flows, and a flood's flows are
+//! evicted.
 
 use crate::{FlowState, Protocol};
 
-/// A ring.
+/// One of a family's rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ring {
@@ -19,7 +23,7 @@ pub enum Ring {
     HalfOpen,
     /// Conversations of UDP in which the client has not sent again after an answer.
     Datagrams,
-    /// Flows that are over.
+    /// Flows that have ended.
     Closed,
 }
 
@@ -37,7 +41,7 @@ impl Ring {
         }
     }
 
-    /// The ring whose flows have this state; an established one is in none.
+    /// The ring whose flows have this state; `None` for an established flow, which is in no ring.
     #[inline(always)]
     pub const fn of(protocol: Protocol, state: FlowState) -> Option<Self> {
         if state.is_closed() {
@@ -49,8 +53,8 @@ impl Ring {
         }
     }
 
-    /// The ring that a flow's key goes into after a packet that has changed its state: when the flow is over, and when it is half-open and the
-    /// packet is the first for a second (`was_old`).
+    /// The ring that a flow's key is put into after a packet that has changed its state: if the
+    /// flow has ended, or if it is half-open and the packet is the first for a second (`was_old`).
     #[inline(always)]
     pub const fn after(
         protocol: Protocol,
@@ -65,8 +69,9 @@ impl Ring {
         }
     }
 
-    /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is the number of slots of one
-    /// ring. The half-open ring lies first, then that of datagrams, then the closed one.
+    /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is
+    /// the number of slots of one ring. The half-open ring lies first, then that of datagrams, then
+    /// the closed one.
     #[inline(always)]
     pub const fn slot(self, n: u64, size: u32) -> u32 {
         let place = if size == 0 { 0 } else { n % size as u64 };
@@ -74,18 +79,18 @@ impl Ring {
     }
 }
 
-/// How far a ring has come: an element of `ring_ends`, IPv4's rings first.
+/// A ring's write and eviction counts: an element of `ring_ends`, IPv4's rings first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct RingEnds {
-    /// How many keys it has taken.
+    /// How many keys have been written.
     pub pushed: u64,
-    /// How many of them have been taken out again from the oldest on, to make room in a full table.
+    /// How many of them, from the oldest on, have been removed again to free space in a full table.
     pub emptied: u64,
 }
 
 impl RingEnds {
-    /// The number of the oldest key that is still there, in a ring of `size` slots.
+    /// The number of the oldest key that is still in a ring of `size` slots.
     #[inline(always)]
     pub const fn oldest(&self, size: u32) -> Option<u64> {
         let overwritten = self.pushed.saturating_sub(size as u64);
@@ -102,14 +107,15 @@ impl RingEnds {
     }
 }
 
-/// Slots of one ring for a flow table of this capacity: half-open flows with all of their three entries hold three eighths of
-/// the table at most, and so do those of datagrams, and closed ones.
+/// Slots of one ring for a flow table of this capacity. Half-open flows with all of their three
+/// entries take three eighths of the table at most. The same holds for datagrams' flows and for
+/// closed flows.
 pub const fn ring_size(flows: u32) -> u32 {
     if flows < 8 { 1 } else { flows / 8 }
 }
 
-/// Whether the flow of an original entry goes when the key in `slot` is overwritten: it gives way, and this is its own slot,
-/// not that of an earlier flow with the same key.
+/// Whether the flow of an original entry is evicted when the key in `slot` is overwritten: its
+/// state allows eviction, and `slot` is its own, not that of an earlier flow with the same key.
 #[inline(always)]
 pub const fn is_evicted(state: FlowState, own_slot: u32, slot: u32) -> bool {
     own_slot == slot && state.gives_way()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a packet says about its connection: flags, or the chunks that mean the same.
 
-/// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the same.
+/// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the
+/// same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Signals(pub u8);
@@ -23,7 +24,8 @@ impl Signals {
     pub const fn begins(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
-    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN says nothing.
+    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN
+    /// says nothing.
     #[inline(always)]
     pub const fn acknowledges(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::ACK
@@ -38,7 +40,7 @@ impl Signals {
     pub const fn goes_on(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::ACK
     }
-    /// From the type of an SCTP packet's first chunk (RFC 9260, 3.2).
+    /// Returns the signals of an SCTP packet by the type of its first chunk (RFC 9260, 3.2).
     #[inline(always)]
     pub const fn from_sctp_chunk(chunk: u8) -> Self {
         match chunk {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The life of a flow: its state, and how a packet changes it. Called for every packet of a flow by the kernel programs.
+//! The life of a flow: its state, and how a packet changes it. Called for every packet of a flow by
+//! the kernel programs.
 
 use super::Signals;
 use crate::Protocol;
 
-/// The state of a flow: what has been seen of it, one bit each. Programs on several CPUs set bits by atomic instructions,
-/// so two packets at the same moment lose nothing.
+/// The state of a flow: what has been seen of it, one bit each. Programs on several CPUs set bits
+/// by atomic instructions, so two packets at the same moment lose nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowState(pub u32);
 
-/// How far a flow has come. TCP's closing phases are a simplification of nf_conntrack's.
+/// The phase of a flow's life. TCP's closing phases are a simplification of nf_conntrack's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Packets of the original direction only.
@@ -28,7 +29,7 @@ pub enum Phase {
 }
 
 impl FlowState {
-    /// Nothing but the client's first packet.
+    /// Only the client's first packet has been seen.
     pub const NEW: Self = Self(0);
     /// The backend has answered: TCP with SYN+ACK, others with anything.
     pub const ANSWERED: Self = Self(1);
@@ -40,11 +41,13 @@ impl FlowState {
     pub const BACKEND_FIRST: Self = Self(1 << 4);
     /// RST, ABORT or SHUTDOWN COMPLETE.
     pub const RESET: Self = Self(1 << 5);
-    /// The client has repeated its SYN, the same one, without an answer.
+    /// The client has repeated its SYN (the same SYN), because no answer came.
     pub const REPEATED: Self = Self(1 << 6);
-    /// The client has sent a SYN although the connection is established: it may have forgotten it.
+    /// The client has sent a SYN although the connection is established: it may have lost its
+    /// state.
     pub const RENEWED: Self = Self(1 << 7);
-    /// The flow began in the middle of a connection, and nothing has proven yet that its two ends know this connection.
+    /// The flow began in the middle of a connection, and nothing has proven yet that its two ends
+    /// know this connection.
     pub const PICKED_UP: Self = Self(1 << 8);
 
     /// Answered and acknowledged, nothing else.
@@ -60,7 +63,7 @@ impl FlowState {
     pub const fn with(self, bits: Self) -> Self {
         Self(self.0 | bits.0)
     }
-    /// Over: both sides have closed, or one has reset.
+    /// Whether the flow has ended: both sides have closed, or one has reset.
     #[inline(always)]
     pub const fn is_closed(self) -> bool {
         self.0 & Self::RESET.0 != 0 || self.0 & Self::BOTH_FIN == Self::BOTH_FIN
@@ -70,7 +73,8 @@ impl FlowState {
     pub const fn is_closing(self) -> bool {
         self.0 & (Self::BOTH_FIN | Self::RESET.0) != 0
     }
-    /// Whether the flow may be removed at any time when another needs its room: not acknowledged yet, or over.
+    /// Whether the flow may be evicted at any time when another flow needs its space: it is not
+    /// acknowledged yet, or has ended.
     #[inline(always)]
     pub const fn gives_way(self) -> bool {
         self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed()
@@ -95,7 +99,7 @@ impl FlowState {
             Phase::Unanswered
         }
     }
-    /// As `portolan flows` prints it.
+    /// The state as `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
         match self.phase() {
             Phase::Unanswered => "unanswered",
@@ -152,10 +156,12 @@ impl Change {
     }
 }
 
-/// What a packet with `signals` of the original direction does. `proven` says whether one that acknowledges has the right number
-/// (TCP: [`super::proves_answer`], or [`super::is_near`] where the flow is picked up); `expected`, whether one that ends an established connection comes from its client. Each is
-/// asked only while that is open. `repeats` says whether a SYN is the one that came before, by its sequence number, or SCTP's tag: a client's port
-/// that comes again is another connection.
+/// The change that a packet with `signals` of the original direction makes. `proven` returns
+/// whether an acknowledging packet has the right number (TCP: [`super::proves_answer`], or
+/// [`super::is_near`] where the flow is picked up). `expected` returns whether a packet that ends
+/// an established connection comes from its client. `repeats` returns whether a SYN equals the
+/// previous one, by its sequence number or SCTP's tag: a SYN with another number is a new
+/// connection that reuses the client's port. Each is called only while its answer matters.
 #[inline(always)]
 pub fn change_by_client(
     state: FlowState,
@@ -207,7 +213,7 @@ const fn end_by_client(signals: Signals) -> Option<FlowState> {
     }
 }
 
-/// Data ends the doubts: a reset was forged, or a SYN was.
+/// The change by data: it shows that an earlier reset or SYN was forged, and clears these doubts.
 #[inline(always)]
 fn going_on(state: FlowState, signals: Signals) -> Change {
     const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
@@ -218,7 +224,7 @@ fn going_on(state: FlowState, signals: Signals) -> Change {
     }
 }
 
-/// What a client's packet proves of the backend's answer.
+/// The change by a client's packet that may acknowledge the backend's answer.
 #[inline(always)]
 fn acknowledgement(
     state: FlowState,
@@ -237,7 +243,8 @@ fn acknowledgement(
     }
 }
 
-/// What a reply with `signals` does. `expected` says whether one that ends an established connection comes from its backend.
+/// The change that a reply with `signals` makes. `expected` returns whether a packet that ends an
+/// established connection comes from its backend.
 #[inline(always)]
 pub fn change_by_backend(
     state: FlowState,
@@ -271,15 +278,16 @@ pub fn change_by_backend(
             clear: FlowState::RENEWED,
         };
     }
-    // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not take.
+    // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not accept.
     if state.has(FlowState::ANSWERED) || protocol.0 != Protocol::UDP.0 {
         return going_on(state, signals);
     }
     Change::set(FlowState::ANSWERED)
 }
 
-/// Whether a reply with `signals` is the answer that the client is waiting for, whose numbers count from now on. Of a connection
-/// that was picked up in its middle, it is the first one that goes on with it: a backend that does not know it sends RST.
+/// Whether a reply with `signals` is the answer that the client is waiting for; the reply's numbers
+/// are valid from now on. For a flow that was picked up mid-stream, this is the first reply that
+/// continues the connection: a backend that does not know the connection sends RST.
 #[inline(always)]
 pub const fn takes_answer(state: FlowState, signals: Signals) -> bool {
     let waits = !state.has(FlowState::ACKNOWLEDGED) || state.has(FlowState::RENEWED);
@@ -287,7 +295,7 @@ pub const fn takes_answer(state: FlowState, signals: Signals) -> bool {
     signals.answers() && waits || goes_on
 }
 
-/// Whether a packet that belongs to no known flow may be the first of one.
+/// Whether a packet that belongs to no known flow may be the first packet of a flow.
 #[inline(always)]
 pub fn may_begin(protocol: Protocol, signals: Signals) -> bool {
     protocol == Protocol::UDP || signals.begins()
@@ -297,18 +305,21 @@ pub fn may_begin(protocol: Protocol, signals: Signals) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Anew {
-    /// It does not.
+    /// The packet belongs to the known flow.
     No,
-    /// The flow is over, or its backend no longer serves.
+    /// The flow has ended, or its backend no longer serves.
     Ended,
     /// The backend does not answer: try another one.
     Unanswered,
 }
 
-/// Whether a client's packet on a known flow begins another flow: a SYN on one that is closing or picked up, or at the second
-/// repetition without an answer; a SYN or datagram on one whose backend no longer serves. TCP and SCTP keep their backend otherwise, and an
-/// established connection keeps it also then, unless the SYN is `genuine`: is its client's, or comes when the connection has been
-/// silent for long. `genuine`, `serves` and `repeats`, see [`change_by_client`], are asked for datagrams and SYNs only.
+/// Whether a client's packet on a known flow begins another flow. A SYN does so if the flow is
+/// closing or picked up, or if it is the second repetition without an answer. A SYN or datagram
+/// does so if the flow's backend no longer serves. TCP and SCTP keep their backend otherwise. An
+/// established connection keeps its backend even when that no longer serves, unless the SYN is
+/// `genuine`: it is from the connection's client, or comes when the connection has been silent for
+/// long. `genuine`, `serves` and `repeats` (see [`change_by_client`]) are called for datagrams and
+/// SYNs only.
 #[inline(always)]
 pub fn begins_anew(
     protocol: Protocol,

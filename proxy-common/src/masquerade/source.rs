@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source address that a packet leaves an interface with: the one that netfilter's MASQUERADE takes for this packet.
-//! The agent lists an interface's addresses, the programs at egress select one.
+//! The source address that a packet leaves an interface with: the one that netfilter's MASQUERADE
+//! takes for this packet. The agent lists an interface's addresses, the programs at egress select
+//! one.
 
 use crate::{Addr, Prefix, V4, V6};
 
 /// The most addresses of a family that are known of an interface.
 pub const SOURCES: usize = 8;
 
-/// An address of an interface, and its subnet; of a point-to-point link, IPv4's subnet is the other end's.
+/// An address of an interface, and its subnet; of a point-to-point link, IPv4's subnet is the other
+/// end's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct Source<A> {
@@ -20,8 +22,8 @@ pub struct Source<A> {
 #[repr(transparent)]
 pub struct SourcesOf<A>(pub [Source<A>; SOURCES]);
 
-/// The addresses that an interface masquerades with. Value of the `masq_addresses` array; entries are written once and never
-/// changed.
+/// The addresses that an interface masquerades with. Value of the `masq_addresses` array; entries
+/// are written once and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct MasqueradeSources {
@@ -60,8 +62,8 @@ impl<A: Addr> SourcesOf<A> {
 }
 
 impl SourcesOf<V4> {
-    /// The address for a packet to this next hop; unspecified if the interface has none. As `inet_select_addr` selects it: the
-    /// first whose subnet holds the next hop, else the first.
+    /// The address for a packet to this next hop; unspecified if the interface has none. As
+    /// `inet_select_addr` selects it: the first whose subnet holds the next hop, else the first.
     #[inline(always)]
     pub fn select(&self, next_hop: &V4) -> V4 {
         let mut n = 0;
@@ -77,9 +79,10 @@ impl SourcesOf<V4> {
 }
 
 impl SourcesOf<V6> {
-    /// The address for a packet to this destination; unspecified if the interface has none. As `ipv6_dev_get_saddr` selects among
-    /// preferred addresses of one scope and interface (RFC 6724, rules 6 and 8): one with the destination's label, then the one
-    /// that shares the longest prefix with it, then the first.
+    /// The address for a packet to this destination; unspecified if the interface has none. As
+    /// `ipv6_dev_get_saddr` selects among preferred addresses of one scope and interface (RFC 6724,
+    /// rules 6 and 8): one with the destination's label, then the one that shares the longest
+    /// prefix with it, then the first.
     #[inline(always)]
     pub fn select(&self, destination: &V6) -> V6 {
         let wanted = label(destination);
@@ -114,7 +117,8 @@ fn shared_prefix(a: &V6, b: &V6, mask: &V6) -> u32 {
     }
 }
 
-/// The label of an address by the kernel's own table (net/ipv6/addrlabel.c): equal numbers are equal labels.
+/// The label of an address by the kernel's own table (net/ipv6/addrlabel.c): equal numbers are
+/// equal labels.
 #[inline(always)]
 fn label(address: &V6) -> u32 {
     let [a, b, c, _] = address.words().map(u32::from_be);
@@ -149,7 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip address` has them.
+    /// "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip address`
+    /// has them.
     fn parse(text: &str) -> (IpAddr, IpAddr, u32) {
         let (subnet, length) = text.split_once('/').expect("a length");
         let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));
@@ -195,7 +200,8 @@ mod tests {
         sources
     }
 
-    // What an nft rule `masquerade` gives: `proxy-user/tests/node/masquerade.rs` asks the kernel the same.
+    // What an nft rule `masquerade` gives: `proxy-user/tests/node/masquerade.rs` asks the kernel
+    // the same.
     #[rstest]
     #[case::only(&["192.0.2.1/24"], "198.51.100.9", "192.0.2.1")]
     #[case::first_subnet(&["192.0.2.1/24", "198.51.100.1/24"], "192.0.2.9", "192.0.2.1")]

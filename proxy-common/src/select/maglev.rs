@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of a service with `selection: maglev`, as Google's load balancer Maglev makes it (NSDI 2016): from a list of backends
-//! to the owner of each slot. Called by the agent, which writes it as a block.
+//! The table of a service with `selection: maglev`, as Google's load balancer Maglev makes it (NSDI
+//! 2016): from a list of backends to the owner of each slot. Called by the agent, which writes it
+//! as a block.
 //!
-//! Each backend has its own order of all slots, from its address and port alone. In turn, each takes the first slot of its order
-//! that is free. So every node makes the same table from the same backends, all shares are equal to a slot, and where a backend
-//! comes or goes, most slots keep their owner.
+//! Each backend has its own order of all slots, from its address and port alone. In turn, each
+//! takes the first slot of its order that is free. So every node makes the same table from the same
+//! backends, the shares differ by one slot at most, and most slots keep their owner when a backend
+//! is added or removed.
 
 use super::scramble;
 use crate::{Addr, Port};
 
-/// How many slots a table has, for up to so many backends. Primes, because every step through them then meets every slot.
+/// Table sizes: a maximum number of backends, and the slots of a table for so many. Slots are prime
+/// numbers, because every step through them then meets every slot.
 ///
-/// The more slots for each backend, the fewer of them change hands needlessly when one backend comes or goes: with 256 and more
-/// about one in a hundred. Another number of slots moves nearly all clients, so that there are few numbers. The last one is
-/// where one change of a service with many backends would write too much.
+/// The more slots for each backend, the fewer of them change their owner needlessly when a backend
+/// is added or removed: with 256 and more about one in a hundred. A table of another size moves
+/// nearly all clients, so there are few sizes. There is no larger size than the last, because one
+/// change of a service with many backends would write too much.
 const SIZES: [(usize, usize); 8] = [
     (4, 1031),
     (8, 2053),
@@ -36,8 +40,9 @@ pub fn size(backends: usize) -> usize {
     }
 }
 
-/// The owner of each slot: an index into `backends`, whose order does not matter. One that stands there several times has as many
-/// shares. If there are more backends than slots, the last ones by address have none.
+/// The owner of each slot: an index into `backends`, whose order does not matter. A backend that is
+/// listed several times has as many shares. If there are more backends than slots, the last ones by
+/// address have none.
 pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
     let size = size(backends.len());
     let mut walks: Vec<_> = (0..)
@@ -57,7 +62,7 @@ pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
     owners
 }
 
-/// A backend's order of the slots, and how far it has come.
+/// A backend's order of the slots, and the current position in it.
 struct Walk {
     next: usize,
     step: usize,
@@ -73,7 +78,7 @@ impl Walk {
             step: (low % (size as u64 - 1)) as usize + 1,
         }
     }
-    /// Takes the first free slot from here on. There must be one.
+    /// Takes the first free slot from the current position on. There must be a free slot.
     fn take_next(&mut self, taken: &mut [u64], size: usize) -> usize {
         loop {
             let slot = self.next;

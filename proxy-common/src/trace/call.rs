@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What has become of a socket call, by what is seen behind the hook that has served it. The reason of a refusal is the policy's, which
-//! the command asks.
+//! The outcome of a socket call, as seen after the hook that served the call. The reason for a
+//! refusal is not visible there: the command asks the policy.
 
 use super::Hook;
 use crate::Counter;
 
-/// Instead of a result: the call succeeds, and what the socket sends is dropped.
+/// Pseudo result: the call succeeds, and what the socket sends is dropped.
 pub const DROPPED: i32 = 1;
 /// The result of a call that is refused with an answer.
 pub const REFUSED: i32 = -111;
 
-/// The outcome of a call with this result, whose socket has an entry that explains its address or has none. Of a refusal, only the kind
-/// is right: see [`is_refusal`].
+/// The outcome of a call with this result; `has_entry`: the socket has an entry that explains its
+/// address. For a refusal, only the kind is right: see [`is_refusal`].
 #[inline(always)]
 pub const fn outcome(hook: Hook, result: i32, has_entry: bool) -> Counter {
     match hook {
@@ -27,7 +27,7 @@ pub const fn outcome(hook: Hook, result: i32, has_entry: bool) -> Counter {
     }
 }
 
-/// Whether the policy knows better why.
+/// Whether the call was refused, so that only the policy knows the reason.
 pub const fn is_refusal(hook: Hook, result: i32) -> bool {
     matches!(hook, Hook::Connect | Hook::Send) && result != 0
 }

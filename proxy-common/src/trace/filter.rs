@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which events are wanted: a few terms, and clauses over their truth. The same function in the kernel and on the host.
+//! Filters of events: a few terms, and clauses over their truth. The same function runs in the
+//! kernel and on the host.
 
 use super::{Event, Tuple};
 use crate::{Addr, V6};
@@ -17,7 +18,8 @@ pub struct Term {
     pub kind: u32,
     /// [`Term::SRC`], [`Term::DST`] or both.
     pub sides: u32,
-    /// A port range in the host's order; or a protocol, family, hook bits, interface, process, or service port, in `low`.
+    /// A port range in the host's order; or a protocol, family, hook bits, interface, process, or
+    /// service port, in `low`.
     pub low: u32,
     pub high: u32,
     /// For [`Term::NET`].
@@ -53,7 +55,7 @@ impl Term {
         mask: V6 { octets: [0; 16] },
     };
 
-    /// Whether an event has the property, by its ends before or after.
+    /// Whether an event has the property, by its ends before or after translation (`tuple`).
     #[inline(always)]
     fn holds(&self, event: &Event, tuple: &Tuple) -> bool {
         let (src, dst) = (self.sides & Self::SRC != 0, self.sides & Self::DST != 0);
@@ -81,7 +83,7 @@ impl Term {
     }
 }
 
-/// Whether a mask of outcomes has an event's.
+/// Whether a mask of outcomes contains an event's outcome.
 #[inline(always)]
 fn is_in(outcomes: u64, event: &Event) -> bool {
     outcomes >> (event.outcome & 63) & 1 != 0
@@ -96,8 +98,8 @@ pub struct Clause {
     pub value: u32,
 }
 
-/// A filter: an event is wanted if one of its clauses holds. A term holds by the ends before or by those after, so that a negation
-/// leaves out both.
+/// A filter: an event is wanted if one of its clauses holds. A term holds by the ends before or by
+/// those after translation, so that a negation excludes both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {
@@ -105,7 +107,8 @@ pub struct Filter {
     pub clauses: [Clause; CLAUSES],
     pub term_count: u32,
     pub clause_count: u32,
-    /// Outcomes that are wanted at all, as bits: asked first, because most packets are of no service.
+    /// Outcomes that are wanted at all, as bits: checked first, because most packets are of no
+    /// service.
     pub outcomes: u64,
 }
 
@@ -114,7 +117,7 @@ impl Filter {
     pub const fn all(outcomes: u64) -> Self {
         Self {
             terms: [Term::NONE; TERMS],
-            // The first one holds always.
+            // The first clause always holds.
             clauses: [Clause { mask: 0, value: 0 }; CLAUSES],
             term_count: 0,
             clause_count: 1,
@@ -128,7 +131,8 @@ impl Filter {
         is_in(self.outcomes, event)
     }
 
-    /// Whether an event is wanted. `repeat` calls a step with 0, 1, ... below a number until it returns 1.
+    /// Whether an event is wanted. `repeat` calls a step with 0, 1, ... below a number until it
+    /// returns 1.
     // VERIFIER: in the kernel, `repeat` is its own loop, so that a step is verified once.
     #[inline(always)]
     pub fn wants_by(&self, event: &Event, repeat: impl Fn(u32, &mut Work<'_>, Step)) -> bool {
@@ -143,7 +147,7 @@ impl Filter {
         work.found != 0
     }
 
-    /// The same on the host.
+    /// Like [`Self::wants_by`], on the host.
     #[cfg(any(test, feature = "user"))]
     pub fn wants(&self, event: &Event) -> bool {
         self.wants_by(event, |times, work, step| {
@@ -159,7 +163,7 @@ impl Filter {
 /// One step of the evaluation.
 pub type Step = extern "C" fn(u64, &mut Work<'_>) -> u64;
 
-/// An evaluation under way.
+/// An evaluation in progress.
 pub struct Work<'a> {
     filter: &'a Filter,
     event: &'a Event,
@@ -168,7 +172,7 @@ pub struct Work<'a> {
     found: u32,
 }
 
-/// Finds out whether a term holds; 1 behind the last one.
+/// Evaluates a term. Returns 1 after the last one.
 extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
     if n >= TERMS as u64 || n >= work.filter.term_count as u64 {
         return 1;
@@ -180,7 +184,7 @@ extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
     0
 }
 
-/// Finds out whether a clause holds; 1 if it does, and behind the last one.
+/// Evaluates a clause. Returns 1 if it holds, and after the last one.
 extern "C" fn clause(n: u64, work: &mut Work<'_>) -> u64 {
     if n >= CLAUSES as u64 || n >= work.filter.clause_count as u64 {
         return 1;

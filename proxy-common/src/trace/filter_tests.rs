@@ -138,7 +138,8 @@ fn outcomes_are_asked_for_first() {
 }
 
 proptest::proptest! {
-    /// All sixteen terms of chosen truth, any clauses: as plain logic says.
+    /// With arbitrary truth of all sixteen terms and arbitrary clauses, the result is that of plain
+    /// logic.
     #[test]
     fn clauses_are_evaluated_as_plain_logic(truth: u16, clauses in proptest::collection::vec((0_u16.., 0_u16..), 0..CLAUSES)) {
         let terms: Vec<_> = (0..TERMS)

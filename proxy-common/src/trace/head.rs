@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ends of a packet, read from its first bytes: what the packet path has made of it. Its own parser knows more, and reads from the
-//! socket buffer; this one has bytes, in the kernel and on the host.
+//! Reads the ends of a packet from its first bytes, as the packet path has left them. The packet
+//! path's own parser knows more and reads from the socket buffer. This parser reads plain bytes, in
+//! the kernel and on the host.
 
 use super::HEAD;
 use crate::{Addr, Port, Protocol, V4, V6};
 
-/// A packet's or a call's ends. IPv4 addresses are in IPv6's form.
+/// A packet's or a call's ends. IPv4 addresses are IPv4-mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Tuple {
@@ -16,9 +17,9 @@ pub struct Tuple {
     pub protocol: Protocol,
     /// 4 or 6; 0: nothing could be read.
     pub family: u8,
-    /// TCP's, or the type of an ICMP message.
+    /// TCP's flags, or the type of an ICMP message.
     pub signals: u8,
-    /// Bits of this type.
+    /// Bits: [`Self::LATER_FRAGMENT`], [`Self::QUOTES`].
     pub kind: u8,
 }
 
@@ -35,10 +36,10 @@ impl Tuple {
     };
     /// A fragment that is not its packet's first: it has no ports.
     pub const LATER_FRAGMENT: u8 = 1;
-    /// An ICMP error: its ports are those of the packet that it is about, as that packet's answer would have them.
+    /// An ICMP error: the ports are those of the quoted packet, exchanged as in an answer to it.
     pub const QUOTES: u8 = 2;
 
-    /// Whether both lead from and to the same places.
+    /// Whether both have the same addresses and ports.
     #[inline(always)]
     pub fn leads_as(&self, other: &Self) -> bool {
         self.src == other.src
@@ -51,7 +52,7 @@ impl Tuple {
 impl V6 {
     const UNSPECIFIED_V6: Self = Self { octets: [0; 16] };
 
-    /// The IPv4 address, if it is one in IPv6's form.
+    /// The IPv4 address, if this is an IPv4-mapped address.
     pub const fn unmapped(self) -> Option<[u8; 4]> {
         match self.octets {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
@@ -62,7 +63,7 @@ impl V6 {
 
 const ETHERNET: u32 = 14;
 const VLAN_TAG: u32 = 4;
-/// Extension headers of IPv6 that are passed over.
+/// Maximum number of IPv6 extension headers that are skipped.
 const EXTENSIONS: u32 = 4;
 
 /// The first bytes of a packet, and how many there are.
@@ -112,7 +113,8 @@ impl Head<'_> {
     }
 }
 
-/// Reads a packet's ends into `tuple`; `len` bytes of `bytes` are there. `work` is memory for it.
+/// Reads a packet's ends into `tuple`; `len` is the number of valid bytes in `bytes`. `work` is
+/// scratch memory.
 #[inline(always)]
 pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple, work: &mut u32) {
     *tuple = Tuple::NONE;
@@ -204,7 +206,7 @@ fn of_v6(head: Head<'_>, l3: u32, tuple: &mut Tuple, work: &mut u32) -> u32 {
     at
 }
 
-/// The same number, of which nothing is known.
+/// Returns the same number, about whose value the compiler and the verifier know nothing.
 // VERIFIER: a number from memory, so that the paths that led to it are the same from here on.
 #[inline(always)]
 fn forget(work: &mut u32, number: u32) -> u32 {
@@ -246,7 +248,8 @@ fn transport(head: Head<'_>, at: u32, tuple: &mut Tuple) {
     }
 }
 
-/// Takes the ports of the packet that an ICMP error is about: its sender is whom the error goes to.
+/// Takes the ports of the packet that an ICMP error quotes, exchanged: the error goes to its
+/// sender.
 #[inline(always)]
 fn quote(head: Head<'_>, ports: u32, tuple: &mut Tuple) {
     if head.has(ports, 4) {

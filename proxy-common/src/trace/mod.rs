@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `portolan trace` tells of a packet or a socket call: its ends before and after translation, and the outcome. Programs fill an
-//! [`Event`]; `filter` says whether it is wanted; the command line shows it.
+//! What `portolan trace` reports of a packet or a socket call: its ends before and after
+//! translation, and the outcome. Programs fill an [`Event`]; `filter` says whether it is wanted;
+//! the command line shows it.
 
 pub mod call;
 pub mod filter;
@@ -15,7 +16,7 @@ use crate::Counter;
 /// Bytes of a packet that an event carries at most. A power of two.
 pub const HEAD: usize = 256;
 
-/// Where one of our programs runs.
+/// The hooks that our programs run at.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Hook {
@@ -41,12 +42,12 @@ impl Hook {
         Self::PeerName,
         Self::Bind,
     ];
-    /// Whether a process calls it.
+    /// Whether a process's system call runs the hook.
     #[inline(always)]
     pub const fn is_socket(self) -> bool {
         self as u8 >= Self::Connect as u8
     }
-    /// As filters and lines name it.
+    /// The hook's name in filters and lines of output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
@@ -61,13 +62,13 @@ impl Hook {
     }
 }
 
-/// A packet or a call, with all that is told of it.
+/// A packet or a call, with all that is reported of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Event {
     /// Nanoseconds of the monotonic clock.
     pub time: u64,
-    /// A socket's, of a call.
+    /// Of a call: the socket's cookie.
     pub cookie: u64,
     pub before: Tuple,
     pub after: Tuple,
@@ -78,15 +79,15 @@ pub struct Event {
     pub backend: u32,
     /// Index of the packet's interface.
     pub interface: u32,
-    /// Of the whole packet, in bytes.
+    /// Length of the complete packet, in bytes.
     pub length: u32,
     /// What a call returns so far: 0, or an error below 0.
     pub result: i32,
-    /// Of a call.
+    /// Of a call: the process's id.
     pub process: u32,
-    /// The parser's memory.
+    /// Scratch memory of the parser.
     pub work: u32,
-    /// How many of the packet's bytes are there.
+    /// How many of the packet's bytes follow the event.
     pub head: u16,
     /// A [`Hook`].
     pub hook: u8,
@@ -99,7 +100,7 @@ pub struct Event {
     pub command: [u8; 16],
 }
 
-/// A packet's event with its first bytes, after the program.
+/// A packet's event with the packet's first bytes, as the program has left them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PacketEvent {
@@ -136,16 +137,16 @@ impl Event {
     }
 }
 
-/// What wanted events were not handed over for: index of the per-CPU array `trace_lost`.
+/// Why wanted events were lost: index of the per-CPU array `trace_lost`.
 pub mod lost {
     /// The rate limit.
     pub const RATE: u32 = 0;
-    /// Nobody took them.
+    /// No reader took them.
     pub const UNREAD: u32 = 1;
     pub const COUNT: u32 = 2;
 }
 
-/// How long the programs go on telling once the command has last said that it is there, in nanoseconds.
+/// How long the programs keep reporting after the command's last sign of life, in nanoseconds.
 pub const PATIENCE: u64 = 3_000_000_000;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rate limit of events: so many in each second, for all CPUs together.
 
-/// The shared element of the limit. Programs on several CPUs change it without a lock: at the change of a second, a few events more
-/// may pass.
+/// The shared element of the limit. Programs on several CPUs change it without a lock: at the
+/// change of a second, a few events more may pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Rate {
@@ -14,7 +14,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes one event at this time, in nanoseconds; whether it is within the limit.
+    /// Counts one event at this time, in nanoseconds; `true` if it is within the limit.
     #[inline(always)]
     pub fn takes(&mut self, now: u64) -> bool {
         if self.limit == 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The flow table: find, claim, account, remove. Life cycle and layout are `proxy_common::flow`'s.
+//! The flow table: find, claim, account, remove. Life cycle and layout are in `proxy_common::flow`.
 
 use core::{arch::asm, ptr::addr_of_mut};
 
@@ -22,13 +22,13 @@ use crate::{
 
 const EEXIST: i32 = -17;
 
-/// A copy of an entry, and its element in the map.
+/// A copy of an entry, and the entry's element in the map.
 pub struct Found<'a, A> {
     pub entry: &'a FlowEntry<A>,
     pub element: Element<A>,
 }
 
-/// An element of the flow table, where some fields may be stored.
+/// An element of the flow table, of which some fields may be stored.
 pub struct Element<A>(*mut FlowEntry<A>);
 
 impl<A> Clone for Element<A> {
@@ -38,8 +38,8 @@ impl<A> Clone for Element<A> {
 }
 impl<A> Copy for Element<A> {}
 
-/// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An entry that was recycled
-/// meanwhile is a miss.
+/// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An
+/// entry that was recycled meanwhile counts as a miss.
 #[inline(always)]
 pub fn find<'a, T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -48,8 +48,8 @@ pub fn find<'a, T: Tables>(
     let mut element = T::flows().get_ptr_mut(key)?;
     // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
     unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
-    // The compiler must not read the element again, neither for the check nor for a use: the copy that is checked is the one
-    // that is used.
+    // The compiler must not read the element again, neither for the check nor for a use: the copy
+    // that is checked is the one that is used.
     // SAFETY: a register is copied to itself; all memory counts as touched.
     unsafe { asm!("{element} = {element}", element = inout(reg) element) };
     // SAFETY: copied above; every bit pattern is valid.
@@ -61,7 +61,8 @@ pub fn find<'a, T: Tables>(
 }
 
 impl<A> Element<A> {
-    /// Changes the state by atomic instructions, because another CPU may be changing it, too. Returns the state before.
+    /// Changes the state by atomic instructions, because another CPU may change it at the same
+    /// time. Returns the state before.
     #[inline(always)]
     fn change(self, change: Change) -> FlowState {
         let mut before = change.set.0;
@@ -83,7 +84,7 @@ impl<A> Element<A> {
         // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
         unsafe { addr_of_mut!((*self.0).last_seen).write_volatile(now) };
     }
-    /// Stores the slot of the ring that has the entry's key.
+    /// Stores the ring slot that holds the entry's key.
     #[inline(always)]
     pub fn set_slot(self, slot: u32) {
         // SAFETY: as above.
@@ -102,16 +103,22 @@ impl<A> Element<A> {
 }
 
 impl<A> Found<'_, A> {
-    /// Notes that a packet was seen; whether none was for a second.
+    /// Whether no packet of the flow was seen for a second.
+    #[inline(always)]
+    pub fn is_old(&self, now: u64) -> bool {
+        now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL
+    }
+    /// Notes that a packet was seen; `true` if none was seen for a second.
     #[inline(always)]
     pub fn touch(&self, now: u64) -> bool {
-        let was_old = now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL;
+        let was_old = self.is_old(now);
         if was_old {
             self.element.see(now);
         }
         was_old
     }
-    /// Changes the state and notes that a packet was seen. Returns the ring that the flow's key goes into now.
+    /// Changes the state and notes that a packet was seen. Returns the ring that the flow's key
+    /// must be put into, if any.
     #[inline(always)]
     pub fn change(&self, protocol: Protocol, change: Change, now: u64) -> Option<Ring> {
         let before = if change == Change::NONE {
@@ -121,7 +128,8 @@ impl<A> Found<'_, A> {
         };
         Ring::after(protocol, before, change.of(before), self.touch(now))
     }
-    /// Whether the frontend of a datagram's flow is still its service's; `service` looks up whose it is.
+    /// Whether the frontend of a datagram's flow still belongs to the flow's service; `service`
+    /// looks up the frontend's service.
     #[inline(always)]
     pub fn keeps_frontend(&self, now: u64, service: impl FnOnce() -> Option<ServiceId>) -> bool {
         if !frontend_is_due(self.entry.reuse, now) {
@@ -130,8 +138,8 @@ impl<A> Found<'_, A> {
         self.element.set_reuse(coarse(now));
         service() == Some(self.entry.service)
     }
-    /// Whether a reply to the masquerade address leaves its flow as it is: see [`is_routine`]. If not, egress accounts it, and
-    /// this entry notes that.
+    /// Whether a reply to the masquerade address changes nothing in its flow: see [`is_routine`].
+    /// If it does, egress accounts the reply, and this entry notes that.
     #[inline(always)]
     pub fn changes_nothing(&self, skb: Skb, packet: &Packet<A>, now: u64) -> bool
     where
@@ -157,14 +165,14 @@ impl<A> Found<'_, A> {
         self.element.set_sequence(number);
         false
     }
-    /// Notes what a TCP segment acknowledges, if that can be.
+    /// Notes a TCP segment's acknowledgement number, if it is plausible.
     #[inline(always)]
     fn follow(&self, acknowledged: u32) {
         if acknowledged != self.entry.sequence && self.follows(acknowledged) {
             self.element.set_sequence(acknowledged);
         }
     }
-    /// Whether a TCP segment may acknowledge this.
+    /// Whether a TCP segment of this flow may have this acknowledgement number.
     #[inline(always)]
     pub fn follows(&self, acknowledged: u32) -> bool {
         is_near(acknowledged, self.entry.sequence)
@@ -178,7 +186,8 @@ impl<A> Found<'_, A> {
             self.follow(acknowledged);
         }
     }
-    /// Accounts a reply that changes no state, in the reply entry; the original entry is up to date.
+    /// Accounts a reply that changes no state, in the reply entry; the original entry is up to
+    /// date.
     #[inline(always)]
     pub fn see_reply(&self, protocol: Protocol, acknowledged: u32, now: u64) {
         if protocol == Protocol::TCP {
@@ -186,7 +195,8 @@ impl<A> Found<'_, A> {
         }
         self.element.see(now);
     }
-    /// Notes in the entry of the masqueraded reply that its flow is answered, and that the other entries are up to date.
+    /// Notes in the entry of the masqueraded reply that its flow is answered, and that the other
+    /// entries are up to date.
     #[inline(always)]
     pub fn note_answered(&self, acknowledged: u32, now: u64) {
         if self.entry.state == FlowState::NEW {
@@ -200,7 +210,8 @@ impl<A> Found<'_, A> {
     }
 }
 
-/// Accounts a client's packet in its flow's original entry. Returns the ring that the flow's key goes into now.
+/// Accounts a client's packet in its flow's original entry. Returns the ring that the flow's key
+/// must be put into, if any.
 #[inline(always)]
 pub fn account<T: Tables>(
     skb: Skb,
@@ -219,7 +230,7 @@ pub fn account<T: Tables>(
         Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),
         _ => packet.tag(skb) == entry.sequence,
     };
-    // Nobody else's packets come by a pod's interface.
+    // Only the client's own packets come in by a pod's interface.
     let expected = || {
         !packet.key.interface().is_shared()
             || ends_expectedly::<T>(skb, packet, entry, reply_key, other) != 0
@@ -242,13 +253,14 @@ pub fn account<T: Tables>(
     refiled
 }
 
-/// Whether a SYN is the one that its unanswered flow, with this original entry, has seen last.
+/// Whether a SYN equals the last SYN of its unanswered flow, which has this original entry.
 #[inline(always)]
 pub fn repeats<A: Addr>(skb: Skb, packet: &Packet<A>, entry: &FlowEntry<A>) -> bool {
     packet.first_number(skb) == entry.sequence
 }
 
-/// Whether a client's packet that ends the connection of the original `entry` may be its client's. Not 0 if so.
+/// Whether a packet that ends the connection of the original `entry` may come from the connection's
+/// client. Not 0 if so.
 #[inline(never)]
 fn ends_expectedly<T: Tables>(
     skb: Skb,
@@ -264,13 +276,14 @@ fn ends_expectedly<T: Tables>(
     }
 }
 
-/// Whether a packet that ends a connection has a number that only its two ends know: `own` is noted in the entry of the packet's
-/// direction, `others` in the other's.
+/// Whether a packet that ends a connection has a number that only the connection's two ends know:
+/// `own` is noted in the entry of the packet's direction, `others` in that of the other direction.
 #[inline(always)]
 fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bool {
     match packet.key.protocol {
         Protocol::TCP => is_near(packet.sequence(skb), others),
-        // One that does not know the association sends back the other's tag (RFC 9260, 8.5.1).
+        // An end that does not know the association sends back the other end's tag (RFC 9260,
+        // 8.5.1).
         _ => {
             let tag = packet.tag(skb);
             tag == own || tag == others
@@ -278,8 +291,9 @@ fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bo
     }
 }
 
-/// Accounts a reply in its flow's original entry: when it changes the state, else at most once a second. Returns the ring that the
-/// original's key goes into now, which is in `original_key` then.
+/// Accounts a reply in its flow's original entry: always when it changes the state, else at most
+/// once a second. Returns the ring that the original's key must be put into, if any; then
+/// `original_key` holds that key.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
     skb: Skb,
@@ -305,7 +319,7 @@ pub fn account_reply<T: Tables>(
     {
         let state = original.entry.state;
         if takes_answer(state, signals) {
-            // Before the state says that there is an answer to acknowledge.
+            // Stored before the state says that there is an answer to acknowledge.
             let (own, next) = match key.protocol {
                 Protocol::TCP => (
                     packet.acknowledgement(skb),
@@ -340,16 +354,16 @@ pub fn seal<T: Tables>(entry: &mut FlowEntry<T::Addr>, key: &FlowKey<T::Addr>) {
     entry.check = T::flow_check(key, entry);
 }
 
-/// The result of an attempt to enter a tuple.
+/// The result of an attempt to enter a tuple into the table.
 pub enum Claim {
     Ours,
-    /// Another flow has it.
+    /// Another flow has the tuple.
     Taken,
     /// No element is free.
     Full,
 }
 
-/// Enters an entry unless its key is there already.
+/// Enters an entry unless its key is in the table already.
 #[inline(always)]
 pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> Claim {
     match T::flows().insert(key, entry, BPF_NOEXIST as u64) {
@@ -359,7 +373,8 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
     }
 }
 
-/// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`; for entry points, once in a run.
+/// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`. For entry
+/// points only, once in a run.
 #[inline(always)]
 pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
     let workspace = T::workspaces().get_ptr_mut(index)?;
@@ -367,15 +382,16 @@ pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspac
     Some(unsafe { Workspace::begin(workspace, l3) })
 }
 
-/// This CPU's workspace for attached programs, as the function before has left it; that must have returned.
+/// This CPU's workspace for attached programs, as the previous function has left it. That function
+/// must have returned.
 #[inline(always)]
 pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> {
     let workspace = T::workspaces().get_ptr_mut(workspace::ATTACHED)?;
-    // SAFETY: this CPU's own element, and what the function before has taken is gone.
+    // SAFETY: this CPU's own element, and the previous function no longer has a reference to it.
     Some(unsafe { &mut *workspace })
 }
 
-/// Replaces an entry that is there.
+/// Replaces an existing entry.
 #[inline(always)]
 pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {
     T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
@@ -383,11 +399,12 @@ pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) ->
 
 #[inline(always)]
 pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
-    // It may have gone already.
+    // The entry may have been removed already.
     let _ = T::flows().remove(key);
 }
 
-/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply. Returns the masquerade port.
+/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply. Returns the
+/// masquerade port.
 #[inline(always)]
 pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Port {
     let Scratch {
@@ -400,8 +417,8 @@ pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Ad
     Port(remove_entries::<T>(key, found, other, reply_key, holder) as u16)
 }
 
-/// Removes the original entry that has been found by `key`, its reply and its masqueraded reply; the rest is room to work in.
-/// Returns the masquerade port, as on the wire, or 0.
+/// Removes the original entry that was found by `key`, its reply and its masqueraded reply; the
+/// other arguments are buffers. Returns the masquerade port, as on the wire, or 0.
 #[inline(never)]
 pub fn remove_entries<T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -419,7 +436,8 @@ pub fn remove_entries<T: Tables>(
         && reply.entry.replies_to(reply_key, key)
     {
         if !reply.entry.masquerade_port.is_any() {
-            // First, because another CPU may be taking the port over: one of the two finds the original still there.
+            // The original first, because another CPU may be taking the port over: only one of the
+            // two finds the original still in the table.
             if T::flows().remove(key).is_err() {
                 return 0;
             }

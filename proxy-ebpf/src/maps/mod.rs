@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Every map of the programs, and access to them: by family (`tables`), the node's settings and addresses (`node`), port bits
-//! (`ports`), what is counted of backends (`traffic`), what is told to `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that give way (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! Every map of the programs, and access to them: by family (`tables`), the node's settings and
+//! addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports to
+//! `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that may be evicted
+//! (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
 
 pub mod flow;
-pub mod held;
 pub mod next_hop;
 pub mod node;
+pub mod occupied;
 pub mod ports;
 pub mod ring;
 pub mod tables;
@@ -52,7 +54,7 @@ pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
 pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
-/// Of one family's backends.
+/// Counters of one family's backends.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
 pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
@@ -96,7 +98,7 @@ pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
 pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
 #[btf_map(name = "sock_buckets_v6")]
 pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
-/// Ids of cgroups: sockets of processes in and below them are left to the packet path.
+/// Ids of cgroups: the packet path serves the sockets of processes in and below them.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
 #[btf_map(name = "flows_v4")]
@@ -107,29 +109,32 @@ pub static FLOWS_V6: Flows<V6> = Flows::new();
 pub static RINGS_V4: Rings<V4> = Rings::new();
 #[btf_map(name = "rings_v6")]
 pub static RINGS_V6: Rings<V6> = Rings::new();
-/// IPv4's rings first.
+/// Write and eviction counts of the rings, IPv4's rings first.
 #[btf_map(name = "ring_ends")]
 pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new();
 #[btf_map(name = "fragments_v4")]
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
-/// By address; see [`LocalPod`].
+/// Pods of this node by address; see [`LocalPod`].
 #[btf_map(name = "pods_v4")]
 pub static PODS_V4: Pods<V4> = Pods::new();
-/// By address; see [`LocalPod`].
+/// Pods of this node by address; see [`LocalPod`].
 #[btf_map(name = "pods_v6")]
 pub static PODS_V6: Pods<V6> = Pods::new();
-/// Interface index to the agent's word about it: see [`proxy_common::maps::interface`].
+/// Interface index to the agent's data on the interface: see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();
-/// Conversations past every service, as `flow::FlowKey::fingerprint` of their replies places them.
+/// Direct conversations with a backend, not through a service. `flow::FlowKey::fingerprint` of
+/// their replies selects the slot.
 #[btf_map(name = "direct")]
 pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();
-/// Connections between two pods of this node that leave past the stack untranslated, as `flow::between_pods::place` places them.
+/// Connections between two pods of this node that are redirected past the stack untranslated.
+/// `flow::between_pods::place` selects the slot.
 #[btf_map(name = "between_pods")]
 pub static BETWEEN_PODS: Array<u64, { BETWEEN_PODS_SLOTS as usize }> = Array::new();
-/// Interface index modulo the number of slots to the index of an interface that many clients come in by, or `SEVERAL_SHARED`.
+/// Interface index modulo the number of slots to the index of an interface that many clients come
+/// in by, or `SEVERAL_SHARED`.
 #[btf_map(name = "shared_ifaces")]
 pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();
 #[btf_map(name = "masq_addresses")]
@@ -142,27 +147,28 @@ pub static SETTINGS: Array<Settings, 1> = Array::new();
 pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
 #[btf_map(name = "counters")]
 pub static COUNTERS: PerCpuArray<u64, { Counter::CAPACITY as usize }> = PerCpuArray::new();
-/// By backend id.
+/// Counters by backend id.
 #[btf_map(name = "traffic_v4")]
 pub static TRAFFIC_V4: TrafficOf = PerCpuArray::new();
 #[btf_map(name = "traffic_v6")]
 pub static TRAFFIC_V6: TrafficOf = PerCpuArray::new();
 #[btf_map(name = "refused")]
 pub static REFUSED: PerCpuHashMap<RefusedKey, u64, { capacity::REFUSED }> = PerCpuHashMap::new();
-/// Tokens for answers to rejected packets: see `reject`.
+/// Tokens that limit the rate of answers to rejected packets: see `reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
-/// Not 0 once other maps have taken over: flows and sockets go on, none begins, nothing is refused. Name and meaning are the same
-/// in every layout.
+/// Not 0 once the programs over other maps have taken over: known flows and sockets continue, none
+/// begins, nothing is refused. Name and meaning are the same in every layout.
 #[btf_map(name = "drained")]
 pub static DRAINED: Array<u32, 1> = Array::new();
-/// Interface index to the agent's word about an uplink with our XDP program.
+/// Interface index to the agent's data on an uplink with our XDP program.
 #[btf_map(name = "uplinks")]
 pub static UPLINKS: HashMap<u32, Uplink, { capacity::UPLINKS }> = HashMap::new();
-/// Counts changes of routes, neighbours and interfaces: next hops of an earlier epoch are asked for again.
+/// Counts changes of routes, neighbours and interfaces. Next hops of an earlier epoch are looked up
+/// again.
 #[btf_map(name = "route_epoch")]
 pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
-/// By the hash of their destination.
+/// Cached next hops by the hash of their destination.
 #[btf_map(name = "next_hops_v4")]
 pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
 #[btf_map(name = "next_hops_v6")]
@@ -171,7 +177,8 @@ pub static NEXT_HOPS_V6: NextHops<V6> = PerCpuArray::new();
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]
 pub static WORKSPACE_V6: Workspaces<V6> = PerCpuArray::new();
-/// Of `portolan trace`: see `trace`. Not pinned; the command finds them by the programs that use them.
+/// Filter of `portolan trace`: see `trace`. The maps of tracing are not pinned; the command finds
+/// them by the programs that use them.
 #[btf_map(name = "trace_filter")]
 pub static TRACE_FILTER: Array<Filter, 1> = Array::new();
 #[btf_map(name = "trace_rate")]
@@ -180,6 +187,6 @@ pub static TRACE_RATE: Array<Rate, 1> = Array::new();
 pub static TRACE_LOST: PerCpuArray<u64, { lost::COUNT as usize }> = PerCpuArray::new();
 #[btf_map(name = "trace_event")]
 pub static TRACE_EVENT: PerCpuArray<PacketEvent, 1> = PerCpuArray::new();
-/// Takes no memory until somebody reads.
+/// Events for `portolan trace`. Takes no memory until a reader opens it.
 #[btf_map(name = "trace_out")]
 pub static TRACE_OUT: PerfEventArray = PerfEventArray::new();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Next hops that a CPU keeps at hand at XDP. Filled and used by `xdp`.
+//! Next hops that each CPU caches at XDP. Filled and used by `xdp`.
 
-/// What a next hop was asked for.
+/// What a next hop was looked up for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Destination<A> {
     pub address: A,
     /// Index of the interface that packets come in by.
     pub interface: u32,
-    /// Of routes and neighbours: see [`super::node::route_epoch`].
+    /// Epoch of routes and neighbours: see [`super::node::route_epoch`].
     pub epoch: u32,
 }
 
-/// The way to one destination.
+/// The next hop to one destination.
 #[repr(C)]
 pub struct NextHop<A> {
     pub filled: u64,
@@ -21,7 +21,7 @@ pub struct NextHop<A> {
     pub exit: u32,
     /// Index of the interface that they leave by.
     pub egress: u32,
-    /// Receiver and sender, as they lie in a frame.
+    /// Receiver's and sender's link-layer addresses, as they lie in a frame.
     pub addresses: [u32; 3],
     /// The address of the interface that packets come in by: four octets, then two.
     pub own_high: u32,

@@ -34,13 +34,15 @@ pub fn masquerade_mark() -> u32 {
     }
 }
 
-/// Whether the programs over other maps, which see the packets next, decide about everything new.
+/// Whether the programs over other maps, which see the packets next, now decide about everything
+/// new.
 #[inline(always)]
 pub fn is_drained() -> bool {
     is_in_succession(generation::DRAINED)
 }
 
-/// Whether packets may have been translated by the programs over other maps, which have seen them first.
+/// Whether the programs over other maps see packets first, so that packets may come here
+/// translated.
 #[inline(always)]
 pub fn is_behind() -> bool {
     is_in_succession(generation::BEHIND)
@@ -59,7 +61,7 @@ pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
         .is_some_and(|flags| flags & node_address::NODE_PORT != 0)
 }
 
-/// Fills in how packets reach a pod of this node; whether the agent knows it.
+/// Fills in how packets reach a pod of this node; `true` if the agent knows the pod.
 #[inline(always)]
 pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     let Some(element) = T::pods().get_ptr(address) else {
@@ -67,7 +69,8 @@ pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     };
     // SAFETY: the kernel keeps the element's memory; the copy is checked by its check word.
     unsafe { core::ptr::copy_nonoverlapping(element, pod, 1) };
-    // The compiler must not read the element again: the copy that is checked is the one that is used.
+    // The compiler must not read the element again: the copy that is checked is the one that is
+    // used.
     // SAFETY: a register is copied to itself; all memory counts as touched.
     unsafe { asm!("{element} = {element}", element = inout(reg) element => _) };
     pod.is_whole(*address)
@@ -79,33 +82,34 @@ pub fn is_node_address<T: Tables>(address: &T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
 }
 
-/// The bits of the agent's word about an interface, as in [`interface`]; 0 for one without our programs.
+/// The bits of the agent's data on an interface, as in [`interface`]; 0 for an interface without
+/// our programs.
 #[inline(always)]
 pub fn interface(index: u32) -> u32 {
     interface::bits(interface_word(index))
 }
 
-/// The agent's whole word about an interface; 0 for one without our programs.
+/// The agent's complete data on an interface, in one word; 0 for an interface without our programs.
 #[inline(always)]
 pub fn interface_word(index: u32) -> u64 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
-/// The agent's word about an uplink; it may do nothing without one.
+/// The agent's data on an uplink. An uplink that the agent does not know may do nothing.
 #[inline(always)]
 pub fn uplink(index: u32) -> Uplink {
     // SAFETY: the value is one word, read at once.
     unsafe { UPLINKS.get(index) }.copied().unwrap_or_default()
 }
 
-/// The epoch of routes and neighbours.
+/// The current epoch of routes and neighbours.
 #[inline(always)]
 pub fn route_epoch() -> u32 {
     ROUTE_EPOCH.get(0).copied().unwrap_or_default()
 }
 
-/// How flows know the interface with this index.
+/// The interface with this index as flow keys hold it.
 #[inline(always)]
 pub fn client_interface(index: u32) -> ClientInterface {
     let shared = SHARED_INTERFACES.get(index % SHARED_INTERFACE_SLOTS);
@@ -116,7 +120,8 @@ pub fn client_interface(index: u32) -> ClientInterface {
     }
 }
 
-/// Whether many clients come in by the interface with this index: 1 or 0. Asked only where several such have one slot.
+/// Whether many clients come in by the interface with this index: 1 or 0. Called only where several
+/// shared interfaces have one slot.
 // VERIFIER: exported, so that it is verified once and not on every path that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]

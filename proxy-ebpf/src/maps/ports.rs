@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The `ports` map: which ports the maps may know. Layout and meaning of the bits: `proxy_common::ports`.
+//! The `ports` map: the ports that may have entries in the maps. Layout and meaning of the bits:
+//! `proxy_common::ports`.
 
 use proxy_common::{Port, ports};
 
 use crate::maps::PORTS;
 
-/// A port's bits.
+/// Returns a port's bits.
 #[inline(always)]
 pub fn bits(port: Port) -> u64 {
     let port = port.host();
@@ -30,7 +31,8 @@ pub extern "C" fn portolan_announce(port: u32, bit: u64) -> u32 {
     let port = port as u16;
     if let Some(word) = PORTS.get_ptr_mut(ports::word_of(port)) {
         let bit = ports::in_word(bit, port);
-        // SAFETY: a live element; other programs and the agent also change its bits by atomic instructions.
+        // SAFETY: a live element; other programs and the agent also change its bits by atomic
+        // instructions.
         unsafe {
             core::arch::asm!("lock *(u64 *)({word} + 0) |= {bit}", word = in(reg) word, bit = in(reg) bit)
         };

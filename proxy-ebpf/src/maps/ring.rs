@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The rings of flows that give way to new ones. What they are for, and which flow goes: `proxy_common::flow::ring`.
+//! The rings of flows that may be evicted for new ones. Their purpose, and which flow is evicted:
+//! `proxy_common::flow::ring`.
 
 use core::arch::asm;
 
@@ -16,16 +17,17 @@ use crate::{
         tables::Tables,
         workspace::{Scratch, Workspace},
     },
-    packet::{Ipv4, Ipv6},
 };
 
-/// How soon after its last packet a flow gives way early, in nanoseconds: conntrack's shortest time-out of a flow that begins.
+/// An eviction sooner than this after the last packet of a flow counts as early, in nanoseconds.
+/// This is the shortest time-out that conntrack has for a flow that begins.
 const EARLY: u64 = 30_000_000_000;
-/// How many keys of one ring are looked at to make room in a full table.
+/// How many keys of one ring are looked at to free space in a full table.
 const ROOM_TRIES: u32 = 16;
 
-/// Puts a key into a ring, and removes the flow of the key that it overwrites if that gives way. Returns the slot. Of the
-/// workspace of attached programs, to which `scratch` belongs, it uses all but the packet and the entry being made.
+/// Puts a key into a ring, and removes the flow of the key that it overwrites if that flow may be
+/// evicted. Returns the slot. `scratch` belongs to the workspace of attached programs; all of that
+/// workspace but the packet and the entry being made is overwritten.
 #[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     scratch.pushed.copy_from(key);
@@ -34,24 +36,21 @@ pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch
 
 #[inline(always)]
 fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 {
-    let slot = if T::VERSION == 4 {
-        portolan_push_v4(ring as u32)
-    } else {
-        portolan_push_v6(ring as u32)
-    };
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    let slot = push_by_number::<T>(ring as u32);
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
+    // the scratch.
     unsafe {
         asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
     };
     slot
 }
 
-/// Puts the key in `scratch.pushed`, of a flow that is over now or still used, into a ring.
+/// Puts the key in `scratch.pushed`, of a flow that has just ended or is still used, into a ring.
 #[inline(always)]
 pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
     let slot = push_pushed_to::<T>(ring, scratch);
     let Scratch { pushed, other, .. } = scratch;
-    // Looked up again: that took long, and the element may have become another flow's.
+    // Looked up again: the push took long, and the element may be another flow's now.
     if let Some(found) = flow::find::<T>(pushed, other)
         && Ring::of(pushed.protocol, found.entry.state) == Some(ring)
     {
@@ -59,20 +58,9 @@ pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
     }
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
-
-/// See [`push`]; the key is in the workspace.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_push_v4(ring: u32) -> u32 {
-    push_pushed::<Ipv4>(ring)
-}
-
-/// See [`push`]; the key is in the workspace.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_push_v6(ring: u32) -> u32 {
-    push_pushed::<Ipv6>(ring)
+by_family! {
+    /// See [`push`]; the key is in the workspace.
+    fn push_by_number(ring) = portolan_push_v4 portolan_push_v6 of push_pushed
 }
 
 #[inline(always)]
@@ -100,8 +88,8 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
     let Some(place) = T::rings().get_ptr_mut(slot) else {
         return slot;
     };
-    // SAFETY: a live element. Another CPU writes it at the same time only if it has gone round the whole ring meanwhile; a
-    // torn key finds no flow.
+    // SAFETY: a live element. Another CPU writes it at the same time only if it has gone round the
+    // complete ring meanwhile; a torn key finds no flow.
     unsafe {
         scratch.evicted.copy_from(&*place);
         (*place).copy_from(&scratch.pushed);
@@ -110,12 +98,12 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
     slot
 }
 
-/// Removes flows that give way, the oldest ones first, because the table is full: closed ones, then half-open ones, then those of
-/// datagrams. Always 0.
+/// Evicts flows, the oldest ones first, because the table is full: closed flows, then half-open
+/// ones, then those of datagrams. Always 0.
 #[inline(never)]
 pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     // VERIFIER: a loop's context must lie on the stack.
-    let mut room = Room::<T> {
+    let mut room = Eviction::<T> {
         scratch,
         ring: Ring::Closed,
     };
@@ -127,15 +115,15 @@ pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     0
 }
 
-/// Where `make_room` works.
-struct Room<'a, T: Tables> {
+/// Context of the loop in [`make_room`].
+struct Eviction<'a, T: Tables> {
     scratch: &'a mut Scratch<T::Addr>,
     ring: Ring,
 }
 
-extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Room<'_, T>) -> u64 {
+extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Eviction<'_, T>) -> u64 {
     const STOP: u64 = 1;
-    let Room { scratch, ring } = room;
+    let Eviction { scratch, ring } = room;
     let size = globals::ring_size();
     let Some(ends) = ends_of::<T>(*ring) else {
         return STOP;
@@ -147,7 +135,7 @@ extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Room<'_, T>) -> u64 {
     unsafe { (&raw mut (*ends).emptied).write_volatile(oldest + 1) };
     let slot = ring.slot(oldest, size);
     if let Some(place) = T::rings().get_ptr_mut(slot) {
-        // SAFETY: as in `push`. The key stays there: another CPU may just have written it.
+        // SAFETY: as in `push`. The key stays in its slot: another CPU may just have written it.
         unsafe { scratch.evicted.copy_from(&*place) };
         evict::<T>(slot, scratch);
     }
@@ -160,7 +148,7 @@ fn ends_of<T: Tables>(ring: Ring) -> Option<*mut RingEnds> {
     RING_ENDS.get_ptr_mut(family + ring as u32)
 }
 
-/// Counts a flow that gave way early.
+/// Counts a flow that was evicted early.
 #[inline(always)]
 fn count_early() {
     if let Some(count) = COUNTERS.get_ptr_mut(Counter::FlowEvictedEarly as u32) {
@@ -169,7 +157,7 @@ fn count_early() {
     }
 }
 
-/// Removes the flow of the key in `scratch.evicted`, which stood in this slot, if it gives way.
+/// Removes the flow of the key in `scratch.evicted`, which was in this slot, if it may be evicted.
 #[inline(never)]
 fn evict<T: Tables>(slot: u32, scratch: &mut Scratch<T::Addr>) -> u32 {
     let Scratch {

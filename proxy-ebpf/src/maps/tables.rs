@@ -40,14 +40,16 @@ pub trait Tables: Ip {
     fn services(settings: &Settings) -> &Ranges<Self::Addr>;
     /// The ranges that hold every external and load balancer IP.
     fn external(settings: &Settings) -> &Ranges<Self::Addr>;
-    /// The ranges that cluster IPs are allocated from; none unless packets to unallocated ones are to be dropped.
+    /// The ranges that cluster IPs are allocated from; all unused unless packets to unallocated
+    /// cluster IPs are to be dropped.
     fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
     fn internal_address(settings: &Settings) -> Self::Addr;
     fn masquerade_sources(sources: &MasqueradeSources) -> &SourcesOf<Self::Addr>;
     /// The source that netfilter's MASQUERADE takes: see [`SourcesOf`].
     fn select_source(sources: &SourcesOf<Self::Addr>, towards: &Self::Addr) -> Self::Addr;
 
-    /// Whether a backend that a flow or socket remembers with this service and generation still serves.
+    /// Whether a backend still serves that a flow or socket remembers with this service and
+    /// generation.
     #[inline(always)]
     fn serves(backend: BackendId, service: ServiceId, generation: u32) -> bool {
         Self::backends()
@@ -133,7 +135,8 @@ tables!(Ipv4 V4 always {
     pods: PODS_V4 Pods,
 } pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4 TRAFFIC_V4);
 
-// VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with spilled registers.
+// VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with
+// spilled registers.
 tables!(Ipv6 V6 never {
     frontends: FRONTENDS_V6 Frontends,
     records: RECORDS_V6 Records,

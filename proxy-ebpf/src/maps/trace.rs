@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! What is told to `portolan trace`: whether it is there, and the way of an event to it.
+//! Reports to `portolan trace`: whether the command wants events, and how they are handed to it.
 
 use core::{ffi::c_void, ptr, sync::atomic::AtomicU64};
 
@@ -11,17 +11,20 @@ use proxy_common::trace::{Filter, PacketEvent, lost};
 
 use super::{TRACE_EVENT, TRACE_FILTER, TRACE_LOST, TRACE_OUT, TRACE_RATE};
 
-/// Until when the command wants events, in nanoseconds of the monotonic clock; 0 while there is none.
+/// Until when the command wants events, in nanoseconds of the monotonic clock; 0 while no command
+/// runs.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Whether somebody wants events. All that tracing costs while nobody does: a load and a branch, for packets of services only.
+/// Whether a command wants events. While none does, tracing costs only this load and a branch, for
+/// packets of services only.
 #[inline(always)]
 pub fn is_on() -> bool {
     // SAFETY: an aligned word; the command replaces it as a whole.
     unsafe { UNTIL.as_ptr().read_volatile() != 0 }
 }
 
-/// This CPU's event and the filter, if events are still wanted. A command that was killed has not taken back its wish.
+/// This CPU's event and the filter, if events are still wanted. A command that was killed could not
+/// clear `UNTIL`.
 #[inline(always)]
 pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
     // SAFETY: no arguments.
@@ -33,14 +36,14 @@ pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
         return None;
     }
     let (event, filter) = (TRACE_EVENT.get_ptr_mut(0)?, TRACE_FILTER.get_ptr(0)?);
-    // SAFETY: this CPU's own element, since programs at tc do not interrupt each other; and one that the command writes before it
-    // says that it is there.
+    // SAFETY: this CPU's own element, since programs at tc do not interrupt each other; and one
+    // that the command writes before it says that it is there.
     let (event, filter) = unsafe { (&mut *event, &*filter) };
     event.event.time = now;
     Some((event, filter))
 }
 
-/// Hands the event over, within the rate limit.
+/// Hands the event to the command, within the rate limit.
 #[inline(always)]
 pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {

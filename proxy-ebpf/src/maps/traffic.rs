@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! What is counted of each backend, and of each service port that something was refused of.
+//! Counters of each backend, and of each service port with refused packets.
 
 use core::{arch::asm, ptr::addr_of_mut};
 
@@ -11,10 +11,10 @@ use proxy_common::{
 
 use crate::{
     maps::{REFUSED, tables::Tables},
-    packet::{Ipv4, Ipv6, Packet, Skb},
+    packet::{Packet, Skb},
 };
 
-/// The way that a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Direction {
@@ -36,7 +36,7 @@ pub fn count<T: Tables>(
     count_bytes::<T>(entry.backend, entry.generation, bytes, direction);
 }
 
-/// Counts a packet of a flow with this backend, by its bytes from the IP header on.
+/// Counts a packet of a flow to or from this backend, with its bytes from the IP header on.
 #[inline(always)]
 pub fn count_bytes<T: Tables>(
     backend: BackendId,
@@ -62,30 +62,15 @@ pub fn count_bytes<T: Tables>(
     }
 }
 
-/// Notes what happens to a connection to a backend: bits of [`event`].
+/// Notes events of a connection to a backend: bits of [`event`].
 #[inline(always)]
 pub fn note<T: Tables>(backend: BackendId, generation: u32, events: u32) {
-    if T::VERSION == 4 {
-        portolan_note_v4(backend.0, generation, events);
-    } else {
-        portolan_note_v6(backend.0, generation, events);
-    }
+    note_words::<T>(backend.0, generation, events);
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
-
-/// See [`note`]. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_note_v4(backend: u32, generation: u32, events: u32) -> u32 {
-    note_in::<Ipv4>(backend, generation, events)
-}
-
-/// See [`note`]. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_note_v6(backend: u32, generation: u32, events: u32) -> u32 {
-    note_in::<Ipv6>(backend, generation, events)
+by_family! {
+    /// See [`note`]; always 0.
+    fn note_words(backend, generation, events) = portolan_note_v4 portolan_note_v6 of note_in
 }
 
 #[inline(always)]
@@ -111,7 +96,7 @@ fn note_in<T: Tables>(backend: u32, generation: u32, events: u32) -> u32 {
     0
 }
 
-/// Where a connection to this backend counts on this CPU; nowhere if it is of no service.
+/// This CPU's counters for a connection to this backend; `None` if the connection is of no service.
 #[inline(always)]
 fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffic> {
     if backend == BackendId(0) {
@@ -126,7 +111,8 @@ fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffi
     T::traffic().get_ptr_mut(0)
 }
 
-/// Adds one, from a socket hook as well: it runs in process context, which a tc program may interrupt.
+/// Adds one, from a socket hook as well: it runs in process context, which a tc program may
+/// interrupt.
 ///
 /// # Safety
 /// The word is live.
@@ -136,7 +122,7 @@ unsafe fn increment(word: *mut u64) {
     unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
 }
 
-/// Counts what was not served of a service port; `counter` is the reason's index.
+/// Counts a packet or call of a service port that was refused; `counter` is the reason's index.
 #[inline(always)]
 pub fn refuse(service: ServiceId, counter: u32) {
     portolan_refuse(service.0, counter);
@@ -148,7 +134,7 @@ pub fn refuse(service: ServiceId, counter: u32) {
 pub extern "C" fn portolan_refuse(service: u32, counter: u32) -> u32 {
     let service = ServiceId(service);
     if !refuse_as(RefusedKey { service, counter }) {
-        // The map is full. The agent has entered the keys of no service.
+        // The map is full. The agent has entered the keys of `ServiceId::NONE`.
         let service = ServiceId::NONE;
         refuse_as(RefusedKey { service, counter });
     }
@@ -163,7 +149,7 @@ fn refuse_as(key: RefusedKey) -> bool {
             unsafe { increment(count) };
             return true;
         }
-        // Another CPU may be faster.
+        // Another CPU may have inserted the key first.
         let _ = REFUSED.insert(&key, &0, BPF_NOEXIST as u64);
     }
     false

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The memory that a program for packets works in, in a per-CPU map. An entry point takes it once and hands it down.
+//! The memory that a packet program works in, in a per-CPU map. An entry point takes it once and
+//! passes it down.
 
 use core::mem::MaybeUninit;
 
@@ -10,9 +11,10 @@ use proxy_common::{
 
 use crate::{helpers, packet::Packet};
 
-/// Index of the workspace of programs that are attached. Programs at tc do not interrupt each other.
+/// Index of the workspace of attached programs. Programs at tc do not interrupt each other.
 pub const ATTACHED: u32 = 0;
-/// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can interrupt a test run.
+/// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can
+/// interrupt a test run.
 pub const EXPIRE: u32 = 1;
 /// Index of the workspace of the program at XDP.
 pub const UPLINK: u32 = 2;
@@ -20,10 +22,11 @@ const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
 /// How many workspaces there are.
 pub const COUNT: u32 = 3;
 
-/// The packet and the scratch space of the running program. It is this CPU's own, and programs at one hook do not interrupt
-/// each other.
-// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in maps: with the packet here
-// it follows each path once, not once for every protocol and offset that led to it.
+/// The packet and the scratch space of the running program. It is this CPU's own, and programs at
+/// one hook do not interrupt each other.
+// VERIFIER: the stack is too short for this. Besides, the verifier knows nothing about values in
+// maps: with the packet here it follows each path once, not once for every protocol and offset that
+// led to it.
 #[repr(C)]
 pub struct Workspace<A> {
     pub packet: Packet<A>,
@@ -32,7 +35,8 @@ pub struct Workspace<A> {
 }
 
 impl<A: Addr> Workspace<A> {
-    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; nothing of it is read yet.
+    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; the packet is not read
+    /// yet.
     ///
     /// # Safety
     /// `workspace` is this CPU's own element, and a run of a program takes it once.
@@ -45,7 +49,8 @@ impl<A: Addr> Workspace<A> {
     }
 }
 
-/// The coarse clock, as this CPU last read it. It is read again when the kernel's tick has moved on.
+/// The coarse clock, as this CPU last read it. It is read again when the kernel's tick has moved
+/// on.
 #[repr(C)]
 pub struct Clock {
     tick: u64,
@@ -68,10 +73,34 @@ impl Clock {
 /// A buffer for a copy of one flow entry.
 pub type EntryBuffer<A> = MaybeUninit<FlowEntry<A>>;
 
+/// What is known of a flow that begins, before the decision about its first packet.
+#[repr(C)]
+pub struct Beginning {
+    /// The backend that did not answer, and that the new flow avoids; else 0.
+    pub avoided: BackendId,
+    /// Not 0: the packet is mid-stream, and its flow is picked up.
+    pub picks_up: u32,
+    /// The masquerade port of the flow that this flow follows on the same tuple; else 0.
+    pub port_before: Port,
+    _pad: u16,
+}
+
+impl Beginning {
+    #[inline(always)]
+    pub const fn new(avoided: BackendId, port_before: Port) -> Self {
+        Self {
+            avoided,
+            picks_up: 0,
+            port_before,
+            _pad: 0,
+        }
+    }
+}
+
 /// Buffers for flow entries and keys.
 #[repr(C)]
 pub struct Scratch<A> {
-    /// The entry of the packet's own tuple.
+    /// The entry that was found by the packet's own tuple.
     pub found: EntryBuffer<A>,
     /// Any other entry that is read.
     pub other: EntryBuffer<A>,
@@ -80,25 +109,23 @@ pub struct Scratch<A> {
     pub key: FlowKey<A>,
     /// A further key.
     pub holder: FlowKey<A>,
-    /// The key that goes into a ring, and the one of a flow that gives way: see `ring`.
+    /// The key that is put into a ring, and the key of a flow that may be evicted: see `ring`.
     pub pushed: FlowKey<A>,
     pub evicted: FlowKey<A>,
-    /// The backend that did not answer, and that a flow which begins anew avoids; else 0.
-    pub avoided: BackendId,
-    /// Not 0: the packet is in the middle of a connection, and its flow is picked up.
-    pub picks_up: u32,
-    /// The masquerade port of the flow that ended where a new one begins; else 0.
-    pub port_before: Port,
-    pub _pad: u16,
-    /// Not 0: the last tuple is tried that a flow being made may have.
+    /// What ingress has found out for `begin`.
+    pub beginning: Beginning,
+    /// Not 0: this is the last tuple that is tried for a flow being made.
     pub insists: u32,
-    /// The slot of the half-open ring that a flow being made has.
+    /// The ring slot of a flow being made.
     pub slot: u32,
-    /// With `forwarding: redirect`: the route that is looked up, and the pod that the packet goes to.
+    /// With `forwarding: redirect`: the route that is looked up, and the pod that the packet goes
+    /// to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
-    /// The ring that the key in `pushed` goes into when the packet has been sent; `None` before a packet.
+    /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`
+    /// before a packet.
     pub refiled: Option<Ring>,
-    /// The service port that the packet is for, once a record has told; for what is refused.
+    /// The service port that the packet is for, once a record was found; for counts of refused
+    /// packets.
     pub service: ServiceId,
 }

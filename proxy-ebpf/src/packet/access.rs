@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Bounds-checked reads, and writes by helpers: the only pointer arithmetic of the programs.
 //!
-//! Nothing writes through a packet pointer. If a program did, the kernel would copy every cloned packet before running it.
-//! The store helpers unclone only what they write.
+//! Nothing writes through a packet pointer. If a program did, the kernel would copy every cloned
+//! packet before running it. The store helpers unclone only what they write.
 
 use core::{arch::asm, mem::MaybeUninit};
 
@@ -13,10 +13,11 @@ use aya_ebpf::{
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
 
-/// `tc_index` of a packet whose ends ingress has both translated. No queueing discipline of today's kernels reads the field.
+/// `tc_index` of a packet whose ends ingress has both translated. No queueing discipline of today's
+/// kernels reads the field.
 const TRANSLATED: u32 = 0x7074;
 
-/// A helper refused to write; the packet may be half changed and must not go on.
+/// A helper refused to write. The packet may be half changed and must be dropped.
 pub struct WriteFailed;
 
 /// The receiver of a frame, by its link-layer address.
@@ -37,7 +38,7 @@ pub struct Skb {
 }
 
 impl Skb {
-    /// The part of a VLAN tag that is the VLAN's id; the rest is a priority.
+    /// The VLAN id in a VLAN tag; the rest of the tag is a priority.
     pub const VLAN_ID: u16 = 0xfff;
 
     #[inline(always)]
@@ -82,24 +83,25 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
     }
-    /// The interface that it came in by; 0 for one that a process of this node has sent.
+    /// The interface that the packet came in by; 0 for a packet that a process of this node has
+    /// sent.
     #[inline(always)]
     pub fn incoming(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw).ingress_ifindex }
     }
-    /// Whether a process of this node has sent it: it has come in by no interface.
+    /// Whether a process of this node has sent the packet: it has come in by no interface.
     #[inline(always)]
     pub fn is_own(self) -> bool {
         self.incoming() == 0
     }
-    /// Whether it has a VLAN tag out of band.
+    /// Whether the packet has a VLAN tag out of band.
     #[inline(always)]
     pub fn is_tagged(self) -> bool {
         // SAFETY: as above.
         unsafe { (*self.raw).vlan_present != 0 }
     }
-    /// The id in that tag; 0 without a tag, or in one that has a priority alone.
+    /// The VLAN id in the out-of-band tag; 0 without a tag, or in a tag that has a priority alone.
     #[inline(always)]
     pub fn vlan_id(self) -> u32 {
         if !self.is_tagged() {
@@ -120,7 +122,7 @@ impl Skb {
             _ => Addressee::Many,
         }
     }
-    /// Makes this node, or a pod that the frame is handed to, its receiver.
+    /// Makes this node, or a pod that the frame is handed to, the frame's receiver.
     #[inline(always)]
     pub fn address_to_host(self) -> Result<(), WriteFailed> {
         const PACKET_HOST: u32 = 0;
@@ -130,13 +132,14 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Whether ingress has translated both ends of it.
+    /// Whether ingress has translated both ends of the packet.
     #[inline(always)]
     pub fn is_translated(self) -> bool {
         // SAFETY: as above.
         unsafe { (*self.raw).tc_index == TRANSLATED }
     }
-    /// Says so to egress of the interface that it leaves by, or takes it back.
+    /// Marks the packet as translated, for egress of the interface that it leaves by, or clears the
+    /// mark.
     #[inline(always)]
     pub fn set_translated(self, translated: bool) {
         // SAFETY: as above; the field is writable at tc.
@@ -165,8 +168,8 @@ impl Skb {
         unsafe { (*self.raw).data_end as usize }
     }
 
-    /// Brings the headers into the linear part, where [`Self::read`] finds them, unless they are there already: pulling copies
-    /// the data that a sender keeps for a retransmission.
+    /// Brings the headers into the linear part, where [`Self::read`] finds them, unless they are
+    /// there already. Pulling copies the data that a sender keeps for a retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
         const HEADERS: u32 = 128;
@@ -182,14 +185,15 @@ impl Skb {
         }
     }
 
-    /// Reads a header that lies whole in the linear part.
+    /// Reads a header that lies completely in the linear part.
     #[inline(always)]
     pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
         // SAFETY: read at once.
         unsafe { self.peek(offset) }.copied()
     }
 
-    /// A reference to a header that lies whole in the linear part. The compiler may copy a whole header byte by byte.
+    /// A reference to a header that lies completely in the linear part. The compiler may copy a
+    /// complete header byte by byte.
     ///
     /// # Safety
     /// No helper that may move the packet is called while the reference is alive.
@@ -197,8 +201,9 @@ impl Skb {
     pub unsafe fn peek<'a, T>(self, offset: u32) -> Option<&'a T> {
         let mut start = self.data();
         let mut bounded = (offset & MAX_OFFSET) as u64;
-        // VERIFIER: the register that is bounds-checked must be the one that is read through. Otherwise the compiler adds
-        // offset and length first, checks one register and reads another (every kernel).
+        // VERIFIER: the register that is bounds-checked must be the one that is read through.
+        // Otherwise the compiler adds offset and length first, checks one register and reads
+        // another (every kernel).
         // SAFETY: plain arithmetic on registers.
         unsafe {
             asm!(
@@ -212,8 +217,9 @@ impl Skb {
         if start + size_of::<T>() > self.data_end() {
             return None;
         }
-        // SAFETY: in bounds, checked above. Alignment is a formal promise: BPF programs may read packets at
-        // any address on the architectures we run on, and an unaligned read would be done byte by byte.
+        // SAFETY: in bounds, checked above. Alignment is a formal promise: BPF programs may read
+        // packets at any address on the architectures we run on, and an unaligned read would be
+        // done byte by byte.
         Some(unsafe { &*(start as *const T) })
     }
 
@@ -229,8 +235,8 @@ impl Skb {
         }
     }
 
-    /// Writes a value. With `recompute` the device's sum over the packet is updated: needed where no checksum field inside the
-    /// packet makes up for the change.
+    /// Writes a value. With `recompute` the device's sum over the packet is updated: needed where
+    /// no checksum field inside the packet makes up for the change.
     #[inline(always)]
     pub fn store<T: Copy>(
         self,
@@ -255,8 +261,8 @@ impl Skb {
         }
     }
 
-    /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones' complement
-    /// sum of the new address minus the old one.
+    /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones'
+    /// complement sum of the new address minus the old one.
     #[inline(always)]
     pub fn replace_checksum_address(
         self,
@@ -289,8 +295,8 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Updates a checksum for changes summed up as in [`Self::replace_checksum_address`], none of them in
-    /// a pseudo header.
+    /// Updates a checksum for changes summed up as in [`Self::replace_checksum_address`], none of
+    /// them in a pseudo header.
     #[inline(always)]
     pub fn replace_checksum_sum(self, offset: u32, difference: u32) -> Result<(), WriteFailed> {
         // SAFETY: no pointers.
@@ -300,7 +306,7 @@ impl Skb {
         }
     }
 
-    /// Cuts or extends the packet.
+    /// Cuts or extends the packet to `len` bytes.
     #[inline(always)]
     pub fn set_len(self, len: u32) -> Result<(), WriteFailed> {
         // SAFETY: no pointers; no packet pointer is alive.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there. Called by `redirect` and `xdp`.
+//! The kernel's routes and neighbours: looks up a packet's next hop, and sends the packet there.
+//! Called by `redirect` and `xdp`.
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
@@ -10,24 +11,24 @@ use aya_ebpf::{
 
 use super::{Frame, Skb};
 
-/// What the kernel's routes say of a packet.
+/// The result of a look-up in the kernel's routes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FibResult {
-    /// The interface and the next hop, whose link-layer address is known.
+    /// Interface and next hop are known, and the next hop's link-layer address, too.
     Found,
-    /// The interface and the next hop, whose link-layer address is not known yet.
+    /// Interface and next hop are known, but not the next hop's link-layer address.
     NoNeighbour,
-    /// No route, or the packet may not be forwarded that way.
+    /// There is no route, or the packet may not be forwarded by it.
     NotForwarded,
 }
 
-/// Completes a look-up whose parameters are filled in.
+/// Runs a look-up whose parameters are filled in.
 #[inline(always)]
 pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(skb.raw.cast(), parameters)
 }
 
-/// The same for a frame at XDP.
+/// Like [`look_up`], for a frame at XDP.
 #[inline(always)]
 pub fn look_up_frame(frame: Frame, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(frame.raw().cast(), parameters)
@@ -47,7 +48,7 @@ fn look_up_by(context: *mut c_void, parameters: &mut bpf_fib_lookup) -> FibResul
     }
 }
 
-/// Whether a completed look-up knows the next hop's link-layer address.
+/// Whether a completed look-up has the next hop's link-layer address.
 #[inline(always)]
 pub fn has_address(route: &bpf_fib_lookup) -> bool {
     let [a, b, c, d, e, f] = route.dmac;
@@ -61,7 +62,8 @@ pub fn mtu(route: &bpf_fib_lookup) -> u16 {
     unsafe { route.__bindgen_anon_1.tot_len }
 }
 
-/// The link-layer addresses of a completed look-up as a frame has them: the receiver's, then the sender's.
+/// The link-layer addresses of a completed look-up as a frame has them: the receiver's, then the
+/// sender's.
 #[inline(always)]
 pub fn link_layer(route: &bpf_fib_lookup) -> [u32; 3] {
     let [a, b, c, d, e, f] = route.dmac;
@@ -69,8 +71,8 @@ pub fn link_layer(route: &bpf_fib_lookup) -> [u32; 3] {
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
 
-/// Sends the packet out of an interface to the next hop that a completed look-up has written in the destination's place;
-/// the value is the program's result.
+/// Sends the packet out of an interface to the next hop that a completed look-up has written in
+/// place of the destination; the value is the program's result.
 #[inline(always)]
 pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
@@ -83,7 +85,8 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     unsafe { helpers::bpf_redirect_neigh(route.ifindex, &raw mut hop, LEN, 0) as i32 }
 }
 
-/// Whether an interface with this index is there. The agent's word about it may be old, and what is redirected to one that has gone is lost.
+/// Whether an interface with this index exists. The agent's data on it may be old, and packets that
+/// are redirected to a removed interface are lost.
 #[inline(always)]
 pub fn is_there(skb: Skb, interface: u32) -> bool {
     const ENODEV: i64 = 19;
@@ -93,22 +96,22 @@ pub fn is_there(skb: Skb, interface: u32) -> bool {
     result != -ENODEV
 }
 
-/// Hands the packet over to the interface at the other end of a pod's link, as if it had come in there; the value is the
-/// program's result.
+/// Hands the packet over to the interface at the other end of a pod's link, as if it had come in
+/// there; the value is the program's result.
 #[inline(always)]
 pub fn redirect_to_peer(interface: u32) -> i32 {
     // SAFETY: no pointers.
     unsafe { helpers::bpf_redirect_peer(interface, 0) as i32 }
 }
 
-/// Empties the parameters of a look-up.
+/// Clears the parameters of a look-up.
 #[inline(always)]
 pub fn clear(parameters: &mut bpf_fib_lookup) {
     // SAFETY: numbers and arrays of them.
     unsafe { zero(parameters) };
 }
 
-/// One of the kernel's structs, zeroed.
+/// Returns a zeroed struct of the kernel's.
 ///
 /// # Safety
 /// All of its fields are numbers, and its size is a multiple of a word's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! A frame at XDP, before the kernel has made a packet buffer of it: plain packets only, read and written through its own
-//! memory. Called by `xdp`.
+//! A frame at XDP, before the kernel has made a packet buffer of it: plain packets only, read and
+//! written in the frame's own memory. Called by `xdp`.
 
 use aya_ebpf::{
     bindings::{xdp_action, xdp_md},
@@ -30,11 +30,11 @@ pub struct Plain<A> {
     pub hops: u8,
     /// Type of service; or class and flow label, as on the wire.
     pub class: u32,
-    /// From the IP header on.
+    /// Length of the packet from the IP header on.
     pub length: u32,
 }
 
-/// The start of a TCP header, or of a UDP header and of what follows it.
+/// The start of a TCP header, or a UDP header and the bytes that follow it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Start {
@@ -42,7 +42,7 @@ struct Start {
     sequence_or_length_checksum: u32,
 }
 
-/// The rest of a TCP header that XDP looks at.
+/// The other fields of a TCP header that XDP reads.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct TcpRest {
@@ -59,7 +59,7 @@ struct TcpRest {
 pub struct Transport {
     pub ports: Ports,
     pub signals: Signals,
-    /// TCP, in host order; else 0.
+    /// TCP: the acknowledgement number, in host order; else 0.
     pub acknowledged: u32,
 }
 
@@ -73,14 +73,14 @@ impl Frame {
     pub fn raw(self) -> *mut xdp_md {
         self.raw
     }
-    /// Index of the interface that it has come in by.
+    /// Index of the interface that the frame has come in by.
     #[inline(always)]
     pub fn interface(self) -> u32 {
         // SAFETY: the context is valid for the program's run.
         unsafe { (*self.raw).ingress_ifindex }
     }
 
-    /// The memory of a `T` at a constant offset, if it lies whole in the frame.
+    /// The memory of a `T` at a constant offset, if it lies completely in the frame.
     #[inline(always)]
     fn at<T>(self, offset: u32) -> Option<*mut T> {
         // SAFETY: as above.
@@ -104,7 +104,7 @@ impl Frame {
     }
 
     /// Writes both link-layer addresses.
-    // Word by word: the compiler would make a call of the whole, which copies byte by byte.
+    // Word by word: the compiler would make a call of a single copy, which copies byte by byte.
     #[inline(always)]
     pub fn write_addresses(self, addresses: &[u32; 3]) -> Option<()> {
         let [a, b, c] = *addresses;
@@ -118,7 +118,7 @@ impl Frame {
         Some(())
     }
 
-    /// Whether it has so many bytes.
+    /// Whether the frame has at least `length` bytes.
     #[inline(always)]
     pub fn holds(self, length: u32) -> bool {
         // SAFETY: the context is valid for the program's run.
@@ -126,7 +126,7 @@ impl Frame {
         end - start >= length as u64
     }
 
-    /// The link-layer address that it is for: four octets, then two.
+    /// The link-layer address of the frame's receiver: four octets, then two.
     #[inline(always)]
     pub fn receiver(self) -> Option<(u32, u16)> {
         Some((self.read(0)?, self.read(4)?))
@@ -150,7 +150,8 @@ impl Frame {
         Some(transport)
     }
 
-    /// Gives a plain packet other ends and one hop less, and updates its checksums. A packet that is refused is as it was.
+    /// Gives a plain packet other ends and one hop less, and updates its checksums. A packet that
+    /// is refused is unchanged.
     #[inline(always)]
     pub fn rewrite<F: Wire>(
         self,
@@ -174,7 +175,7 @@ impl Frame {
             let at: *mut u16 = self.at(l4 + UDP_CHECKSUM)?;
             // SAFETY: in bounds.
             let sum = unsafe { *at };
-            // 0: there is none. One that is 0 is written as its other spelling.
+            // 0: there is no checksum. A checksum of 0 is written as 0xffff.
             if sum != 0 {
                 let sum = changed(sum, addresses + ports);
                 // SAFETY: in bounds.
@@ -185,7 +186,8 @@ impl Frame {
         self.write(l4, new_ports)
     }
 
-    /// Sends it back out of the interface that it has come in by, or out of the one with this index; the value is the program's result.
+    /// Sends the frame back out of the interface that it has come in by, or out of the one with
+    /// this index; the value is the program's result.
     #[inline(always)]
     pub fn send(self, interface: u32, back: bool) -> u32 {
         if back {
@@ -197,7 +199,7 @@ impl Frame {
     }
 }
 
-/// A checksum after a change of what it covers, by the sum that the change adds.
+/// Returns a checksum after a change of what it covers; `sum` is what the change adds.
 #[inline(always)]
 pub(super) fn changed(checksum: u16, sum: u64) -> u16 {
     !checksum::fold(!checksum as u64 + sum)

@@ -35,7 +35,7 @@ impl Ipv4Header {
     pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
     pub const OFFSET: u16 = 0x1fff_u16.to_be();
 
-    /// Whether it has no options and is no fragment.
+    /// Whether the packet has no options and is no fragment.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         self.version_ihl == 0x45 && self.fragment & (Self::MORE_FRAGMENTS | Self::OFFSET) == 0
@@ -109,7 +109,7 @@ impl Ipv6Header {
     }
 }
 
-/// An IP header without options, and the ports that follow it, or whatever does.
+/// An IP header without options, and the first bytes behind it: usually the ports.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Start<H> {
@@ -126,12 +126,12 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The first byte here: of an ICMP message its type.
+    /// The first byte; in an ICMP message, its type.
     #[inline(always)]
     pub fn icmp_type(self) -> u8 {
         self.src.0.to_ne_bytes()[0]
     }
-    /// Both as one word, as they lie in memory.
+    /// Returns both ports as one word, as they lie in memory.
     #[inline(always)]
     pub fn word(self) -> u32 {
         check::join(self.src.0, self.dst.0)

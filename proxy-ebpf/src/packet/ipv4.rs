@@ -34,13 +34,13 @@ struct LongTail {
     ports: Ports,
 }
 
-/// Where both begin in the header.
+/// Offset in the header at which both structs begin.
 const TAIL: u32 = 10;
-/// Where the time to live stands, and before the checksum the protocol.
+/// Offset of the time to live; the protocol follows, then the checksum.
 const TTL: u32 = 8;
 
 impl Tail {
-    /// New addresses and the checksum that follows them; their changes cancel out in the device's sum.
+    /// Holds new addresses and the checksum for them; their changes cancel out in the device's sum.
     #[inline(always)]
     fn new(ip_checksum: u16, old: (V4, V4), new: (V4, V4)) -> Self {
         let halves = |address: V4| {

@@ -125,9 +125,9 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn store_addresses(skb: Skb, packet: &Packet<V6>, src: V6, dst: V6) -> Result<(), WriteFailed> {
-        // The transport checksum's helper takes the address change out of the device's sum, because it assumes that a
-        // header checksum compensates the change. IPv6 has none, so this adds the change back. (From Linux 6.16 on,
-        // BPF_F_IPV6 would do; this works on every kernel.)
+        // The transport checksum's helper takes the address change out of the device's sum, because
+        // it assumes that a header checksum compensates the change. IPv6 has none, so this adds the
+        // change back. (From Linux 6.16 on, BPF_F_IPV6 would do; this works on every kernel.)
         skb.store(packet.l3 + 8, &[src, dst], true)
     }
 
@@ -138,7 +138,8 @@ impl Wire for Ipv6 {
         ends: (V6, V6),
         ports: Ports,
     ) -> Result<(), WriteFailed> {
-        // Two calls: the change of the ports must not go into the device's sum, because the checksum takes it out again.
+        // Two calls: the change of the ports must not go into the device's sum, because the
+        // checksum takes it out again.
         skb.store(packet.l4, &ports, false)?;
         Self::store_addresses(skb, packet, ends.0, ends.1)
     }
@@ -280,7 +281,7 @@ impl Wire for Ipv6 {
         header.is_ipv6().then(|| Plain {
             src: header.src(),
             dst: header.dst(),
-            // An extension header is neither TCP nor UDP.
+            // The number of an extension header is neither TCP's nor UDP's.
             protocol: header.next_header,
             hops: header.hop_limit,
             class: header.version_class_flow & CLASS_AND_FLOW,
@@ -307,7 +308,8 @@ impl Wire for Ipv6 {
     }
 }
 
-/// The furthest that a transport header may lie: its bytes must be read where they are, not [`MAX_OFFSET`] before.
+/// Highest offset of a transport header: its bytes must be readable at their offset, not
+/// [`MAX_OFFSET`] before.
 const FURTHEST: u32 = MAX_OFFSET - 0x3f;
 /// Extension headers followed, as many as the kernel's own limit for option headers.
 const MAX_EXTENSIONS: u32 = 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Packets: bytes in, values out, and back. Parsed once, no pointer kept; everything that touches a packet's bytes is
-//! here, and nothing here knows a map.
+//! Packets: bytes in, values out, and back. A packet is parsed once, and no pointer is kept. Only
+//! this module touches a packet's bytes, and it knows no maps.
 
 pub mod access;
 pub mod fib;

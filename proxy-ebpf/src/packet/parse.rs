@@ -9,7 +9,7 @@ use super::{
     wire::Wire,
 };
 
-/// Ethertype of a packet and the offset of its IP header.
+/// Returns a packet's Ethertype and the offset of its IP header.
 #[inline(always)]
 pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     let protocol = skb.protocol();
@@ -29,8 +29,8 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     Some((inner, offset))
 }
 
-/// The id of the VLAN that a frame's outermost tag names, in the packet or beside it; 0 without a tag. A tag with id 0 has a
-/// priority alone, and the kernel looks at the one behind it.
+/// The VLAN id in a frame's outermost tag, in the packet or out of band; 0 without a tag. A tag
+/// with id 0 has a priority alone, and the kernel looks at the tag behind it.
 #[inline(always)]
 pub fn vlan_id(skb: Skb) -> u32 {
     let beside = skb.vlan_id();
@@ -44,8 +44,8 @@ pub fn vlan_id(skb: Skb) -> u32 {
     }
 }
 
-/// Reads a packet whose IP header lies at `packet.l3`; `None` for a protocol that no service has, and for a packet
-/// that is cut short.
+/// Reads a packet whose IP header lies at `packet.l3`; `None` for a protocol that no service can
+/// have, and for a packet that is cut short.
 #[inline(always)]
 pub fn parse<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     let network = F::network(skb, packet.l3)?;

@@ -67,7 +67,8 @@ impl<A: Addr> Packet<A> {
         const TAG: u32 = 4;
         skb.load(self.l4 + TAG).unwrap_or(0)
     }
-    /// SCTP: the tag that the sender of an INIT or INIT ACK wants its packets to have (RFC 9260, 3.3.2), as on the wire.
+    /// SCTP: the tag that the sender of an INIT or INIT ACK wants its packets to have (RFC 9260,
+    /// 3.3.2), as on the wire.
     #[inline(always)]
     pub fn initiate_tag(&self, skb: Skb) -> u32 {
         const INITIATE_TAG: u32 = 16;
@@ -79,7 +80,8 @@ impl<A: Addr> Packet<A> {
         const SEQUENCE: u32 = 4;
         skb.load(self.l4 + SEQUENCE).map_or(0, u32::from_be)
     }
-    /// What tells a SYN from that of another connection with the same ends: TCP's sequence number, or SCTP's initiate tag.
+    /// The number that tells a SYN from that of another connection with the same ends: TCP's
+    /// sequence number, or SCTP's initiate tag.
     #[inline(always)]
     pub fn first_number(&self, skb: Skb) -> u32 {
         if self.key.protocol == Protocol::TCP {
@@ -94,7 +96,8 @@ impl<A: Addr> Packet<A> {
         const ACKNOWLEDGEMENT: u32 = 8;
         skb.load(self.l4 + ACKNOWLEDGEMENT).map_or(0, u32::from_be)
     }
-    /// A TCP segment's timestamp, in host order; 0 if it has none, or none at an even offset, where every stack puts it.
+    /// A TCP segment's timestamp, in host order; 0 if it has none, or none at an even offset, where
+    /// every stack puts it.
     #[inline(never)]
     pub fn timestamp(&self, skb: Skb) -> u32 {
         const OPTIONS: u32 = 20;
@@ -118,7 +121,7 @@ impl<A: Addr> Packet<A> {
         }
         0
     }
-    /// A new packet, nothing read yet.
+    /// Begins a new packet, of which nothing is read yet.
     #[inline(always)]
     pub fn begin(&mut self, l3: u32) {
         self.key.set_ports(Port::ANY, Port::ANY);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The packet that an ICMP error quotes: reads it, and translates it together with the error. Called by `icmp`.
+//! The packet that an ICMP error quotes: reads it, and translates it together with the error.
+//! Called by `icmp`.
 
 use proxy_common::{
     FlowKey, Protocol, checksum,
@@ -31,8 +32,8 @@ pub fn is_redirect<F: Wire>(packet: &Packet<F::Addr>) -> bool {
         }
 }
 
-/// The translation of an ICMP error: its quote's tuple is `quoted` and becomes `tuple` reversed, its own addresses
-/// become `src` and `dst`.
+/// The translation of an ICMP error: its quote's tuple is `quoted` and becomes `tuple` reversed,
+/// its own addresses become `src` and `dst`.
 pub struct Change<'a, A> {
     pub quoted: &'a FlowKey<A>,
     pub tuple: &'a FlowKey<A>,
@@ -74,8 +75,8 @@ pub fn read<F: Wire>(
     })
 }
 
-/// The offset of the header that an ICMPv6 redirect quotes: in an option, which may follow that of the link-layer address
-/// (RFC 4861, 4.5).
+/// The offset of the header that an ICMPv6 redirect quotes. It lies in an option, which may follow
+/// the option of the link-layer address (RFC 4861, 4.5).
 #[inline(always)]
 fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
     const REDIRECTED: u8 = 4;
@@ -116,8 +117,8 @@ pub fn rewrite<F: Wire>(
         F::difference(quoted.src, tuple.dst) as u64 + F::difference(quoted.dst, tuple.src) as u64;
     let ports = !old as u64 + new as u64;
 
-    // The growth of the quote's byte sum. A checksum that is updated compensates the change of what it covers: the IPv4
-    // header's covers addresses, the transport's covers addresses and ports.
+    // The growth of the quote's byte sum. A checksum that is updated compensates the change of what
+    // it covers: the IPv4 header's covers addresses, the transport's covers addresses and ports.
     let mut sum = if F::ICMP == Protocol::ICMP {
         ports
     } else {
@@ -126,7 +127,7 @@ pub fn rewrite<F: Wire>(
     if let Some((offset, transport)) = transport_checksum(skb, quoted.protocol, quote.l4) {
         let more = fold_32(addresses + ports);
         let updated = match !checksum::fold(!transport as u64 + more as u64) {
-            // Of a datagram, 0 says that there is none; its other spelling counts the same.
+            // In a UDP datagram, checksum 0 means that there is none; 0xffff has the same value.
             0 if quoted.protocol == Protocol::UDP => 0xffff,
             updated => updated,
         };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Replaces addresses and ports and updates the checksums, in both directions and families. Called through `Wire`.
+//! Replaces addresses and ports and updates the checksums, in both directions and families. Called
+//! through `Wire`.
 //!
 //! A failure can leave a packet half changed: callers drop it.
 
@@ -45,8 +46,8 @@ pub fn source<F: Wire>(
     rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// Replaces both ends of a whole packet without options or extension headers by those of `ends`, and its hop limit by
-/// `counted_down`, as [`Wire::fib_parameters`] returns it.
+/// Replaces both ends of a complete packet without options or extension headers by those of `ends`,
+/// and its hop limit by `counted_down`, as [`Wire::fib_parameters`] returns it.
 #[inline(always)]
 pub fn both<F: Wire>(
     skb: Skb,
@@ -82,8 +83,8 @@ fn rewrite<F: Wire>(
     F::store_addresses(skb, packet, src, dst)
 }
 
-/// Updates the transport header's checksum for a change of addresses, by the sum that it adds, and of ports; SCTP's ports are
-/// written as well.
+/// Updates the transport header's checksum for a change of addresses, by the sum that it adds, and
+/// of ports; SCTP's ports are written as well.
 #[inline(always)]
 fn update_transport<F: Wire>(
     skb: Skb,
@@ -114,11 +115,11 @@ fn sctp_ports<F: Wire>(
     new: u32,
 ) -> Result<(), WriteFailed> {
     if packet.shape == Shape::FirstFragment {
-        // Its checksum covers the later fragments, whose length is not known yet.
+        // SCTP's checksum covers the later fragments, whose length is not known yet.
         return Err(WriteFailed);
     }
     let checksum: u32 = skb.load(packet.l4 + SCTP_CHECKSUM).ok_or(WriteFailed)?;
-    // Zero: the device will fill it in.
+    // Zero: the device will fill the checksum in.
     if checksum != 0 {
         let end = F::packet_end(skb, packet.l3).ok_or(WriteFailed)?;
         let distance = end.checked_sub(packet.l4 + 4).ok_or(WriteFailed)?;

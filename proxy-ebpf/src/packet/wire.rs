@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! All that differs between IPv4 and IPv6 on the wire, as two traits. `ipv4` and `ipv6` implement them; parsing, rewriting
-//! and answering are generic over them.
+//! All that differs between IPv4 and IPv6 on the wire, as two traits. `ipv4` and `ipv6` implement
+//! them; parsing, rewriting and answering are generic over them.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_log_ebpf::macro_support::{Argument, IpFormatter};
@@ -27,7 +27,7 @@ pub trait Ip: 'static {
     const PROTOCOL: u32;
     /// Offset of the source address in the header.
     const SOURCE: u32;
-    /// The address that stands for all of the node's own loopback.
+    /// The address that stands for all loopback addresses of the node.
     const LOOPBACK: Self::Addr;
 
     fn is_loopback(address: Self::Addr) -> bool;
@@ -41,15 +41,18 @@ pub trait Wire: Ip {
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
     /// Reads the IP header at `l3` and the extension headers between it and the transport header.
     fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
-    /// Destination and ports of a packet without options, extensions or fragments, whose transport a service
-    /// can have.
+    /// Destination and ports of a packet without options, extensions or fragments, whose transport
+    /// a service can have.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
     /// The source address in the IP header at `l3`.
     fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
-    /// What any packet asks for, and its destination. `None` for one whose first bytes are not where they can be read.
+    /// The work that any packet asks for, and its destination. `None` if the packet's first bytes
+    /// are not in the linear part.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
-    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be concerned by.
-    // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would fill the callers' stacks.
+    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be
+    /// concerned by.
+    // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would
+    // fill the callers' stacks.
     fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
     /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused.
     fn rewrite_destination(
@@ -78,15 +81,16 @@ pub trait Wire: Ip {
         src: Self::Addr,
         dst: Self::Addr,
     ) -> Result<(), WriteFailed>;
-    /// Writes both addresses, the header's checksum where there is one, and both ports. The transport's checksum is the
-    /// caller's.
+    /// Writes both addresses, the header's checksum where there is one, and both ports. The
+    /// transport's checksum is the caller's.
     fn store_ends(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         ends: (Self::Addr, Self::Addr),
         ports: Ports,
     ) -> Result<(), WriteFailed>;
-    /// The same for a packet without options or extension headers, and its hop limit as in [`Self::store_hop`].
+    /// Like [`Self::store_ends`], for a packet without options or extension headers; also writes
+    /// the hop limit as [`Self::store_hop`] does.
     fn store_onward(
         skb: Skb,
         packet: &Packet<Self::Addr>,
@@ -94,8 +98,8 @@ pub trait Wire: Ip {
         ports: Ports,
         counted_down: u32,
     ) -> Result<(), WriteFailed>;
-    /// Writes a quoted packet's addresses, those of `tuple` reversed. The checksum of the ICMP error around it is the
-    /// caller's.
+    /// Writes a quoted packet's addresses, those of `tuple` reversed. The checksum of the ICMP
+    /// error around it is the caller's.
     fn store_quoted_addresses(
         skb: Skb,
         l3: u32,
@@ -103,8 +107,8 @@ pub trait Wire: Ip {
         old: &FlowKey<Self::Addr>,
         tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
-    /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`] writes; `None` for a
-    /// packet that the stack must route.
+    /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`]
+    /// writes; `None` for a packet that the stack must route.
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
     /// The destination of a FIB look-up; of a completed one, the next hop.
     fn fib_destination(parameters: &bpf_fib_lookup) -> Self::Addr;
@@ -116,22 +120,23 @@ pub trait Wire: Ip {
     fn turn_around(skb: Skb, packet: &Packet<Self::Addr>, len: u32) -> Result<(), WriteFailed>;
     /// The sum over a pseudo header, unfolded.
     fn pseudo_sum(a: Self::Addr, b: Self::Addr, len: u32, protocol: Protocol) -> u64;
-    /// Writes IP and ICMP headers of a port unreachable in front of the `quoted` bytes that sum to `sum`.
+    /// Writes IP and ICMP headers of a port unreachable in front of the `quoted` bytes that sum to
+    /// `sum`.
     fn store_unreachable(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         quoted: u32,
         sum: u32,
     ) -> Result<(), WriteFailed>;
-    /// Where the packet ends by its IP header; padding may follow.
+    /// The offset at which the packet ends by its IP header; padding may follow.
     fn packet_end(skb: Skb, l3: u32) -> Option<u32>;
     /// The ones' complement sum that a change of address adds, unfolded to 32 bits.
     fn difference(old: Self::Addr, new: Self::Addr) -> u32;
 
-    /// Reads a plain packet of a frame without a tag; `None` for another one.
+    /// Reads a plain packet from a frame without a tag; `None` for any other frame.
     fn read_frame(frame: Frame) -> Option<Plain<Self::Addr>>;
-    /// Writes both addresses and one hop less into such a frame, and the header's checksum where there is one; `addresses` is the sum
-    /// that the addresses' change adds.
+    /// Writes both addresses and one hop less into such a frame, and the header's checksum where
+    /// there is one; `addresses` is the sum that the change of addresses adds.
     fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<Self::Addr>) -> Option<()>;
     /// Fills in a packet's part of a FIB look-up, by values.
     fn fib_of(
@@ -156,8 +161,9 @@ pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol)
     Some((l4 - l3 + header + payload) as u16)
 }
 
-/// The transport's part of a FIB look-up: rules may ask for protocol and ports, and of several next hops the ports choose one.
-/// An ICMP error has none, so of several next hops it may take another one than its flow. `None` for an extension header.
+/// The transport's part of a FIB look-up: rules may match protocol and ports, and the ports select
+/// one of several next hops. An ICMP error has no ports, so it may take another next hop than its
+/// flow. `None` for an extension header.
 #[inline(always)]
 pub(super) fn transport_parameters(
     skb: Skb,

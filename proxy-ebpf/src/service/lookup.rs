@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! From a destination to its record, by the maps. The order of the questions is `proxy_common::lookup`'s.
+//! Finds a destination's record in the maps. The order of the look-ups is in
+//! `proxy_common::lookup`.
 
 use core::marker::PhantomData;
 
@@ -14,14 +15,14 @@ use crate::{
     packet::{Ipv4, Ipv6},
 };
 
-/// A family's look-ups that are programs of their own to the verifier.
+/// A family's look-ups, each a program of its own to the verifier.
 pub trait Lookup: Tables {
     /// The id of the record that a destination leads to, or [`NO_RECORD`].
     fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
-    /// Whether cluster IPs are allocated from where this address lies, it is not the node's own, and packets to unallocated ones
-    /// are to be dropped.
+    /// Whether this address lies in a range that cluster IPs are allocated from, is not the node's
+    /// own, and packets to unallocated cluster IPs are to be dropped.
     fn is_allocatable(address: Self::Addr) -> bool;
-    /// Whether only the stack may judge packets from this address: 1 or 0.
+    /// Whether packets from this address need the stack: 1 or 0.
     fn needs_stack(address: Self::Addr) -> u32;
 }
 
@@ -40,7 +41,8 @@ pub fn record_of<L: Lookup>(
     }
 }
 
-/// Whether no service has this address though cluster IPs are allocated from its range; asked where no record was found.
+/// Whether no service has this address though it lies in a range of cluster IPs; called where no
+/// record was found.
 #[inline(always)]
 pub fn is_unallocated<L: Lookup>(address: L::Addr, settings: &Settings) -> bool {
     L::services(settings).contains(address) && L::is_allocatable(address)
@@ -52,7 +54,8 @@ pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
     lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
 }
 
-/// Whether echo requests to the address are answered here: it is a cluster IP, or it has a frontend for them.
+/// Whether the node answers echo requests to the address: it is a cluster IP, or it has a frontend
+/// for echo requests.
 #[inline(always)]
 pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
     is_cluster_ip::<T>(address)
@@ -61,7 +64,7 @@ pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
             .is_some()
 }
 
-/// The maps, as `proxy_common::lookup` asks them.
+/// The maps, as `proxy_common::lookup` uses them.
 struct Maps<T>(PhantomData<T>);
 
 impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
@@ -69,8 +72,8 @@ impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
     fn bits(&self, port: Port) -> u64 {
         ports::bits(port)
     }
-    /// Hash elements are recycled under readers, so the record carries its key. After a mismatch the second look-up meets
-    /// the finished change.
+    /// The kernel may reuse a hash element while it is read, so the record carries its key. After a
+    /// mismatch a second look-up finds the finished change.
     #[inline(always)]
     fn record(&self, key: &FrontendKey<T::Addr>) -> Option<RecordId> {
         for _ in 0..2 {
@@ -99,7 +102,7 @@ fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
         .map_or(NO_RECORD, |record| record.0)
 }
 
-/// No packet from an address of the node's own comes in by an interface.
+/// A packet from an address of the node's own never comes in by an interface.
 #[inline(always)]
 fn for_stack<T: Tables>(address: T::Addr) -> u32 {
     (!address.may_be_forwarded() || node::is_node_address::<T>(&address)) as u32
@@ -107,7 +110,7 @@ fn for_stack<T: Tables>(address: T::Addr) -> u32 {
 
 #[inline(always)]
 fn allocatable<T: Tables>(address: T::Addr) -> u32 {
-    // At an address of the node's own, a process of the node may answer.
+    // Packets to an address of the node's own may be answered by a process of the node.
     let is_in_range =
         node::settings().is_some_and(|settings| any_contains(T::allocated(settings), address));
     (is_in_range && !node::is_node_address::<T>(&address)) as u32
@@ -146,7 +149,8 @@ impl Lookup for Ipv6 {
     }
 }
 
-// VERIFIER: the following are exported and take words, so that each is verified once and not on every path that leads to it.
+// VERIFIER: the following are exported and take words, so that each is verified once and not on
+// every path that leads to it.
 
 /// See [`Lookup::record_id`]; the address as one word and the port as on the wire.
 #[unsafe(no_mangle)]
@@ -156,7 +160,8 @@ pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32
     find_id::<Ipv4>(V4::from_word(address), port, protocol)
 }
 
-/// See [`Lookup::record_id`]; the address as four words and the port as on the wire, with the protocol as its lowest byte.
+/// See [`Lookup::record_id`]; the address as four words and the port as on the wire, with the
+/// protocol as its lowest byte.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {

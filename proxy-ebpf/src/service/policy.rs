@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The verdict on a new connection: collects what `proxy_common::decide` asks for. Called by `begin` and the socket hooks.
+//! The verdict on a new connection: collects the arguments of `proxy_common::decide`. Called by
+//! `begin` and the socket hooks.
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::{
@@ -30,7 +31,8 @@ pub fn verdict_on_packet<T: Tables>(
     verdict::<T>(record, origin, source, settings)
 }
 
-/// The verdict on a connection of known origin; `source` is looked at for frontends with source ranges only.
+/// The verdict on a connection of known origin; `source` is read for frontends with source ranges
+/// only.
 #[inline(always)]
 pub fn verdict<T: Tables>(
     record: &Record<T::Addr>,
@@ -57,7 +59,7 @@ pub fn verdict<T: Tables>(
     )
 }
 
-/// The reason of a rejection.
+/// The counter for a rejection.
 #[inline(always)]
 pub fn rejection_of<A: Addr>(record: &Record<A>) -> Counter {
     match record.flags.kind() {

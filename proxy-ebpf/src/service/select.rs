@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! From a record to a backend: affinity, else a slot of the block, by a random number or by a hash. Called by `begin` and the socket hooks.
+//! Selects a record's backend: by affinity, else a slot of the block, by a random number or by a
+//! hash. Called by `begin` and the socket hooks.
 
 use proxy_common::{
     Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, Record,
@@ -37,7 +38,7 @@ impl<T: Tables> Client<T> for ByAddress<T::Addr> {
     fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64) {
         let key = self.key(service);
         let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
-        // A full LRU map makes room by itself; the next connection tries again.
+        // A full LRU map frees an element by itself; the next connection tries again.
         let _ = T::affinity().insert(key, entry, 0);
     }
 }
@@ -57,10 +58,11 @@ pub struct Choice<'a, A: Addr> {
     record: &'a Record<A>,
     block: Block,
     number: u32,
-    /// Affinity holds the client to a backend.
+    /// Whether the client has affinity to a backend.
     is_held: bool,
     /// That backend, else the first id.
-    // VERIFIER: no Option, whose value is not written for None: the compiler stores any register, and the verifier refuses a pointer.
+    // VERIFIER: no Option, whose value is not written for None: the compiler stores any register,
+    // and the verifier refuses a pointer.
     held: BackendId,
 }
 
@@ -72,7 +74,8 @@ pub extern "C" fn portolan_number(count: u32) -> u32 {
     if count > 1 { helpers::random() } else { 0 }
 }
 
-/// The number that selects a slot of the block for a packet's flow. Not that of the backend `avoided`, where there is another.
+/// The number that selects a slot of the block for a packet's flow. If possible, not a slot of the
+/// backend `avoided`.
 // VERIFIER: a frame of its own, because the caller's chain of calls fills the stack.
 #[inline(never)]
 pub fn number_of_flow<T: Tables>(
@@ -94,12 +97,12 @@ pub fn number_of_flow<T: Tables>(
     portolan_past(block.0, number, avoided.0)
 }
 
-/// How many slots in a row are looked at for another backend. A table of two backends has so many of one with a chance of one in
-/// four thousand million.
+/// How many consecutive slots are searched for another backend. In a table of two backends, so many
+/// slots of the same backend follow each other with a chance of one in four thousand million.
 const LOOKS: u32 = 32;
 
-/// The first number from `number` on whose slot in the block has another backend than `avoided`: in a Maglev table, neighbours may
-/// have the same.
+/// The first number from `number` on whose slot in the block has another backend than `avoided`.
+/// Neighbouring slots of a Maglev table may have the same backend.
 // VERIFIER: exported, so that the loop is verified once.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -123,7 +126,8 @@ pub struct Chosen<A: 'static> {
 }
 
 impl<'a, A: Addr> Choice<'a, A> {
-    /// Begins the selection for `client`: by affinity, or the slot that `number` tells of a block.
+    /// Begins the selection for `client`: by affinity, else by the slot that `number` returns for a
+    /// block.
     #[inline(always)]
     pub fn new<T: Tables<Addr = A>>(
         record: &'a Record<A>,
@@ -143,12 +147,13 @@ impl<'a, A: Addr> Choice<'a, A> {
             held: held.unwrap_or_default(),
         }
     }
-    /// Whether affinity holds the client to a backend.
+    /// Whether the client has affinity to a backend.
     #[inline(always)]
     pub fn is_held(&self) -> bool {
         self.is_held
     }
-    /// The `attempt`-th backend to try: the one that the client is held to, else the next from the number's slot on.
+    /// The `attempt`-th backend to try: the one that the client has affinity to, else the next from
+    /// the number's slot on.
     #[inline(always)]
     pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
         let id = if self.is_held {
@@ -158,7 +163,7 @@ impl<'a, A: Addr> Choice<'a, A> {
             *SLOTS.get(slot)?
         };
         let backend = T::backends().get(id.0)?;
-        // Its set need not be checked: it stands in the block.
+        // The backend's set need not be checked: the backend is in the block.
         let serves = backend.service == self.record.service;
         serves.then_some(Chosen {
             id,
@@ -166,7 +171,7 @@ impl<'a, A: Addr> Choice<'a, A> {
             generation: backend.generation,
         })
     }
-    /// Holds the client to this backend from now on, if the service has affinity.
+    /// Stores the client's affinity to this backend, if the service has affinity.
     #[inline(always)]
     pub fn hold<T: Tables<Addr = A>>(&self, client: impl Client<T>, chosen: &Chosen<A>, now: u64) {
         if self.record.flags.has(ServiceFlags::AFFINITY) {
@@ -175,7 +180,7 @@ impl<'a, A: Addr> Choice<'a, A> {
     }
 }
 
-/// The backend that affinity holds a client to, if it still serves and the client may have it here.
+/// The backend that a client has affinity to, if it still serves and the client may have it here.
 #[inline(always)]
 fn held_by<T: Tables>(
     record: &Record<T::Addr>,

@@ -15,7 +15,8 @@ use crate::{
 
 const EADDRINUSE: i32 = 98;
 
-/// A process binds a socket. The unspecified address of an IPv6 socket includes the node's IPv4 addresses.
+/// A process binds a socket. The unspecified address of an IPv6 socket includes the node's IPv4
+/// addresses.
 #[inline(never)]
 pub fn bind<A: AddressForm>(ctx: SockAddr) -> i32 {
     let port = ctx.port();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The backend for what a socket asks for: record, verdict, selection. Called by `connect` and `datagram`.
+//! Chooses the backend for a socket's destination: record, verdict, selection. Called by `connect`
+//! and `datagram`.
 
 use proxy_common::{
     Addr, AffinityEntry, Block, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId,
@@ -21,7 +22,7 @@ use crate::{
     },
 };
 
-/// Backends that are tried so that one socket's services do not share one.
+/// Backends that are tried so that one socket's services do not share a backend.
 const BACKEND_TRIES: u32 = 4;
 
 /// The address and port that a process asks for, and the protocol of its socket.
@@ -32,8 +33,8 @@ pub struct Target<A> {
     pub protocol: Protocol,
 }
 
-/// The verdict on what a socket asks for, and the counter that names the reason; in one word so that subprograms can return
-/// it.
+/// The verdict on a socket's destination, and the counter that names the reason; in one word so
+/// that subprograms can return it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct SocketVerdict(u32);
@@ -54,12 +55,12 @@ impl SocketVerdict {
     pub const fn kind(self) -> u32 {
         self.0 >> 16 & 0xff
     }
-    /// The same for a connection that begins; with bits of [`event`].
+    /// The same verdict for a connection that begins, with bits of [`event`].
     #[inline(always)]
     const fn that_begins(self, events: u32) -> Self {
         Self(self.0 | (event::BEGUN | events) << 24)
     }
-    /// Counts the connection to the entry's backend, if one begins.
+    /// Counts the connection to the entry's backend, if the verdict begins a connection.
     #[inline(always)]
     pub fn note<F: Family>(self, entry: &SocketEntry<F::Addr>) {
         let events = self.0 >> 24;
@@ -67,7 +68,7 @@ impl SocketVerdict {
             traffic::note::<F>(entry.backend, entry.generation, events);
         }
     }
-    /// The same, counted for a service port that it refuses.
+    /// The same verdict, counted as a refusal of a service port.
     #[inline(always)]
     fn refusing(self, service: ServiceId) -> Self {
         traffic::refuse(service, self.0 & 0xffff);
@@ -82,8 +83,8 @@ impl SocketVerdict {
 const UNTOUCHED: SocketVerdict =
     SocketVerdict::new(SocketVerdict::UNTOUCHED, Counter::SocketUntouched);
 
-/// Chooses a backend. When the verdict is to translate, `buffer` holds the socket's entry, without its list link. `avoid` is
-/// the socket whose other services must not share the backend.
+/// Chooses a backend. If the verdict is to translate, `buffer` holds the socket's entry, without
+/// its list link. `avoid` is the socket whose other services must not share the backend.
 #[inline(never)]
 pub fn choose<F: Family>(
     caller: &Caller,
@@ -95,18 +96,14 @@ pub fn choose<F: Family>(
         return UNTOUCHED;
     }
     let settings = caller.settings;
-    let mut address = target.address;
-    if F::is_loopback(address) {
-        if !caller.is_node() {
-            // A pod's own loopback, not the node's.
-            return UNTOUCHED;
-        }
-        // KUBE: node ports are served on all of 127.0.0.0/8 if on 127.0.0.1.
-        address = F::LOOPBACK;
+    if F::is_loopback(target.address) && !caller.is_node() {
+        // The address is a pod's own loopback, not the node's.
+        return UNTOUCHED;
     }
+    let address = served_at::<F>(target.address);
     let Target { port, protocol, .. } = *target;
     let Some(record) = lookup::record_of::<F>(address, port, protocol) else {
-        // What pods send there is dropped on the packet path.
+        // The packet path drops what pods send there.
         if caller.is_node() && lookup::is_unallocated::<F>(address, settings) {
             return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedUnallocated)
                 .refusing(ServiceId::NONE);
@@ -116,7 +113,8 @@ pub fn choose<F: Family>(
     let Some(origin) = origin_of_socket::<F::Addr>(settings, record.flags, caller.is_node()) else {
         return UNTOUCHED;
     };
-    // Only frontends with source ranges read it, and they never get here for pods.
+    // Only frontends with source ranges read the source, and pods never get here for such
+    // frontends.
     let source = F::internal_address(settings);
     let external = match policy::verdict::<F>(record, origin, source, settings) {
         Verdict::Forward { external, .. } => external,
@@ -124,7 +122,7 @@ pub fn choose<F: Family>(
             return SocketVerdict::new(SocketVerdict::REFUSE, policy::rejection_of(record))
                 .refusing(record.service);
         }
-        // Dropped and counted on the packet path.
+        // The packet path drops and counts these.
         _ if !caller.is_node() => return UNTOUCHED,
         Verdict::DropNoLocalEndpoint => {
             return SocketVerdict::new(SocketVerdict::DROP, Counter::DroppedNoLocalEndpoint)
@@ -181,7 +179,28 @@ pub fn choose<F: Family>(
     SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated).that_begins(events)
 }
 
-/// Selects a backend for a client, and holds the client to it if the service has affinity; with what happens to the connection. What `buffer` holds is lost.
+/// The address whose frontends serve this one. KUBE: node ports are served on all of 127.0.0.0/8 if
+/// on 127.0.0.1.
+#[inline(always)]
+fn served_at<F: Family>(address: F::Addr) -> F::Addr {
+    if F::is_loopback(address) {
+        F::LOOPBACK
+    } else {
+        address
+    }
+}
+
+/// The service port that a frontend belongs to, or 0.
+// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no room for it.
+#[inline(never)]
+pub fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
+    let address = served_at::<F>(target.address);
+    lookup::record_of::<F>(address, target.port, target.protocol)
+        .map_or(0, |record| record.service.0)
+}
+
+/// Selects a backend for a client, and stores the client's affinity to it if the service has
+/// affinity. Also returns the events of the connection. Overwrites `buffer`.
 #[inline(always)]
 fn select<F: Family>(
     record: &Record<F::Addr>,
@@ -192,7 +211,7 @@ fn select<F: Family>(
     target: &Target<F::Addr>,
     buffer: &mut EntryBuffer<F::Addr>,
 ) -> Option<(Chosen<F::Addr>, u32)> {
-    // Also of a Maglev table: a socket that connects has no port yet to hash.
+    // For a Maglev table, too: a socket that connects has no port yet to hash.
     let number = |block: Block| portolan_number(block.count());
     let choice = Choice::new::<F>(record, client, external, now, number);
     let mut chosen = choice.backend::<F>(0)?;
@@ -214,7 +233,8 @@ fn select<F: Family>(
 }
 
 /// Whether datagrams from this backend belong to another service on the same socket.
-// VERIFIER: with the caller's buffer: before Linux 6.9, each frame of a chain of calls is rounded up to 32 of the 512 bytes.
+// VERIFIER: with the caller's buffer: before Linux 6.9, each frame of a chain of calls is rounded
+// up to 32 of the 512 bytes.
 #[inline(never)]
 fn is_shared<F: Family>(
     reverse: &SocketKey<F::Addr>,
@@ -254,7 +274,7 @@ impl<F: Family> Client<F> for ByNetns {
     fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64) {
         let key = self.key::<F>(service);
         let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
-        // A full LRU map makes room by itself; the next connection tries again.
+        // A full LRU map frees an element by itself; the next connection tries again.
         let _ = AFFINITY_PODS.insert(key, entry, 0);
     }
 }

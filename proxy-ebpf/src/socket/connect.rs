@@ -4,8 +4,9 @@
 use proxy_common::{Counter, Protocol, SocketCookie, SocketEntry, SocketKey};
 
 use super::{
-    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target, choose, fail_with,
-    may_be_backend, may_be_frontend, proceed,
+    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target,
+    choose::{choose, owner},
+    fail_with, may_be_backend, may_be_frontend, proceed,
     sock_addr::{AddressForm, AsMapped},
     table::{self, EntryBuffer, find},
 };
@@ -18,8 +19,8 @@ use crate::{
 };
 
 /// An IPv6 socket connects to an IPv4-mapped address.
-// VERIFIER: the other families are part of their entry point: before Linux 6.9, a frame of its own takes 32 bytes of the stack at
-// least, and the calls for IPv6 need all 512.
+// VERIFIER: the other families are part of their entry point: before Linux 6.9, a frame of its own
+// takes 32 bytes of the stack at least, and the calls for IPv6 need all 512.
 #[inline(never)]
 pub fn connect_mapped(ctx: SockAddr) -> i32 {
     connect::<AsMapped>(ctx)
@@ -45,8 +46,8 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
         return leave_untouched::<A>(ctx, &key);
     }
     let caller = Caller::of(ctx, settings);
-    // No hook sees what a connected socket sends, so it could not follow its service to another backend. The packet path
-    // serves a pod's.
+    // No hook sees what a connected socket sends, so the socket could not follow its service to
+    // another backend. The packet path serves a pod's connected socket.
     if !caller.is_served() || protocol == Protocol::UDP && !caller.is_node() {
         return leave_untouched::<A>(ctx, &key);
     }
@@ -73,7 +74,8 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             ctx.set_port(entry.backend_port);
         }
         SocketVerdict::REFUSE => {
-            // Nobody serves any more what the socket is connected to. It hears nothing until the agent connects it to the next backend.
+            // Nothing serves the socket's destination any more. The socket receives nothing until
+            // the agent connects it to the next backend.
             if protocol == Protocol::UDP && asks_again::<A::Family>(&key, &target) {
                 undrop::<A::Family>(ctx, &key);
                 if drop_silently::<A::Family>(ctx, &key, &target) {
@@ -104,7 +106,8 @@ fn leave_untouched<A: AddressForm>(ctx: SockAddr, key: &SocketKey<<A::Family as 
     proceed(Counter::SocketUntouched)
 }
 
-/// Whether a UDP socket that connects to the same service again keeps its backend. KUBE: conntrack sees one flow.
+/// Whether a UDP socket that connects to the same frontend of the same service again keeps its
+/// backend. KUBE: conntrack sees one flow.
 #[inline(never)]
 fn keep<F: Family>(
     key: &SocketKey<F::Addr>,
@@ -113,10 +116,11 @@ fn keep<F: Family>(
 ) -> bool {
     let kept = !node::is_drained()
         && find::<F>(key, buffer).is_some_and(|found| {
-            // What a dropped socket was given is no backend.
+            // A dropped socket's entry names no backend.
             found.entry.is_frontend(target.address, target.port)
                 && found.entry.flags & SocketEntry::<F::Addr>::DROPPED == 0
                 && is_current::<F>(found.entry)
+                && owner::<F>(target) == found.entry.service.0
         });
     if kept {
         // SAFETY: found above.
@@ -139,8 +143,8 @@ pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
     F::serves(entry.backend, entry.service, entry.generation)
 }
 
-/// Has egress drop what a node's socket sends: an entry says so, the mark has egress look for it. `false` if the map is
-/// full.
+/// Makes egress drop what a node's socket sends: the mark makes egress look for the socket's entry,
+/// and the entry says to drop. `false` if the map is full.
 #[inline(never)]
 fn drop_silently<F: Family>(
     ctx: SockAddr,
@@ -162,8 +166,8 @@ fn drop_silently<F: Family>(
     true
 }
 
-/// Takes the drop mark off a socket that is connected anew, unless its process has set the bit itself. The entry is the
-/// caller's to replace or remove.
+/// Removes the drop mark from a socket that is connected anew, unless its process has set the bit
+/// itself. The caller replaces or removes the entry.
 #[inline(always)]
 fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {
     let (mark, drop) = (ctx.mark(), globals::drop_mark());
@@ -181,7 +185,8 @@ fn drop_flags<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
     find::<F>(key, &mut buffer).map_or(0, |found| u32::from(found.entry.flags & mask))
 }
 
-/// Whether the policy drops a packet of the node's own socket; asked for packets with the drop mark only.
+/// Whether the policy drops a packet of the node's own socket; called for packets with the drop
+/// mark only.
 #[inline(always)]
 pub fn is_dropped<F: Family>(skb: Skb) -> bool {
     let cookie = SocketCookie::new(skb.socket());

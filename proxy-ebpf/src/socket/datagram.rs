@@ -6,13 +6,14 @@ use proxy_common::{
 };
 
 use super::{
-    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target, choose,
+    Caller, ECONNREFUSED, FAIL, PROCEED, SockAddr, SocketVerdict, Target,
+    choose::{choose, owner},
     connect::is_current,
     fail_with, may_be_frontend, proceed,
     sock_addr::AddressForm,
     table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
 };
-use crate::{count, family::Family, helpers, maps::node, packet::Ip, service::lookup};
+use crate::{count, family::Family, helpers, maps::node, packet::Ip};
 
 /// A process sends a datagram to an address.
 // VERIFIER: part of its entry point: see `connect_mapped`.
@@ -26,7 +27,8 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
         port: ctx.port(),
         protocol: Protocol::UDP,
     };
-    // An IPv6 socket's plain send to its IPv4-mapped peer comes here, too. A socket hears nobody but its peer.
+    // An IPv6 socket's plain send to its IPv4-mapped peer runs this hook, too. A connected socket
+    // receives from its peer only.
     if ctx.protocol() != Protocol::UDP
         || !may_be_frontend::<A::Family>(target.address, target.port, settings)
         || A::is_peer(ctx, target.address, target.port)
@@ -75,8 +77,8 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
     PROCEED
 }
 
-/// Whether the socket is connected to this frontend: it hears that connection's backend only, so its datagrams go there. The
-/// entry is in the buffer then.
+/// Whether the socket is connected to this frontend. Such a socket receives from that connection's
+/// backend only, so its datagrams go to that backend. The buffer then holds the connection's entry.
 #[inline(never)]
 fn asks_peer<F: Family>(
     cookie: &SocketCookie,
@@ -95,7 +97,7 @@ fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
     if !is_entered::<F>(&key) {
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
-        // Where the map is full, the socket changes to this path when the setting changes.
+        // If the map is full, the socket moves to the socket hooks when the setting changes.
         enter_first::<F>(&key, &mut entry);
     }
     0
@@ -109,8 +111,8 @@ fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
         .is_some_and(|found| found.entry.flags & SocketEntry::<F::Addr>::LEFT != 0)
 }
 
-/// Finds the backend of the socket's datagrams to this frontend, if it still serves and the frontend is still its service's. An
-/// entry whose backend no longer serves is removed.
+/// Finds the backend of the socket's datagrams to this frontend, if it still serves and the
+/// frontend is still its service's. An entry whose backend no longer serves is removed.
 #[inline(always)]
 fn recall<F: Family>(
     cookie: &SocketCookie,
@@ -129,16 +131,8 @@ fn recall<F: Family>(
     current
 }
 
-/// The service port that has a frontend, or 0.
-// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no room for it.
-#[inline(never)]
-fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
-    lookup::record_of::<F>(target.address, target.port, target.protocol)
-        .map_or(0, |record| record.service.0)
-}
-
-/// Where two services share a backend on one socket, answers belong to the service that the socket sent to last. A backend
-/// that no longer serves gives no answers.
+/// Where two services share a backend on one socket, answers belong to the service that the socket
+/// sent to last. A backend that no longer serves gives no answers.
 #[inline(never)]
 fn claim_answers<F: Family>(cookie: &SocketCookie, forward: &SocketEntry<F::Addr>, current: bool) {
     let reverse = reverse_key(cookie, forward);
@@ -167,7 +161,8 @@ fn reverse_key<A: Addr>(cookie: &SocketCookie, entry: &SocketEntry<A>) -> Socket
     )
 }
 
-/// Enters a new association in both directions and in the socket's list; `false` if the map is full.
+/// Enters a new association in both directions and in the socket's list; `false` if the map is
+/// full.
 #[inline(never)]
 fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>) -> bool {
     if !enter::<F>(&reverse_key(cookie, entry), entry) {
@@ -181,7 +176,7 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
     );
     let mut buffer = EntryBuffer::uninit();
     if let Some(found) = find::<F>(&forward, &mut buffer) {
-        // Its backend has gone. It keeps its place in the list.
+        // The entry's backend is gone. The entry keeps its position in the list.
         (entry.next, entry.next_port) = (found.entry.next, found.entry.next_port);
         return enter::<F>(&forward, entry);
     }
@@ -212,7 +207,8 @@ pub fn receive<A: AddressForm>(ctx: SockAddr) -> i32 {
         return PROCEED;
     }
     let mut buffer = EntryBuffer::uninit();
-    // What the peer sends answers the connection, whatever service the socket has sent to before.
+    // A datagram from the peer answers the connection, whatever service the socket has sent to
+    // before.
     if A::is_peer(ctx, address, port) {
         return match find::<A::Family>(&SocketKey::connected(cookie), &mut buffer) {
             Some(found) if found.entry.is_backend(address, port) => restore::<A>(ctx, found.entry),

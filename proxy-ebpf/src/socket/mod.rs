@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The socket hooks: when a process connects or sends to a service, the socket gets a backend's address; answers and peer
-//! names show the service's. Look-up, verdict and selection are those of the packet path.
+//! The socket hooks: when a process connects or sends to a service, the socket gets a backend's
+//! address; answers and peer names show the service's. Look-up, verdict and selection are the same
+//! as on the packet path.
 
 mod bind;
 mod choose;
@@ -22,7 +23,7 @@ use crate::{
     maps::{EXCEPTIONS, ports},
 };
 
-use self::choose::{SocketVerdict, Target, choose};
+use self::choose::{SocketVerdict, Target};
 pub use self::{
     bind::bind,
     connect::{connect, connect_mapped, is_dropped, peer_name},
@@ -62,8 +63,9 @@ pub fn release(ctx: SockContext) -> i32 {
         let peer = Port(socket.dst_port);
         (socket.family, socket.protocol, peer, socket.mark)
     };
-    // A translated connection keeps its backend as peer to the end (connecting it elsewhere removes the entry). So this one
-    // was not translated; an accepted connection, for example, has no cookie yet and need not get one.
+    // A translated connection keeps its backend as peer to the end (connecting the socket to
+    // another destination removes the entry). So a socket with another peer was not translated. An
+    // accepted connection, for example, has no cookie yet and need not get one.
     let is_dropped = mark & globals::drop_mark() != 0;
     if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) && !is_dropped
     {
@@ -86,7 +88,7 @@ fn may_be_backend(peer: Port) -> bool {
     ports::bits(peer) & port_bits::BACKEND != 0
 }
 
-/// The process that calls.
+/// The process that makes the system call.
 #[derive(Clone, Copy)]
 struct Caller {
     settings: &'static Settings,
@@ -101,12 +103,12 @@ impl Caller {
             netns: ctx.netns(),
         }
     }
-    /// Whether it is a process of the node itself, not of a pod.
+    /// Whether the caller is a process of the node itself, not of a pod.
     #[inline(always)]
     fn is_node(self) -> bool {
         self.netns == self.settings.node_netns
     }
-    /// Whether its sockets are translated here, and not left to the packet path.
+    /// Whether the hooks translate the caller's sockets; if not, the packet path serves them.
     #[inline(always)]
     fn is_served(self) -> bool {
         self.is_node()
@@ -142,7 +144,7 @@ fn is_excepted() -> bool {
     false
 }
 
-/// Whether a frontend may have this address and port. Costs no look-up in a hash.
+/// Whether a frontend may have this address and port. Needs no hash look-up.
 #[inline(always)]
 fn may_be_frontend<F: Family>(address: F::Addr, port: Port, settings: &Settings) -> bool {
     ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The context of the cgroup hooks on socket addresses. Nothing else reads or writes it.
+//! The context of the cgroup hooks on socket addresses. Only this module reads and writes it.
 
 use aya_ebpf::{
     EbpfContext,
@@ -142,7 +142,7 @@ pub trait AddressForm {
     type Family: Family;
     fn address(ctx: SockAddr) -> <Self::Family as Ip>::Addr;
     fn set_address(ctx: SockAddr, address: <Self::Family as Ip>::Addr);
-    /// The address of the peer of a socket that has one.
+    /// The peer's address of a connected socket.
     ///
     /// # Safety
     /// The socket is live.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The maps `sockets` and `sock_buckets`: find, enter, remove. Hooks run in process context and are interrupted by
-//! the packet path, so nothing here uses a per-CPU workspace.
+//! The maps `sockets` and `sock_buckets`: find, enter, remove. Hooks run in process context and are
+//! interrupted by the packet path, so nothing here uses a per-CPU workspace.
 
 use core::{
     arch::asm,
@@ -19,14 +19,14 @@ use crate::{family::Family, helpers};
 /// A buffer for a copy of an entry.
 pub type EntryBuffer<A> = MaybeUninit<SocketEntry<A>>;
 
-/// A copy of an entry, and its element in the map.
+/// A copy of an entry, and the entry's element in the map.
 pub struct Found<'a, A: Addr> {
     pub entry: &'a SocketEntry<A>,
     element: *mut SocketEntry<A>,
 }
 
 impl<A: Addr> Found<'_, A> {
-    /// Notes a use, at most once a second.
+    /// Notes that the entry is used, at most once a second.
     #[inline(always)]
     pub fn touch(&self, now: u64) {
         if now.wrapping_sub(self.entry.last_used) >= REFRESH_INTERVAL {
@@ -36,7 +36,7 @@ impl<A: Addr> Found<'_, A> {
     }
 }
 
-/// Looks an entry up. One that was recycled meanwhile is a miss.
+/// Looks an entry up. An entry that was recycled meanwhile counts as a miss.
 #[inline(always)]
 pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
@@ -55,7 +55,7 @@ pub fn find<'a, F: Family>(
         .then_some(Found { entry, element })
 }
 
-/// Whether there is an entry.
+/// Whether there is an entry with this key.
 #[inline(always)]
 pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
     locate::<F>(key).is_some()
@@ -76,15 +76,15 @@ fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Add
     F::sockets().get_ptr_mut(key)
 }
 
-/// Enters an entry, or replaces what is there; `false` if the map is full.
+/// Enters an entry, or replaces the one with the same key; `false` if the map is full.
 #[inline(always)]
 pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check(key, entry);
     F::sockets().insert(key, &*entry, BPF_ANY as u64).is_ok()
 }
 
-/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full. The kernel has locked the
-/// socket, so this does not run twice at once for one socket.
+/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full.
+/// The kernel has locked the socket, so this does not run twice at once for one socket.
 #[inline(always)]
 pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check(key, entry);
@@ -94,15 +94,16 @@ pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<
     let owner = SocketBucket::owner_of(key);
     let before = bucket.exchange(NOBODY, owner);
     if before == NOBODY || before == owner {
-        // SAFETY: an element whose memory the kernel keeps; a concurrent reader sees a wrong check word.
+        // SAFETY: an element whose memory the kernel keeps; a concurrent reader sees a wrong check
+        // word.
         unsafe { core::ptr::copy_nonoverlapping(entry, bucket.entry(), 1) };
         if before == NOBODY && bucket.overflow() != 0 {
-            // Another socket held the bucket when this one's entry was entered last.
+            // Another socket used the bucket when this socket's entry was entered last.
             remove_overflow::<F>(key, bucket);
         }
         return true;
     }
-    // Counted before it can be found.
+    // Counted before the entry can be found.
     bucket.count_overflow(1);
     if F::sockets()
         .insert(key, &*entry, BPF_NOEXIST as u64)
@@ -135,7 +136,7 @@ fn remove_overflow<F: Family>(key: &SocketKey<F::Addr>, bucket: Bucket<F::Addr>)
     }
 }
 
-/// Whether the maps may know a socket. Costs no look-up in a hash.
+/// Whether the maps may have entries of a socket. Needs no hash look-up.
 #[inline(always)]
 pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
     Bucket::of::<F>(cookie).is_some_and(|bucket| {
@@ -195,7 +196,7 @@ impl<A: Addr> Bucket<A> {
 
 #[inline(always)]
 pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
-    // It may have gone already.
+    // The entry may have been removed already.
     let _ = F::sockets().remove(key);
 }
 

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called by `ingress`.
+//! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called
+//! by `ingress`.
 
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Settings, Verdict,
-    flow::{SPARE, coarse, may_begin, ring::Ring},
+    flow::{coarse, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits,
     traffic::event,
     verdict,
 };
 
-use super::{direct, is_for_this_node, mid_stream::mid_stream, translate};
+use super::{
+    direct, is_for_this_node,
+    mid_stream::mid_stream,
+    step::{Next, Step},
+    translate,
+};
 use crate::{
     count::Outcome,
     family::Family,
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        held, node, ports, ring, traffic,
+        node, occupied, ports, ring, traffic,
         workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
@@ -33,16 +39,16 @@ use crate::{
 const BACKEND_TRIES: u32 = 4;
 /// Source ports that are tried after that.
 const PORT_TRIES: u32 = 8;
-/// Of a segment to a service that nobody can forward.
-const UNKNOWN_FLOW: Outcome = Outcome::reject(true, Counter::RejectedUnknownFlow);
+/// The outcome for a mid-stream segment of an unknown connection.
+const UNKNOWN_FLOW: Step = Step::reject(true, Counter::RejectedUnknownFlow);
 
 by_family! {
-    /// The packet in the workspace, which is of no known flow.
-    begin portolan_begin_v4 portolan_begin_v6 = decide_on
+    /// Decides about the packet in the workspace, which belongs to no known flow.
+    begin portolan_begin_v4 portolan_begin_v6 = decide_on -> Step
 }
 
 #[inline(always)]
-fn decide_on<F: Family>(skb: Skb) -> Outcome {
+fn decide_on<F: Family>(skb: Skb) -> Step {
     let (
         Some(Workspace {
             packet, scratch, ..
@@ -50,55 +56,57 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         Some(settings),
     ) = (flow::filled_workspace::<F>(), node::settings())
     else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     if node::is_drained() {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     let key = &packet.key;
     if key.protocol == Protocol::UDP && settings.has(Settings::DATAGRAMS_WAIT) {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     if !may_begin(key.protocol, packet.signals) {
-        let outcome = mid_stream::<F>(skb, packet, &mut scratch.service);
-        if !outcome.is_unknown() {
-            return outcome;
+        let step = mid_stream::<F>(skb, packet, &mut scratch.service);
+        if !matches!(step.next(), Next::Begin) {
+            return step;
         }
         if !packet.signals.acknowledges() {
             return UNKNOWN_FLOW;
         }
-        scratch.picks_up = 1;
+        scratch.beginning.picks_up = 1;
     }
     if packet.shape == Shape::LaterFragment
         || !is_for_this_node(skb, interface::BRIDGE_PORT)
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
         Some(_) if socket::is_translated::<F>(skb, key) => None,
         None if lookup::is_unallocated::<F>(key.dst, settings) => {
-            return Outcome::drop(Counter::DroppedUnallocated);
+            return Outcome::drop(Counter::DroppedUnallocated).into();
         }
         found => found,
     };
     let Some(record) = record else {
         let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
         return if to_backend {
-            Outcome::DIRECT
+            Step::DIRECT
         } else {
-            Outcome::pass(Counter::Untouched)
+            Step::untouched()
         };
     };
     scratch.service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
         Verdict::Reject => {
-            Outcome::reject(key.protocol == Protocol::TCP, policy::rejection_of(record))
+            Step::reject(key.protocol == Protocol::TCP, policy::rejection_of(record))
         }
-        Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
-        Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
-        Verdict::Forward { .. } if globals::is_shadow() => Outcome::pass(Counter::ForwardedNew),
+        Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint).into(),
+        Verdict::DropSource => Outcome::drop(Counter::DroppedSource).into(),
+        Verdict::Forward { .. } if globals::is_shadow() => {
+            Outcome::pass(Counter::ForwardedNew).into()
+        }
         Verdict::Forward {
             external,
             masquerade,
@@ -114,11 +122,12 @@ fn forward<F: Family>(
     record: &Record<F::Addr>,
     (external, masquerade): (bool, bool),
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     scratch.slot = ring::push::<F>(Ring::of_new(packet.key.protocol), &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
-    let number = |block| number_of_flow::<F>(record, &packet.key, block, &scratch.avoided);
+    let number =
+        |block| number_of_flow::<F>(record, &packet.key, block, &scratch.beginning.avoided);
     let choice = Choice::new::<F>(record, client, external, now, number);
     let mut search = Search {
         key: &packet.key,
@@ -133,8 +142,8 @@ fn forward<F: Family>(
         ring::make_room::<F>(search.scratch);
         attempt::<F>(&mut search, 0);
     }
-    // No other backend knows a connection that is picked up.
-    if search.result == TAKEN && search.scratch.picks_up == 0 {
+    // No other backend knows a connection that is picked up mid-stream.
+    if search.result == TAKEN && search.scratch.beginning.picks_up == 0 {
         helpers::repeat(
             BACKEND_TRIES + PORT_TRIES - 1,
             &mut search,
@@ -149,14 +158,14 @@ fn forward<F: Family>(
             let held = search.choice.is_held();
             enter_original::<F>(skb, packet, search.scratch, held)
         }
-        FULL => Outcome::drop(Counter::DroppedFlowTableFull),
-        INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent),
-        _ if search.scratch.picks_up != 0 => UNKNOWN_FLOW,
-        _ => Outcome::drop(Counter::DroppedNoTuple),
+        FULL => Outcome::drop(Counter::DroppedFlowTableFull).into(),
+        INCONSISTENT => Outcome::drop(Counter::DroppedInconsistent).into(),
+        _ if search.scratch.beginning.picks_up != 0 => UNKNOWN_FLOW,
+        _ => Outcome::drop(Counter::DroppedNoTuple).into(),
     }
 }
 
-/// The search for a backend and a tuple that no other flow holds.
+/// The search for a backend and a tuple that no other flow has.
 struct Search<'a, F: Family> {
     key: &'a FlowKey<F::Addr>,
     record: &'a Record<F::Addr>,
@@ -198,7 +207,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         return INCONSISTENT;
     };
     let tries = if choice.is_held() { 1 } else { BACKEND_TRIES };
-    if chosen.id == scratch.avoided && n + 1 < tries {
+    if chosen.id == scratch.beginning.avoided && n + 1 < tries {
         return TAKEN;
     }
     let mut client_port = key.src_port;
@@ -226,15 +235,14 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     if n < tries && key.protocol != Protocol::UDP && direct::is_recalled(&scratch.key) {
         return TAKEN;
     }
-    fill_reply::<F>(&mut scratch.entry, key, record, &chosen, *masquerade, *now);
-    scratch.entry.slot = scratch.slot;
-    // Egress tries it first.
-    scratch.entry.sequence = 0;
-    scratch.entry.reuse = scratch.port_before.0 as u32;
-    scratch.entry._pad = SPARE;
+    let entry = &mut scratch.entry;
+    entry.begin(FlowKind::REPLY, key.interface(), *now, scratch.slot);
+    fill_reply::<F>(entry, key, record, &chosen, *masquerade);
+    // Egress tries this port first.
+    entry.reuse = scratch.beginning.port_before.0 as u32;
     flow::seal::<F>(&mut scratch.entry, &scratch.key);
     scratch.insists = (n + 1 == BACKEND_TRIES + PORT_TRIES) as u32;
-    match held::claim_reply::<F>(scratch) {
+    match occupied::claim_reply::<F>(scratch) {
         Claim::Taken => TAKEN,
         Claim::Full => FULL,
         Claim::Ours => {
@@ -244,7 +252,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
 }
 
-/// Makes the entry of a new flow's replies, without its check word.
+/// Fills in the entry of a new flow's replies: where they go, and their service and backend.
 #[inline(always)]
 fn fill_reply<F: Family>(
     entry: &mut FlowEntry<F::Addr>,
@@ -252,30 +260,21 @@ fn fill_reply<F: Family>(
     record: &Record<F::Addr>,
     chosen: &Chosen<F::Addr>,
     masquerade: bool,
-    now: u64,
 ) {
     let masquerade = masquerade || verdict::is_hairpin(key.src, chosen.backend.address);
-    entry.kind = FlowKind::REPLY;
-    entry.flags = if masquerade {
-        FlowEntry::<F::Addr>::MASQUERADE
-    } else {
-        0
-    };
+    if masquerade {
+        entry.flags = FlowEntry::<F::Addr>::MASQUERADE;
+    }
     entry.port = key.dst_port;
     entry.address.assign(&key.dst);
-    entry.masquerade.clear();
     entry.client_port = key.src_port;
-    entry.masquerade_port = Port::ANY;
     entry.service = record.service;
     entry.backend = chosen.id;
     entry.generation = chosen.generation;
-    entry.interface = key.interface();
-    entry.last_seen = now;
-    entry.state = FlowState::NEW;
 }
 
-/// Notes in a new flow's reply entry, which is in the table and in `scratch`, that the stack must judge packets from one of its
-/// ends. Asked once a flow, so that its other packets pay nothing for it.
+/// Notes in a new flow's reply entry, which is in the table and in `scratch`, whether one of the
+/// flow's ends needs the stack. Checked once a flow, so that its other packets need no check.
 // VERIFIER: here and not where the entry is made: the stack is too short there.
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
@@ -283,7 +282,8 @@ fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
         key, entry, pod, ..
     } = scratch;
     let mut needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
-    // The node's own rules may have to give the packets of a pod another source on their way to an endpoint elsewhere.
+    // The node's own rules may have to give a pod's packets another source before they reach an
+    // endpoint on another node.
     if let Some(settings) = node::settings()
         && settings.has(Settings::REDIRECT_PODS_ONLY)
         && !F::is_pod(settings, key.src)
@@ -299,22 +299,22 @@ fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     needs_stack
 }
 
-/// Enters the original direction of the flow whose reply entry is in the table and in `scratch`, and sends the packet on.
-/// The loser of a race removes its reply entry and follows the winner.
+/// Enters the original direction of the flow whose reply entry is in the table and in `scratch`,
+/// and sends the packet on. The loser of a race removes its reply entry and follows the winner.
 #[inline(always)]
 fn enter_original<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     scratch: &mut Scratch<F::Addr>,
     held: bool,
-) -> Outcome {
+) -> Step {
     let key = &packet.key;
     let reply_key = &scratch.key;
     let original = &mut scratch.entry;
     original.kind = FlowKind::ORIGINAL;
     (original.address, original.port) = (reply_key.src, reply_key.src_port);
     original.client_port = reply_key.dst_port;
-    if scratch.picks_up != 0 {
+    if scratch.beginning.picks_up != 0 {
         original.state = FlowState::PICKED_UP;
     } else if key.protocol == Protocol::UDP {
         original.reuse = coarse(original.last_seen);
@@ -329,7 +329,7 @@ fn enter_original<F: Family>(
         }
         Claim::Full => {
             flow::remove::<F>(reply_key);
-            return Outcome::drop(Counter::DroppedFlowTableFull);
+            return Outcome::drop(Counter::DroppedFlowTableFull).into();
         }
         Claim::Taken => match flow::find::<F>(key, &mut scratch.other) {
             Some(winner) if winner.entry.kind == FlowKind::ORIGINAL => {
@@ -338,17 +338,17 @@ fn enter_original<F: Family>(
                 }
                 *original = *winner.entry;
             }
-            _ => return Outcome::drop(Counter::DroppedNoTuple),
+            _ => return Outcome::drop(Counter::DroppedNoTuple).into(),
         },
     }
-    let counter = match scratch.avoided {
-        _ if scratch.picks_up != 0 => Counter::ForwardedMidStream,
+    let counter = match scratch.beginning.avoided {
+        _ if scratch.beginning.picks_up != 0 => Counter::ForwardedMidStream,
         BackendId(0) => Counter::ForwardedNew,
         avoided if avoided == original.backend => Counter::ForwardedNew,
         _ => Counter::ForwardedElsewhere,
     };
     if globals::redirects() {
-        return Outcome::send(true, counter);
+        return Step::send(true, counter);
     }
-    translate::to_backend::<F>(skb, packet, original, counter)
+    translate::to_backend::<F>(skb, packet, original, counter).into()
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Connections between two pods of this node that need no translation, to the port of a backend: most are a service's, translated at
-//! their socket. With `forwarding: redirect` they leave past the stack as those do that are translated here.
+//! Connections between two pods of this node to the port of a backend that need no translation.
+//! Most of them are to a service and were translated at their socket. With `forwarding: redirect`
+//! they are redirected past the stack, as connections that are translated here are.
 //!
-//! Only whole connections: the SYN notes the connection, and what is not noted is the stack's. A reply may belong to a connection that
-//! the stack translates, a host port's for instance: then its SYN has left by egress of the server's interface, and that
-//! takes away what an earlier connection with the same ports may have left. Every packet comes by its pod's own interface, with
-//! that pod's address: past the stack nothing else looks at it.
+//! Only complete connections are redirected: the SYN notes the connection, and a packet of a
+//! connection that is not noted goes through the stack. A reply may belong to a connection that the
+//! stack translates, a host port's for instance. Then the connection's SYN has left by egress of
+//! the server's interface, and that deletes the note of an earlier connection with the same ports.
+//! Every packet must come in by its pod's own interface, with that pod's address: past the stack
+//! nothing else checks the source.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
@@ -30,7 +33,8 @@ use crate::{
     },
 };
 
-/// Sends on a packet of such a connection. Any other, and everything unless packets leave past the stack, passes untouched.
+/// Redirects a packet of such a connection. Any other packet, and every packet if redirection is
+/// off, passes untouched.
 #[inline(always)]
 pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     if !link_layer || !globals::redirects() || globals::is_shadow() {
@@ -39,7 +43,8 @@ pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     send_on::<F>(skb)
 }
 
-/// Takes note of a packet that leaves the stack by a pod's interface: if it begins a connection, that is the stack's.
+/// Notes that a packet leaves the stack by a pod's interface. If it begins a connection, the stack
+/// serves that connection from now on.
 #[inline(always)]
 pub fn forget<F: Family>(skb: Skb, link_layer: bool) {
     if link_layer {
@@ -49,12 +54,12 @@ pub fn forget<F: Family>(skb: Skb, link_layer: bool) {
 
 by_family! {
     /// See [`send`].
-    send_on portolan_between_pods_v4 portolan_between_pods_v6 = decide_on
+    send_on portolan_between_pods_v4 portolan_between_pods_v6 = decide_on -> Outcome
 }
 
 by_family! {
-    /// See [`forget`]; the packet passes.
-    leave_to_stack portolan_by_the_stack_v4 portolan_by_the_stack_v6 = note_of
+    /// See [`forget`]; the packet always passes.
+    leave_to_stack portolan_by_the_stack_v4 portolan_by_the_stack_v6 = note_of -> Outcome
 }
 
 #[inline(always)]
@@ -96,7 +101,7 @@ impl<A: Addr> Segment<A> {
             begins: to_backend && signals.begins(),
         })
     }
-    /// Place and word of its connection.
+    /// Returns the slot and the word of the segment's connection.
     #[inline(always)]
     fn place(&self) -> (u32, u64) {
         let end = |address, port| End { address, port };
@@ -115,7 +120,7 @@ const NOWHERE: LocalPod = LocalPod {
     source: [0; 6],
 };
 
-/// What becomes of a packet that leaves past the stack; `None` for any other.
+/// The outcome of a packet that is redirected past the stack; `None` for any other packet.
 #[inline(always)]
 fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
@@ -125,7 +130,8 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     if !segment.begins && unsafe { noted.read_volatile() } != word {
         return None;
     }
-    // Programs over other maps may serve what these pass, or have passed it translated.
+    // The programs over other maps may serve the packets that these programs pass, or may have
+    // translated this one.
     if node::is_drained() || node::is_behind() {
         return None;
     }
@@ -144,13 +150,13 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     // SAFETY: numbers and arrays of them.
     let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
     let counted_down = F::fib_parameters(skb, ETHERNET_LEN, &mut route)?;
-    // The stack says so to the sender.
+    // Packets that are too large: the stack reports that to the sender.
     if u32::from(fib::mtu(&route)) > pod.mtu {
         return None;
     }
     let is_bridged = match skb.addressee() {
         Addressee::Host => false,
-        // At a bridge's port: for the pod, or for the bridge.
+        // At a bridge's port, the frame may be for the pod, or for the bridge.
         _ => {
             let receiver: [u8; 6] = skb.read(0)?;
             if receiver != pod.destination && receiver != pod.source {
@@ -160,7 +166,7 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         }
     };
     if segment.begins {
-        // Its answers must be able to leave past the stack, too.
+        // The connection's answers must be allowed past the stack, too.
         let there = node::interface_word(pod.interface);
         if interface::bits(there) & interface::REDIRECTS == 0
             || is_bridged && !hands_on(node::interface(own), bridge, there)
@@ -183,7 +189,7 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     Some(Outcome::sent(enter_pod(skb, &pod), Counter::Untouched))
 }
 
-/// Whether the bridge hands frames on from a port with these bits to the port with this word.
+/// Whether the bridge forwards frames from a port with these bits to the port with this word.
 #[inline(always)]
 fn hands_on(from: u32, bridge: u32, to: u64) -> bool {
     interface::bridge(to) == bridge && (from | interface::bits(to)) & interface::ISOLATED == 0
@@ -194,7 +200,8 @@ fn forget_begun<F: Family>(skb: Skb) -> Option<()> {
     let segment = Segment::read::<F>(skb)?;
     if segment.begins {
         let noted = BETWEEN_PODS.get_ptr_mut(segment.place().0)?;
-        // SAFETY: an aligned word of a live element; a single store. Of another connection it is lost as well: the stack has it then.
+        // SAFETY: an aligned word of a live element; a single store. If the slot notes another
+        // connection, that note is lost as well: the stack serves that connection then.
         unsafe { noted.write_volatile(0) };
     }
     Some(())

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Conversations past every service: a client that addresses a backend itself, or whose socket was given its address. The
-//! backend cannot tell such a packet from one of a flow with the same client's port, so the two never share a port:
+//! Direct conversations with a backend, not through a service: the client addresses the backend
+//! itself, or its socket was given the backend's address. The backend cannot tell such a packet
+//! from one of a flow with the same client's port, so a direct conversation and a flow never share
+//! a port:
 //!
-//! - one that begins while a flow has its tuple leaves with another source port, as a flow of no service;
+//! - a conversation that begins while a flow has its tuple leaves with another source port,
+//!   as a flow of no service;
 //! - a flow that begins later avoids the tuple (`is_recalled`).
 
 use proxy_common::{
-    BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
-    flow::{SPARE, ring::Ring},
-    masquerade::PortRanges,
+    Addr, Counter, FlowKey, FlowKind, Port, Protocol, flow::ring::Ring, masquerade::PortRanges,
     ports as port_bits,
 };
 
-use super::translate;
+use super::{step::Step, translate};
 use crate::{
     count::Outcome,
     family::Family,
@@ -20,7 +21,7 @@ use crate::{
     maps::{
         DIRECT,
         flow::{self, Claim},
-        held, node, ports, ring,
+        node, occupied, ports, ring,
         workspace::{Scratch, Workspace},
     },
     packet::Skb,
@@ -30,12 +31,12 @@ use crate::{
 const PORT_TRIES: u32 = 8;
 
 by_family! {
-    /// The packet in the workspace, which may begin a conversation past every service.
-    direct portolan_direct_v4 portolan_direct_v6 = decide_on
+    /// Decides about the packet in the workspace, which may begin a direct conversation.
+    direct portolan_direct_v4 portolan_direct_v6 = decide_on -> Step
 }
 
 #[inline(always)]
-fn decide_on<F: Family>(skb: Skb) -> Outcome {
+fn decide_on<F: Family>(skb: Skb) -> Step {
     let (
         Some(Workspace {
             packet, scratch, ..
@@ -43,7 +44,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         Some(settings),
     ) = (flow::filled_workspace::<F>(), node::settings())
     else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     let key = &packet.key;
     scratch.key.assign_reversed(key);
@@ -51,11 +52,11 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         if key.protocol != Protocol::UDP {
             note(&scratch.key);
         }
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
-    // A packet of the very flow that has the tuple looks like this once it is translated.
+    // A packet of the very flow that has the tuple looks the same after its translation.
     if node::is_behind() {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
     scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
@@ -72,8 +73,8 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         scratch, claimed, ..
     } = search;
     if !claimed {
-        // It may still go well: the flow that has the tuple may be over, too.
-        return Outcome::pass(Counter::Untouched);
+        // The conversation may still work: the flow that has the tuple may have ended.
+        return Step::untouched();
     }
     let entry = &mut scratch.entry;
     entry.kind = FlowKind::ORIGINAL;
@@ -86,16 +87,16 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
         // Another packet of the same conversation was faster, or the table is full.
         flow::remove::<F>(&scratch.key);
-        return Outcome::drop(Counter::DroppedNoTuple);
+        return Outcome::drop(Counter::DroppedNoTuple).into();
     }
     if globals::redirects() {
-        return Outcome::send(true, Counter::ForwardedNew);
+        return Step::send(true, Counter::ForwardedNew);
     }
-    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedNew)
+    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedNew).into()
 }
 
-/// Whether a living flow of this client holds the key of the replies, which is in `scratch.key`. The remains of one that is over
-/// are removed.
+/// Whether a living flow of this client has the key of the replies, which is in `scratch.key`. If
+/// that flow has ended, its remaining entries are removed.
 #[inline(always)]
 fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
     match flow::find::<F>(&scratch.key, &mut scratch.other) {
@@ -105,7 +106,7 @@ fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -
     }
     scratch.entry.last_seen = helpers::now();
     scratch.insists = 0;
-    if held::is_held::<F>(scratch) {
+    if occupied::is_held::<F>(scratch) {
         return true;
     }
     flow::remove::<F>(&scratch.key);
@@ -147,31 +148,20 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 /// Makes the entry of the replies in `scratch.entry`, without its check word.
 #[inline(always)]
 pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
-    scratch.entry = FlowEntry {
-        check: 0,
-        kind: FlowKind::REPLY,
-        flags: 0,
-        port: key.dst_port,
-        address: key.dst,
-        masquerade: <F::Addr as proxy_common::Addr>::UNSPECIFIED,
-        client_port: key.src_port,
-        masquerade_port: Port::ANY,
-        service: ServiceId::NONE,
-        backend: BackendId(0),
-        generation: 0,
-        interface: key.interface(),
-        state: FlowState::NEW,
-        last_seen: helpers::now(),
-        sequence: 0,
-        reuse: 0,
-        slot: scratch.slot,
-        _pad: SPARE,
-    };
+    let entry = &mut scratch.entry;
+    entry.begin(
+        FlowKind::REPLY,
+        key.interface(),
+        helpers::now(),
+        scratch.slot,
+    );
+    (entry.port, entry.client_port) = (key.dst_port, key.src_port);
+    entry.address.assign(&key.dst);
 }
 
-/// Notes a connection past every service by the key of its replies. A later one may overwrite it.
+/// Notes a direct connection by the key of its replies. A later connection may overwrite the note.
 #[inline(always)]
-fn note<A: proxy_common::Addr>(reply: &FlowKey<A>) {
+pub fn note<A: Addr>(reply: &FlowKey<A>) {
     let (place, fingerprint) = reply.fingerprint();
     if let Some(slot) = DIRECT.get_ptr_mut(place) {
         // SAFETY: an aligned word of a live element; a single store.
@@ -179,9 +169,9 @@ fn note<A: proxy_common::Addr>(reply: &FlowKey<A>) {
     }
 }
 
-/// Whether a connection past every service may have replies with this key.
+/// Whether a direct connection with a backend may have replies with this key.
 #[inline(always)]
-pub fn is_recalled<A: proxy_common::Addr>(reply: &FlowKey<A>) -> bool {
+pub fn is_recalled<A: Addr>(reply: &FlowKey<A>) -> bool {
     let (place, fingerprint) = reply.fingerprint();
     DIRECT.get(place).is_some_and(|known| *known == fingerprint)
 }

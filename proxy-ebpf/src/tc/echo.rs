@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `answerPing`: an ICMP echo request to a service's address is turned into its reply and sent back out of the interface it
-//! came in by.
+//! `answerPing`: an ICMP echo request to a service's address is turned into its reply and sent back
+//! out of the interface it came in by.
 
 use proxy_common::{Counter, Protocol, maps::interface};
 
@@ -22,7 +22,8 @@ use crate::{
     service::lookup,
 };
 
-/// Answers a plain echo request, if it asks an address of a service. The stack answers for the node's own addresses.
+/// Answers a plain echo request to an address of a service. The stack answers for the node's own
+/// addresses.
 #[inline(never)]
 pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
     const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);

@@ -7,14 +7,15 @@ pub use own::own;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
-    BackendId, Counter, FilterVerdict, FlowKind, FlowState, Port, Protocol, ServiceId, Settings,
+    Addr, Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
-    flow::{ClientInterface, SPARE, Signals, change_by_backend, ring::Ring},
+    flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
 };
 
 use super::{
     filter, fragment, icmp,
     masquerade::{CHOSEN, FULL, choose},
+    step::Step,
     translate,
 };
 use crate::{
@@ -32,9 +33,9 @@ use crate::{
 
 /// One packet of a family at egress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
+pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
     let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     let Workspace {
         packet,
@@ -45,14 +46,14 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
         packet.fragment_interface = ClientInterface::SHARED;
         match packet.shape {
-            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch),
+            Shape::Icmp => return icmp::egress::<F>(skb, packet, scratch).into(),
             Shape::LaterFragment => {
                 if !fragment::recall::<F>(packet) {
-                    return Outcome::pass(Counter::Untouched);
+                    return Step::untouched();
                 }
             }
             Shape::FirstFragment => {
@@ -61,36 +62,36 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Outcome {
             Shape::Whole => {}
         }
         if !filter::is_known_at_egress::<F>(skb, packet.ports(), || Some(packet.key.src)) {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
     }
     let mark = skb.mark() & (globals::masquerade_marks() | globals::drop_mark());
     if mark != 0 {
         if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
-            return Outcome::drop(Counter::DroppedByMark);
+            return Outcome::drop(Counter::DroppedByMark).into();
         }
         if mark & globals::masquerade_marks() != 0 {
-            return Outcome::MARKED;
+            return Step::MARKED;
         }
         if !may_concern_egress(ports::bits(packet.key.src_port)) {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
     }
     leaving::<F>(skb, packet, clock, scratch)
 }
 
-/// The packet in the workspace, which has somebody else's mark. It may be a reply all the same.
+/// Handles the packet in the workspace, which has another program's mark. It may still be a reply.
 #[inline(never)]
-pub fn unmarked<F: Family>(skb: Skb) -> Outcome {
+pub fn unmarked<F: Family>(skb: Skb) -> Step {
     match flow::filled_workspace::<F>() {
         Some(Workspace {
             packet,
             clock,
             scratch,
-        }) if may_concern_egress(ports::bits(packet.key.src_port)) || is_shared(packet.ports()) => {
+        }) if may_concern_egress(ports::bits(packet.key.src_port)) || is_of_others(skb, packet) => {
             leaving::<F>(skb, packet, clock, scratch)
         }
-        _ => Outcome::pass(Counter::Untouched),
+        _ => Step::untouched(),
     }
 }
 
@@ -99,31 +100,34 @@ fn is_shared(Ports { src, dst }: Ports) -> bool {
     may_be_shared(ports::bits(src), ports::bits(dst))
 }
 
-/// Whether no other proxy's connections live on, whose replies leave with a frontend's address as well.
+/// Whether there are no surviving connections of another proxy, whose replies also leave with a
+/// frontend's address.
 #[inline(always)]
 fn has_no_other_proxy() -> bool {
     node::settings().is_some_and(|settings| settings.has(Settings::RESET_UNKNOWN))
 }
 
-/// A packet that may be a reply, a datagram from a frontend's port at an address of the node, or one that has a masqueraded flow's
-/// tuple: a process of the node sends it, or the node's rules have masqueraded it, which do not know our ports.
+/// Handles a packet that may be one of three: a reply; a datagram from a frontend's port at an
+/// address of the node; a packet with a masqueraded flow's tuple. The last is from a process of the
+/// node, or the node's rules have masqueraded it, and they do not know our ports.
 #[inline(always)]
 fn leaving<F: Family>(
     skb: Skb,
     packet: &mut Packet<F::Addr>,
     clock: &mut Clock,
     scratch: &mut Scratch<F::Addr>,
-) -> Outcome {
+) -> Step {
     let Scratch {
         found, other, key, ..
     } = &mut *scratch;
     match flow::find::<F>(&packet.key, found) {
-        // Of a client behind another interface: a pod has sent with this one's address.
+        // The flow's client is behind another interface: a pod has sent with the address of this
+        // one's pod.
         Some(found)
             if found.entry.kind == FlowKind::REPLY
                 && found.entry.interface != node::client_interface(skb.interface()) =>
         {
-            Outcome::pass(Counter::Untouched)
+            Step::untouched()
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
             let refiled = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
@@ -132,31 +136,37 @@ fn leaving<F: Family>(
                 scratch.pushed.copy_from(&scratch.key);
                 ring::refile::<F>(ring, scratch);
             }
-            outcome
+            outcome.into()
         }
-        // The kernel forwards no IPv4 packet that has come with an address of the node as its source: such a one got it from the
-        // node's rules, which masquerade a pod's packets.
+        // The kernel forwards no IPv4 packet that came in with an address of the node as its
+        // source. So a forwarded packet with such a source got it from the node's rules, which
+        // masquerade a pod's packets.
         _ if packet.key.protocol != Protocol::TCP
             && (skb.is_own() || F::VERSION == 4 && has_no_other_proxy())
             && filter::may_come_from_frontend::<F>(ports::bits(packet.key.src_port), || {
                 Some(packet.key.src)
             }) =>
         {
-            own_datagram::<F>(packet, scratch)
+            own_datagram::<F>(packet, scratch).into()
         }
-        // What has our mark still was not masqueraded here, nor at an interface above this one, as a VLAN's.
-        _ if (skb.is_own() || skb.mark() & globals::masquerade_marks() != 0)
-            && is_shared(packet.ports()) =>
-        {
-            Outcome::DIRECT
-        }
-        _ => Outcome::pass(Counter::Untouched),
+        // A packet that still has our mark was not masqueraded here, nor at an interface above this
+        // one, as a VLAN's.
+        _ if is_of_others(skb, packet) => Step::OWN,
+        _ => Step::untouched(),
     }
 }
 
+/// Whether the packet may begin or belong to a connection that `own` handles.
+#[inline(always)]
+fn is_of_others<A: Addr>(skb: Skb, packet: &Packet<A>) -> bool {
+    let is_marked = skb.mark() & globals::masquerade_marks() != 0;
+    (skb.is_own() || is_marked) && is_shared(packet.ports()) || is_marked && packet.signals.begins()
+}
+
 by_family! {
-    /// The packet in the workspace, which ingress has marked, leaves with the node's address.
-    marked portolan_marked_v4 portolan_marked_v6 = masquerade
+    /// Masquerades the packet in the workspace, which ingress has marked: it leaves with the node's
+    /// address.
+    marked portolan_marked_v4 portolan_marked_v6 = masquerade -> Outcome
 }
 
 #[inline(always)]
@@ -178,7 +188,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         Some(found) if found.entry.kind == FlowKind::REPLY && found.entry.is_masqueraded() => {
             found.entry
         }
-        // Somebody else's mark.
+        // The mark is another program's.
         _ => return Outcome::pass(Counter::Untouched),
     };
     scratch.service = reply.service;
@@ -191,7 +201,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         match choose::<F>(skb, packet, scratch) {
             CHOSEN => {}
             FULL => {
-                // For the client's next try.
+                // Frees space for the client's next attempt.
                 ring::make_room::<F>(scratch);
                 return Outcome::drop(Counter::DroppedFlowTableFull);
             }
@@ -204,9 +214,10 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// A datagram that leaves with an address of the node and a port that is served there: notes that its answers are no requests to
-/// that service. KUBE: conntrack knows them by their reply tuple. While nothing is served there, it is itself an answer, and the next
-/// request may be the service's again.
+/// Notes a datagram that leaves with an address of the node and a port that is served there: its
+/// answers are not requests to that service. KUBE: conntrack knows the answers by their reply
+/// tuple. If nothing serves there, the datagram is itself an answer, and the next request may be
+/// the service's again.
 #[inline(never)]
 fn own_datagram<F: Family>(
     packet: &mut Packet<F::Addr>,
@@ -232,23 +243,8 @@ fn own_datagram<F: Family>(
         {
             let slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
             let entry = &mut scratch.entry;
-            entry.kind = FlowKind::UNTOUCHED;
-            entry.flags = 0;
-            entry.port = Port::ANY;
-            entry.address = key.src;
-            entry.masquerade = key.src;
-            entry.client_port = Port::ANY;
-            entry.masquerade_port = Port::ANY;
-            entry.service = ServiceId::NONE;
-            entry.backend = BackendId(0);
-            entry.generation = 0;
-            entry.interface = ClientInterface::SHARED;
-            entry.state = FlowState::NEW;
-            entry.last_seen = now;
-            entry.sequence = 0;
-            entry.reuse = 0;
-            entry.slot = slot;
-            entry._pad = SPARE;
+            entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now, slot);
+            (entry.address, entry.masquerade) = (key.src, key.src);
             flow::seal::<F>(entry, key);
             // If the table is full, ingress treats the answers as requests.
             let _ = F::flows().insert(&*key, &*entry, BPF_NOEXIST as u64);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Removes idle flows. The agent walks the table and hands over keys. Each entry is checked again here, in the kernel, so that
-//! a flow with a packet in between stays. Run by the agent (BPF_PROG_TEST_RUN), never attached.
+//! Removes idle flows. The agent walks the table and passes keys. Each entry is checked again here,
+//! in the kernel, so that a flow stays if a packet came in between. Run by the agent
+//! (BPF_PROG_TEST_RUN), never attached.
 
 use proxy_common::{
     FlowKey, FlowKind,
@@ -17,7 +18,8 @@ use crate::{
     packet::Skb,
 };
 
-/// Removes the idle entries among the request's keys; returns how many flows (or orphans) it removed.
+/// Removes the idle entries among the request's keys; returns how many flows (or orphans) it
+/// removed.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
     let Some(Workspace { scratch, .. }) = flow::workspace::<F>(workspace::EXPIRE, 0) else {
@@ -93,8 +95,8 @@ fn expire_one<F: Family>(
     1
 }
 
-/// Whether the reply entry in `scratch.found`, under `scratch.key`, still belongs to a flow, with whose original it
-/// is removed.
+/// Whether the reply entry in `scratch.found`, under `scratch.key`, still belongs to a flow. If it
+/// does, it is removed together with the flow's original.
 #[inline(never)]
 fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     let Scratch {
@@ -112,7 +114,7 @@ fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     })
 }
 
-/// The same for the masqueraded reply entry in `scratch.found`, under `masqueraded`.
+/// Like [`owns_reply`], for the masqueraded reply entry in `scratch.found`, under `masqueraded`.
 #[inline(never)]
 fn owns_masqueraded_reply<F: Family>(
     masqueraded: &FlowKey<F::Addr>,

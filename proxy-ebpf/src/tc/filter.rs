@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! In front of everything: a packet's protocol, destination and ports, in registers, against the ranges and port bits. Most
-//! packets pass here without a look-up in a hash. The decisions are `proxy_common::filter`'s.
+//! The first filter: checks a packet's protocol, destination and ports, in registers, against the
+//! ranges and port bits. Most packets pass here without a hash look-up. The decisions are in
+//! `proxy_common::filter`.
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
@@ -97,7 +98,8 @@ fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at egress. Where packets leave past the stack, `to_backend` is told of one to a backend's port.
+/// Classifies a packet at egress. If packets are redirected past the stack, `to_backend` is called
+/// for a packet to a backend's port.
 #[inline(always)]
 pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> FilterVerdict {
     match F::plain(skb, l3) {
@@ -118,7 +120,8 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> Fil
     }
 }
 
-/// Whether the maps may know a packet that leaves, or policy may drop it. `src` reads its source address.
+/// Whether the maps may have an entry for a packet that leaves, or policy may drop it. `src` reads
+/// the packet's source address.
 #[inline(always)]
 pub fn is_known_at_egress<F: Family>(
     skb: Skb,
@@ -134,8 +137,8 @@ pub fn is_known_at_egress<F: Family>(
         || may_come_from_frontend::<F>(from, src)
 }
 
-/// Whether a packet may have a frontend's address and port as its source, a node port's or another's at an address of the node; `bits`
-/// are those of its source port. Costs no look-up in a hash.
+/// Whether a packet's source may be a frontend's address and port: a node port, or another frontend
+/// at an address of the node. `bits` are those of its source port. Needs no hash look-up.
 #[inline(always)]
 pub fn may_come_from_frontend<F: Family>(bits: u64, src: impl FnOnce() -> Option<F::Addr>) -> bool {
     bits & port_bits::NODE_PORT != 0

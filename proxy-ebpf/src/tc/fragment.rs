@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Fragments follow their first one: its ports are stored under the datagram's identification.
+//! Fragments: a later fragment gets the ports of its first one, which are stored under the
+//! datagram's identification.
 
 use proxy_common::{Counter, service::FragmentKey};
 
@@ -22,11 +23,12 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
     }
 }
 
-/// Ends what the identification of a first fragment has meant: it is another datagram's, which may be no service's. Identifications come
-/// again every 65 536 datagrams between two ends.
+/// Removes the ports stored for a first fragment's identification: the identification now belongs
+/// to another datagram, which may be of no service. Identifications are reused every 65 536
+/// datagrams between two ends.
 #[inline(never)]
 pub fn forget<F: Family>(packet: &Packet<F::Addr>) -> u32 {
-    // Mostly there is none.
+    // Mostly there are no stored ports.
     let _ = F::fragments().remove(key_of::<F>(packet));
     0
 }
@@ -35,12 +37,13 @@ pub fn forget<F: Family>(packet: &Packet<F::Addr>) -> u32 {
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
     let ports = packet.ports().word();
-    // A full LRU map makes room by itself.
+    // A full LRU map frees an element by itself.
     let _ = F::fragments().insert(key_of::<F>(packet), ports, 0);
     0
 }
 
-/// Gives a later fragment its first one's ports; `false` if no first one was translated here.
+/// Gives a later fragment the ports of its first one; `false` if the first one was not translated
+/// here.
 #[inline(always)]
 pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
     // SAFETY: the value is one word, read at once.
@@ -52,10 +55,11 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
     true
 }
 
-/// A later fragment whose first one is not known: one to a cluster IP cannot be delivered.
+/// Decides about a later fragment whose first one is not known: a fragment to a cluster IP cannot
+/// be delivered.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
-    // A shadow remembers no first one.
+    // In shadow mode no first fragment is stored.
     if !globals::is_shadow() && lookup::is_cluster_ip::<F>(packet.key.dst) {
         Outcome::drop(Counter::DroppedFragment)
     } else {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through a service's address.
-//! Called by `ingress` and `egress`.
+//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through
+//! a service's address. Called by `ingress` and `egress`.
 //!
-//! An error quotes a packet and travels in the other direction. So it is treated like a packet whose tuple is the quoted one
-//! reversed: a change of that packet's source is a change of the quote's destination.
+//! An error quotes a packet and travels in the other direction. So it is treated like a packet
+//! whose tuple is the quoted one reversed: a change of that packet's source is a change of the
+//! quote's destination.
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
@@ -41,7 +42,7 @@ pub fn ingress<F: Family>(
         return Outcome::pass(Counter::Untouched);
     };
     tuple.assign_reversed(quoted);
-    // From the client's side, about a reply; else from the backend's side.
+    // The error is from the client's side, about a reply; else from the backend's side.
     tuple.set_interface(node::client_interface(skb.interface()));
     let is_original = flow::find::<F>(tuple, found).is_some();
     if !is_original {
@@ -50,14 +51,20 @@ pub fn ingress<F: Family>(
             return Outcome::pass(Counter::Untouched);
         }
     }
-    // SAFETY: one of the two has found an entry there.
+    // SAFETY: one of the two look-ups has found an entry there.
     let entry = unsafe { found.assume_init_ref() };
     match entry.kind {
-        FlowKind::ORIGINAL if is_original => tuple.src_port = entry.client_port,
-        FlowKind::MASQUERADED_REPLY => {}
+        FlowKind::ORIGINAL if is_original => {
+            (tuple.src_port, tuple.dst) = (entry.client_port, entry.address);
+            tuple.dst_port = entry.port;
+        }
+        FlowKind::MASQUERADED_REPLY => (tuple.dst, tuple.dst_port) = (entry.address, entry.port),
+        // The reply is of a connection that `egress::own` has given another port.
+        FlowKind::REPLY if entry.interface == ClientInterface::NODE => {
+            tuple.dst_port = entry.client_port;
+        }
         _ => return translate::send_on(entry, Counter::ReplyPassed),
     }
-    (tuple.dst, tuple.dst_port) = (entry.address, entry.port);
     if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
@@ -70,7 +77,8 @@ pub fn ingress<F: Family>(
         src: &packet.key.src,
         dst: &tuple.dst,
     };
-    // Forwarded as the flow's packets are: where those leave past the stack, the stack does not know the flow.
+    // Forwarded as the flow's packets are: where they are redirected past the stack, the stack does
+    // not know the flow.
     conclude(
         quote::rewrite::<F>(skb, packet, &quote, &change),
         translate::send_on(entry, Counter::IcmpTranslated),
@@ -103,8 +111,8 @@ pub fn egress<F: Family>(
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
         }
-        // The other direction: from the client's side, or from this node about a reply it could not
-        // forward. A masqueraded backend knows the client by the node's address.
+        // The other direction: from the client's side, or from this node about a reply that it
+        // could not forward. A masqueraded backend knows the client by the node's address.
         _ => match flow::find::<F>(quoted, other) {
             Some(Found { entry, .. })
                 if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Ingress of an interface: packets of clients beyond it, and replies on their way back.
+//! Ingress of an interface: packets of the clients behind it, and replies on their way back.
 
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, Protocol, ServiceId,
@@ -7,7 +7,7 @@ use proxy_common::{
     traffic::repetition,
 };
 
-use super::{filter, fragment, icmp, translate};
+use super::{filter, fragment, icmp, step::Step, translate};
 use crate::{
     count::Outcome,
     family::Family,
@@ -15,23 +15,23 @@ use crate::{
     maps::{
         flow::{self, Found},
         node, ring, traffic,
-        workspace::{self, Clock, EntryBuffer, Scratch, Workspace},
+        workspace::{self, Beginning, Clock, EntryBuffer, Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
     service::lookup,
 };
 
-/// How long nothing must have been seen of an established connection, in nanoseconds, until a SYN that anyone may have sent makes
-/// another of it, if its backend no longer serves.
+/// How long an established connection must have been silent, in nanoseconds, before a SYN that
+/// anyone may have sent begins another connection, if the backend no longer serves.
 const SILENCE: u64 = 60_000_000_000;
-/// How long an import holds a connection's packets at most, in nanoseconds.
+/// How long a connection's pending import drops its packets at most, in nanoseconds.
 const HELD_AT_MOST: u64 = 5_000_000_000;
 
 /// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
 #[inline(never)]
-pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outcome {
+pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step {
     let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     let Workspace {
         packet,
@@ -43,14 +43,14 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
         packet.fragment_interface = node::client_interface(skb.interface());
         match packet.shape {
-            Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch),
+            Shape::Icmp => return icmp::ingress::<F>(skb, packet, scratch).into(),
             Shape::LaterFragment => {
                 if !fragment::recall::<F>(packet) {
-                    return fragment::without_first::<F>(packet);
+                    return fragment::without_first::<F>(packet).into();
                 }
             }
             Shape::FirstFragment => {
@@ -60,7 +60,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         }
         verdict = filter::of_parsed::<F>(packet);
         if matches!(verdict, FilterVerdict::Pass | FilterVerdict::Backends) {
-            return Outcome::pass(Counter::Untouched);
+            return Step::untouched();
         }
     }
     let interface = node::client_interface(skb.interface());
@@ -77,7 +77,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
         && !packet.signals.begins()
         && !interface.is_shared()
     {
-        // A pod may also send replies, which are nobody's own.
+        // A pod may also send replies, whose entries have no client's interface in their key.
         packet.key.set_interface(ClientInterface::SHARED);
         found = flow::find::<F>(&packet.key, &mut scratch.found)
             .filter(|found| found.entry.kind != FlowKind::ORIGINAL);
@@ -112,15 +112,15 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
                 || F::serves(entry.backend, entry.service, entry.generation)
                     && (protocol != Protocol::UDP || found.keeps_frontend(now, owner))
         };
-        // Nobody else's packets come by a pod's interface.
+        // Only the client's own packets come in by a pod's interface.
         let genuine = || !interface.is_shared() || now.wrapping_sub(entry.last_seen) > SILENCE;
         match begins_anew(protocol, signals, entry.state, repeats, genuine, serves) {
             Anew::No => {
                 let refiled = flow::account::<F>(skb, packet, &found, now, key, other);
                 let outcome = if globals::redirects() {
-                    Outcome::send(false, Counter::ForwardedHit)
+                    Step::send(false, Counter::ForwardedHit)
                 } else {
-                    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit)
+                    translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit).into()
                 };
                 if refiled.is_some() {
                     scratch.pushed.copy_from(&packet.key);
@@ -136,16 +136,15 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Outc
     if matches!(verdict, FilterVerdict::KnownPort | FilterVerdict::Reply)
         && !may_begin(packet.key.protocol, packet.signals)
     {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
-    // For what begins only: a hit pays nothing for it.
-    (scratch.avoided, scratch.port_before) = (avoided, port_before);
-    scratch.picks_up = 0;
-    Outcome::UNKNOWN
+    // Needed only for a flow that begins, so packets of known flows do not pay for it.
+    scratch.beginning = Beginning::new(avoided, port_before);
+    Step::BEGIN
 }
 
-/// Puts the key in `scratch.pushed` into a ring; with `forwarding: redirect` once the packet has been sent, which needs the entry that
-/// was found.
+/// Puts the key in `scratch.pushed` into a ring. With `forwarding: redirect` this is done after the
+/// packet has been sent, because sending needs the entry that was found.
 #[inline(always)]
 fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
     if globals::redirects() {
@@ -155,8 +154,8 @@ fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
     }
 }
 
-/// A packet of a flow that goes back to its client, or of one that is not translated. Returns the ring that the flow's key, in
-/// `original_key`, goes into now.
+/// Handles a packet of a flow that goes back to its client, or of a flow that is not translated.
+/// Returns the ring that the flow's key, in `original_key`, must be put into, if any.
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,
@@ -165,40 +164,44 @@ fn reply<F: Family>(
     found: &Found<'_, F::Addr>,
     original_key: &mut FlowKey<F::Addr>,
     other: &mut EntryBuffer<F::Addr>,
-) -> (Outcome, Option<Ring>) {
-    let outcome = match found.entry.kind {
+) -> (Step, Option<Ring>) {
+    let step = match found.entry.kind {
         FlowKind::REPLY if found.entry.interface == ClientInterface::NODE => {
             let now = clock.now();
             let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
-            return (translate::to_node::<F>(skb, packet, found.entry), refiled);
+            return (
+                translate::to_node::<F>(skb, packet, found.entry).into(),
+                refiled,
+            );
         }
         FlowKind::REPLY if globals::redirects() => {
-            // Egress accounts it once more if the stack gets it, which changes nothing.
+            // If the stack gets the packet, egress accounts it once more, which changes nothing.
             let now = clock.now();
             let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
-            return (Outcome::send(false, Counter::ReplyPassed), refiled);
+            return (Step::send(false, Counter::ReplyPassed), refiled);
         }
-        FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed),
-        // What it changes of the flow's state is egress' to account, which finds the reply's entry.
+        FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed).into(),
+        // Egress accounts changes of the flow's state, because it finds the reply's entry.
         FlowKind::MASQUERADED_REPLY
             if globals::redirects() && found.changes_nothing(skb, packet, clock.now()) =>
         {
-            Outcome::send(false, Counter::ReplyUnmasqueraded)
+            Step::send(false, Counter::ReplyUnmasqueraded)
         }
-        FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry),
-        // An agent that was killed in the middle holds nothing for long.
+        FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry).into(),
+        // An entry of an agent that was killed during the import drops packets for a short time
+        // only.
         FlowKind::HELD if clock.now().wrapping_sub(found.entry.last_seen) < HELD_AT_MOST => {
-            Outcome::drop(Counter::DroppedHeld)
+            Outcome::drop(Counter::DroppedHeld).into()
         }
-        FlowKind::HELD => Outcome::pass(Counter::Untouched),
+        FlowKind::HELD => Step::untouched(),
         _ => {
             let (protocol, state) = (packet.key.protocol, found.entry.state);
             let change =
                 change_by_client(state, protocol, Signals::NONE, || false, || true, || true);
             original_key.copy_from(&packet.key);
             let refiled = found.change(protocol, change, clock.now());
-            return (Outcome::pass(Counter::UntouchedFlow), refiled);
+            return (Outcome::pass(Counter::UntouchedFlow).into(), refiled);
         }
     };
-    (outcome, None)
+    (step, None)
 }

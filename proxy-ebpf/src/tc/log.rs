@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The programs' own log lines: faults always; every packet of a service if the agent asked for it at load time.
+//! The programs' own log lines: faults always; every packet of a service if the agent asked for it
+//! at load time.
 
-use aya_ebpf::bindings::__sk_buff;
 use aya_log_ebpf::{
     log,
     macro_support::{Level, level_enabled},
 };
 
-use crate::{
-    count::Outcome,
-    family::Family,
-    maps::workspace,
-    packet::{Ipv4, Ipv6, Skb},
-};
+use crate::{count::Outcome, family::Family, maps::workspace, packet::Skb};
 
 /// Logs the outcome of the packet in the workspace, if it is to be logged.
 #[inline(always)]
@@ -25,32 +20,10 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// Logs a line about the packet in the workspace; `fault` is not 0 for a fault.
-#[inline(always)]
-fn say<F: Family>(skb: Skb, counter: u32, fault: u32) {
-    if F::VERSION == 4 {
-        portolan_say_v4(skb.raw(), counter, fault);
-    } else {
-        portolan_say_v6(skb.raw(), counter, fault);
-    }
+by_family! {
+    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault. Always 0.
+    fn say(skb, counter, fault) = portolan_say_v4 portolan_say_v6 of line
 }
-
-// VERIFIER: exported, so that each is verified once and not for every outcome.
-
-/// See [`say`]; always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_say_v4(skb: *mut __sk_buff, counter: u32, fault: u32) -> u32 {
-    line::<Ipv4>(Skb::of(skb), counter, fault)
-}
-
-/// See [`say`]; always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_say_v6(skb: *mut __sk_buff, counter: u32, fault: u32) -> u32 {
-    line::<Ipv6>(Skb::of(skb), counter, fault)
-}
-
 /// The agent replaces the counter's number by its name: text costs the verifier too much.
 #[inline(always)]
 fn line<F: Family>(skb: Skb, counter: u32, fault: u32) -> u32 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Chooses the source port that a masqueraded flow leaves with, after `source` has chosen the address. Called by `egress`.
+//! Chooses the source port that a masqueraded flow leaves with, after `source` has chosen the
+//! address. Called by `egress`.
 
 mod local;
 mod source;
@@ -7,12 +8,12 @@ mod source;
 pub use local::has_socket;
 
 use proxy_common::{
-    FlowKey, FlowKind, Port,
+    FlowKey, FlowKind, Port, Protocol,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
 
-use super::rank::rank_of;
+use super::{direct, rank::rank_of};
 use crate::{
     family::Family,
     helpers,
@@ -24,11 +25,12 @@ use crate::{
     packet::{Packet, Skb},
 };
 
-/// Chooses for the flow whose reply entry is in `scratch.found`: enters the masqueraded reply, writes the choice into the
-/// reply entry and leaves that in `scratch.entry`. 0 on success.
+/// Chooses the source port for the flow whose reply entry is in `scratch.found`: enters the
+/// masqueraded reply, writes the choice into the reply entry and leaves that entry in
+/// `scratch.entry`. 0 on success.
 ///
-/// Two packets of one flow may come here at once. Both try the same ports in the same order, so the second finds the first's
-/// entry, sees that it belongs to its own flow, and uses it.
+/// Two packets of one flow may run this at once. Both try the same ports in the same order, so the
+/// second finds the first's entry, sees that it belongs to its own flow, and uses it.
 #[inline(never)]
 pub fn choose<F: Family>(
     skb: Skb,
@@ -84,7 +86,7 @@ pub fn choose<F: Family>(
         key: tuple,
         ..
     } = scratch;
-    // SAFETY: as above; the search leaves it alone.
+    // SAFETY: as above; the search does not change it.
     let reply = unsafe { found.assume_init_ref() };
     (entry.masquerade, entry.masquerade_port) = (tuple.dst, tuple.dst_port);
     entry.kind = FlowKind::REPLY;
@@ -123,7 +125,8 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
     }
     (original.masquerade, original.masquerade_port) = (tuple.dst, tuple.dst_port);
     flow::seal::<F>(original, original_key);
-    // What another packet of the flow changes in this moment is lost; nothing has been answered yet.
+    // A change of the entry by another packet of the flow at this moment is lost; nothing has been
+    // answered yet.
     flow::replace::<F>(original_key, original);
     CHOSEN
 }
@@ -132,27 +135,29 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
 struct Search<'a, F: Family> {
     skb: Skb,
     key: &'a FlowKey<F::Addr>,
-    /// The masqueraded reply's key and entry; reply and original key of the flow that holds a port, see [`rank_of`].
+    /// The masqueraded reply's key and entry; also the reply and original key of the flow that has
+    /// a port in use, see [`rank_of`].
     scratch: &'a mut Scratch<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
-    /// The port of the flow before, from the same client's port: the backend takes it again, even in TIME_WAIT.
+    /// The port of the previous flow from the same client's port: the backend accepts it again,
+    /// even in TIME_WAIT.
     before: Port,
     /// The packet's TCP timestamp, or 0.
     timestamp: u32,
-    /// The best taken port so far: its rank, see [`reuse::rank`], with the number of its attempt.
+    /// The best port in use so far: its rank, see [`reuse::rank`], with the number of its attempt.
     best: u64,
     result: u32,
 }
 pub const CHOSEN: u32 = 0;
 const FAILED: u32 = 1;
-/// Another packet of the flow has chosen.
+/// Another packet of the flow has already chosen a port.
 const FOUND: u32 = 3;
 pub const FULL: u32 = 2;
 
 const STOP: u64 = 1;
 
-/// Tries the port of the flow before, or the `n`-th port.
+/// Tries the port of the previous flow, or the `n`-th port.
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let before = core::mem::replace(&mut search.before, Port::ANY);
     let candidate = if before.is_any() || !search.ranges.contains(before.host()) {
@@ -164,7 +169,8 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Some(port) = candidate else {
         return STOP;
     };
-    // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the answers for requests.
+    // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the
+    // answers for requests.
     if ports::bits(port) & port_bits::FRONTEND != 0 {
         return 0;
     }
@@ -172,7 +178,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     claim::<F>(search)
 }
 
-/// Enters the masqueraded reply for the port in the tuple.
+/// Enters the masqueraded reply with the port in the tuple.
 #[inline(never)]
 fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
@@ -188,7 +194,10 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         other,
         ..
     } = &mut **scratch;
-    if has_socket::<F>(*skb, tuple) {
+    // The port belongs to a socket of the node, or to a connection that other rules have
+    // masqueraded.
+    if has_socket::<F>(*skb, tuple) || tuple.protocol != Protocol::UDP && direct::is_recalled(tuple)
+    {
         return 0;
     }
     ports::announce(tuple.dst_port, port_bits::MASQUERADE);
@@ -217,7 +226,7 @@ fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
     }
 }
 
-/// Rates the flow that holds the `n`-th port: a closed one may be replaced.
+/// Rates the flow that uses the `n`-th port: a closed flow may be replaced.
 extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
@@ -230,7 +239,8 @@ extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     0
 }
 
-/// Replaces the flow that holds the best port. Another CPU may be faster; then the next best is tried.
+/// Replaces the flow that uses the best port. If another CPU takes that port first, the next best
+/// port is tried.
 extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     search.best = u64::MAX;
     helpers::repeat(PORT_TRIES, search, rate::<F>);
@@ -241,8 +251,8 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
     }
-    // Looked at once more, which finds the keys of the flow again. The port may have another flow by now, of a worse rank;
-    // that of the same flow has become better with its age, if anything.
+    // Rated once more, which finds the keys of the flow again. The port may belong to another flow
+    // by now, of a worse rank. The rank of the same flow can only have become better with its age.
     if rank_of::<F>(search.scratch, search.timestamp) as u64 > search.best >> RANK_SHIFT {
         return 0;
     }
@@ -263,10 +273,10 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
 
 /// How often a take-over is tried.
 const TAKE_OVER_TRIES: u32 = 4;
-/// Bits for the number of an attempt beside its rank.
+/// Bits for the number of an attempt, below its rank.
 const RANK_SHIFT: u32 = 8;
 
-/// Whether the entry under a masqueraded reply's tuple belongs to the flow `key` already.
+/// Whether the entry under a masqueraded reply's tuple already belongs to the flow `key`.
 #[inline(always)]
 fn is_own<F: Family>(
     tuple: &FlowKey<F::Addr>,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! A packet that begins no flow and belongs to none, to an address that may be a service's. Called by `ingress`.
+//! Handles a packet that begins no flow and belongs to none, to an address that may be a service's.
+//! Called by `ingress`.
 
 use proxy_common::{
     Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
     flow::Signals, maps::interface, ports as port_bits,
 };
 
-use super::is_for_this_node;
+use super::{is_for_this_node, step::Step};
 use crate::{
     count::Outcome,
     family::Family,
@@ -17,24 +18,22 @@ use crate::{
     socket,
 };
 
-/// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick it up, and some backend would answer with RST;
-/// here the answer comes from the node. What policy drops gets no answer. All other packets pass.
+/// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick the connection up,
+/// and some backend would answer with RST; here the answer comes from the node. A segment that
+/// policy drops gets no answer. All other packets pass.
 ///
-/// With `selection: maglev`, another node may have forwarded the connection until now, and chose the backend that this one chooses,
-/// too: the flow is picked up. Asks the caller to do it, by [`Outcome::UNKNOWN`]. A masqueraded connection had that node's address;
-/// no backend knows it by this one's.
+/// With `selection: maglev`, another node may have forwarded the connection until now. That node
+/// chose the same backend as this node chooses, so the flow is picked up: [`Step::BEGIN`] asks the
+/// caller to do it. A masqueraded connection had the other node's address, so no backend knows it
+/// by this node's address.
 #[inline(never)]
-pub fn mid_stream<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    service: &mut ServiceId,
-) -> Outcome {
-    // Whoever serves beside a shadow knows it.
+pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>, service: &mut ServiceId) -> Step {
+    // In shadow mode the other proxy on this node knows the connection.
     if globals::is_shadow() {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     let Some(settings) = node::settings() else {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     };
     let key = &packet.key;
     if key.protocol != Protocol::TCP
@@ -45,28 +44,30 @@ pub fn mid_stream<F: Family>(
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {
-        return Outcome::pass(Counter::Untouched);
+        return Step::untouched();
     }
     let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
         Some(record) if !is_others::<F>(skb, packet, record) => record,
-        // One to a cluster IP that nobody has may be another proxy's.
-        _ => return Outcome::pass(Counter::Untouched),
+        // A packet to a cluster IP that no service has may belong to another proxy.
+        _ => return Step::untouched(),
     };
     *service = record.service;
     match policy::verdict_on_packet::<F>(skb, record, key.src, settings) {
-        Verdict::Reject => Outcome::reject(true, policy::rejection_of(record)),
-        Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint),
-        Verdict::DropSource => Outcome::drop(Counter::DroppedSource),
+        Verdict::Reject => Step::reject(true, policy::rejection_of(record)),
+        Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint).into(),
+        Verdict::DropSource => Outcome::drop(Counter::DroppedSource).into(),
         Verdict::Forward {
             masquerade: false, ..
-        } if record.flags.has(ServiceFlags::MAGLEV) => Outcome::UNKNOWN,
-        Verdict::Forward { .. } => Outcome::reject(true, Counter::RejectedUnknownFlow),
+        } if record.flags.has(ServiceFlags::MAGLEV) => Step::BEGIN,
+        Verdict::Forward { .. } => Step::reject(true, Counter::RejectedUnknownFlow),
     }
 }
 
-/// Whether somebody else may know the connection of a segment to this frontend: the node's own stack, for a node port and for
-/// an external IP that is an address of the node (it also answers what it does not know); another node that has this external IP, and
-/// masquerades a connection to a backend from the frontend's port, whose answer this is; or the socket that has sent it.
+/// Whether another host or program may know the connection of a segment to this frontend. It may be
+/// the node's own stack, for a node port and for an external IP that is an address of the node (the
+/// stack also answers segments of unknown connections). It may be another node that has this
+/// external IP and masquerades a connection to a backend from the frontend's port, whose answer
+/// this is. Or it may be the socket that has sent the segment.
 #[inline(always)]
 fn is_others<F: Family>(skb: Skb, packet: &Packet<F::Addr>, record: &Record<F::Addr>) -> bool {
     let key = &packet.key;

@@ -1,38 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The packet path: a packet at an interface's ingress or egress, by its flow or as the first of one. Called by the entry
-//! points in `main`.
+//! The packet path: handles a packet at an interface's ingress or egress, by its flow or as the
+//! first packet of a flow. Called by the entry points in `main`.
 //!
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
-
-/// Makes a function over a packet from `$decide`, which is generic over the family.
-// VERIFIER: exported, so that it is verified once and not on every path that leads to it.
-macro_rules! by_family {
-    ($(#[$doc:meta])* $name:ident $v4:ident $v6:ident = $decide:ident) => {
-        $(#[$doc])*
-        #[inline(always)]
-        pub fn $name<F: $crate::family::Family>(skb: $crate::packet::Skb) -> $crate::count::Outcome {
-            $crate::count::Outcome::from_word(if F::VERSION == 4 {
-                $v4(skb.raw())
-            } else {
-                $v6(skb.raw())
-            })
-        }
-
-        /// The function for IPv4; the outcome as one word.
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        pub extern "C" fn $v4(skb: *mut aya_ebpf::bindings::__sk_buff) -> u32 {
-            $decide::<$crate::family::Ipv4>($crate::packet::Skb::of(skb)).word()
-        }
-
-        /// The function for IPv6; the outcome as one word.
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        pub extern "C" fn $v6(skb: *mut aya_ebpf::bindings::__sk_buff) -> u32 {
-            $decide::<$crate::family::Ipv6>($crate::packet::Skb::of(skb)).word()
-        }
-    };
-}
 
 mod begin;
 mod between_pods;
@@ -50,6 +20,7 @@ mod mid_stream;
 mod rank;
 mod redirect;
 mod reject;
+mod step;
 mod trace;
 mod translate;
 
@@ -57,6 +28,7 @@ pub use expire::expire;
 
 use proxy_common::{Counter, FilterVerdict, maps::interface, trace::Hook};
 
+use self::step::Next;
 use crate::{
     count::{Outcome, PASS},
     family::{Family, Ipv4, Ipv6},
@@ -71,26 +43,30 @@ use crate::{
     socket,
 };
 
+/// No service is concerned.
+const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
+
 /// Runs a packet through the ingress program; returns tc's action.
 #[inline(always)]
 pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
-    // Another node's programs, of a cluster inside of this one's pods, may have said so.
+    // The programs of another node, of a cluster that runs inside this one's pods, may have set the
+    // mark.
     if globals::redirects() && skb.is_translated() {
         skb.set_translated(false);
     }
     if link_layer && is_of_vlan(skb) {
-        return Outcome::pass(Counter::Untouched).conclude();
+        return UNTOUCHED.conclude();
     }
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
         Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
-        _ => Outcome::pass(Counter::Untouched),
+        _ => UNTOUCHED,
     }
     .conclude()
 }
 
-/// Whether the interface of a VLAN gets the frame next, whose own program serves it without the tag. Translated here, it could not
-/// leave past the stack.
+/// Whether a VLAN interface gets the frame next, whose own program serves the frame without the
+/// tag. If it were translated here, it could not be redirected past the stack.
 #[inline(always)]
 fn is_of_vlan(skb: Skb) -> bool {
     vlan_id(skb) != 0 && node::interface(skb.interface()) & interface::VLANS != 0
@@ -98,9 +74,9 @@ fn is_of_vlan(skb: Skb) -> bool {
 
 #[inline(always)]
 fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
-    let place = trace::Place::new(Hook::Ingress, link_layer);
+    let place = trace::Location::new(Hook::Ingress, link_layer);
     match filter::at_ingress::<F>(skb, l3) {
-        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        FilterVerdict::Pass => UNTOUCHED,
         FilterVerdict::Backends => between_pods::send::<F>(skb, link_layer),
         FilterVerdict::Echo => {
             let outcome = echo::answer::<F>(skb, l3);
@@ -108,21 +84,28 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             outcome
         }
         verdict => {
-            let mut outcome = ingress::ingress::<F>(skb, l3, verdict);
-            if outcome.is_unknown() {
-                outcome = begin::begin::<F>(skb);
-            }
+            let found = ingress::ingress::<F>(skb, l3, verdict);
+            let begun = match found.next() {
+                Next::Begin => begin::begin::<F>(skb),
+                _ => found,
+            };
             if globals::is_shadow() {
+                // In shadow mode the packet passes, whatever the outcome would have been.
+                let outcome = UNTOUCHED.counted_as(begun.counter());
                 trace::packet::<F>(skb, outcome, place);
-                return log::outcome::<F>(skb, outcome.watched());
+                return log::outcome::<F>(skb, outcome);
             }
-            if outcome.is_direct() {
-                outcome = direct::direct::<F>(skb);
-            }
-            outcome = redirect::send::<F>(skb, outcome);
-            if let Some(reset) = outcome.wants_answer() {
-                outcome = reject::reject::<F>(skb, reset, outcome);
-            }
+            let step = match begun.next() {
+                Next::Direct => direct::direct::<F>(skb),
+                _ => begun,
+            };
+            let outcome = match step.next() {
+                Next::Done(outcome) => outcome,
+                Next::Send { first, counter } => redirect::send::<F>(skb, first, counter),
+                Next::Reject { reset, counter } => reject::reject::<F>(skb, reset, counter),
+                Next::Begin | Next::Direct | Next::Marked | Next::Own => UNTOUCHED,
+            };
+            redirect::refile::<F>();
             note_refusal::<F>(outcome);
             trace::packet::<F>(skb, outcome, place);
             let outcome = log::outcome::<F>(skb, outcome);
@@ -140,14 +123,15 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 /// Runs a packet through the egress program; returns tc's action.
 #[inline(always)]
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
-    // A shadow has no flows, whose answers it would see. What ingress has translated needs nothing more.
+    // In shadow mode there are no flows, so there are no replies to translate. Packets that ingress
+    // has translated completely need nothing more.
     if globals::is_shadow() || globals::redirects() && skb.is_translated() {
-        return Outcome::pass(Counter::Untouched).conclude();
+        return UNTOUCHED.conclude();
     }
     match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3, link_layer),
         Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3, link_layer),
-        _ => Outcome::pass(Counter::Untouched),
+        _ => UNTOUCHED,
     }
     .conclude()
 }
@@ -155,27 +139,38 @@ pub fn egress(skb: Skb, link_layer: bool) -> i32 {
 #[inline(always)]
 fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     match filter::at_egress::<F>(skb, l3, || between_pods::forget::<F>(skb, link_layer)) {
-        FilterVerdict::Pass => Outcome::pass(Counter::Untouched),
+        FilterVerdict::Pass => UNTOUCHED,
         verdict => {
-            let mut outcome = egress::egress::<F>(skb, l3, verdict);
-            if outcome.is_marked() {
-                outcome = egress::marked::<F>(skb);
-                if outcome.is_untouched() {
-                    outcome = egress::unmarked::<F>(skb);
+            let left = egress::egress::<F>(skb, l3, verdict);
+            let step = match left.next() {
+                Next::Marked => {
+                    let outcome = egress::marked::<F>(skb);
+                    if outcome.is_untouched() {
+                        egress::unmarked::<F>(skb)
+                    } else {
+                        outcome.into()
+                    }
                 }
-            }
-            if outcome.is_direct() {
-                outcome = egress::own::<F>(skb);
-            }
+                _ => left,
+            };
+            let outcome = match step.next() {
+                Next::Done(outcome) => outcome,
+                Next::Own => egress::own::<F>(skb),
+                Next::Begin
+                | Next::Direct
+                | Next::Marked
+                | Next::Send { .. }
+                | Next::Reject { .. } => UNTOUCHED,
+            };
             note_refusal::<F>(outcome);
-            let place = trace::Place::new(Hook::Egress, link_layer);
+            let place = trace::Location::new(Hook::Egress, link_layer);
             trace::packet::<F>(skb, outcome, place);
             log::outcome::<F>(skb, outcome)
         }
     }
 }
 
-/// Notes that the packet in the workspace was not served, if that is so.
+/// Counts the packet in the workspace for its service port, if it was refused.
 #[inline(always)]
 fn note_refusal<F: Family>(outcome: Outcome) {
     if Counter::is_refusal(outcome.counter())
@@ -185,7 +180,7 @@ fn note_refusal<F: Family>(outcome: Outcome) {
     }
 }
 
-/// Drops what policy drops of the node's own connections to itself; returns tc's action.
+/// Drops packets of the node's connections to itself that the policy drops; returns tc's action.
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
     if globals::is_shadow() || skb.mark() & globals::drop_mark() == 0 {
@@ -200,21 +195,22 @@ pub fn egress_loopback(skb: Skb) -> i32 {
         return PASS;
     }
     let outcome = Outcome::drop(Counter::DroppedByMark);
-    // By its bytes, which name the family.
-    let place = trace::Place::new(Hook::Loopback, true);
+    // Traced by the packet's bytes, which name the family.
+    let place = trace::Location::new(Hook::Loopback, true);
     trace::packet::<Ipv4>(skb, outcome, place.unknown());
     outcome.conclude()
 }
 
-/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other machines, and a switch
-/// floods them. Where the agent's word about the interface has the bit `port`, frames for another address count as well: at
-/// a bridge's port they are addressed to the bridge, or to a neighbour at it.
+/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other
+/// machines, and a switch floods them. If the agent's data on the interface has the bit `port`,
+/// frames for another address count as well: at a bridge's port they are addressed to the bridge,
+/// or to a neighbour at it.
 #[inline(always)]
 fn is_for_this_node(skb: Skb, port: u32) -> bool {
     is_receiver(skb, || node::interface(skb.interface()) & port != 0)
 }
 
-/// The same for a caller that knows whether frames for another address count.
+/// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count.
 #[inline(always)]
 fn is_receiver(skb: Skb, is_port: impl FnOnce() -> bool) -> bool {
     match skb.addressee() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Rates the flow that holds a masquerade port, by the entries of the flow. Called by `masquerade`.
+//! Rates the flow that uses a masquerade port, by the entries of the flow. Called by `masquerade`.
 
 use core::arch::asm;
 
@@ -12,39 +12,25 @@ use crate::{
         flow::{self, Found},
         workspace::{Scratch, Workspace},
     },
-    packet::{Ipv4, Ipv6},
 };
 
-/// The rank of the flow that holds the port in `scratch.key`, with the keys of its reply and its original in `holder` and `evicted`.
-/// Where a part of it is missing, another CPU is making or removing it.
+/// Returns the rank of the flow that uses the port in `scratch.key`, and writes the keys of its
+/// reply and its original to `holder` and `evicted`. If one of its entries is missing, another CPU
+/// is making or removing the flow.
 #[inline(always)]
 pub fn rank_of<F: Family>(scratch: &mut Scratch<F::Addr>, timestamp: u32) -> u32 {
-    let rank = if F::VERSION == 4 {
-        portolan_rank_v4(timestamp)
-    } else {
-        portolan_rank_v6(timestamp)
-    };
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed the scratch.
+    let rank = rank::<F>(timestamp);
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
+    // the scratch.
     unsafe {
         asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
     };
     rank
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it.
-
-/// See [`rank_of`]; the tuple is in the workspace.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_rank_v4(timestamp: u32) -> u32 {
-    rank_of_tuple::<Ipv4>(timestamp)
-}
-
-/// See [`rank_of`]; the tuple is in the workspace.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_rank_v6(timestamp: u32) -> u32 {
-    rank_of_tuple::<Ipv6>(timestamp)
+by_family! {
+    /// See [`rank_of`]; the tuple is in the workspace.
+    fn rank(timestamp) = portolan_rank_v4 portolan_rank_v6 of rank_of_tuple
 }
 
 #[inline(always)]

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `forwarding: redirect`: a packet that ingress forwards leaves at once, past the node's stack and its netfilter rules: into
-//! a pod of this node whose link the agent knows, else by the kernel's routes and neighbours.
+//! `forwarding: redirect`: a packet that ingress forwards leaves at once, past the node's stack and
+//! its netfilter rules: into a pod of this node whose link the agent knows, else by the kernel's
+//! routes and neighbours.
 //!
-//! A packet of a known flow gets both of its new ends first, so nothing looks it up again: [`send`]. Any other is translated at
-//! egress of the interface that it leaves by, as ever: [`forward`].
+//! A packet of a known flow gets both of its new ends first, so no later program looks it up again:
+//! [`send`]. Any other packet is translated at egress of the interface that it leaves by, as
+//! without redirection: [`forward`].
 //!
-//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets for the node itself,
-//! packets that are not for this node, fragments, IPv4 options and IPv6 extension headers, addresses that the stack drops or
-//! that are the node's own, and interfaces without a link layer or without the agent's permission.
+//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets
+//! for the node itself, packets that are not for this node, fragments, IPv4 options and IPv6
+//! extension headers, addresses that the stack drops or that are the node's own, and interfaces
+//! without a link layer or without the agent's permission.
 
-use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, bpf_fib_lookup};
+use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
 
-use super::{is_receiver, translate};
+use super::{
+    is_receiver,
+    step::{Next, Step},
+    translate,
+};
 use crate::{
     count::{Outcome, PASS},
     family::Family,
@@ -23,7 +30,7 @@ use crate::{
         workspace::{EntryBuffer, Scratch, Workspace},
     },
     packet::{
-        Ipv4, Ipv6, Shape, Skb,
+        Shape, Skb,
         access::Addressee,
         fib::{self, FibResult},
         headers::{ETHERNET_LEN, ETHERTYPE},
@@ -31,7 +38,8 @@ use crate::{
 };
 
 /// Redirects a packet that ingress forwards, where the setting asks for it.
-// VERIFIER: does not get the IP header's offset. The programs would be verified once for every value that it can have.
+// VERIFIER: does not get the IP header's offset. The programs would be verified once for every
+// value that it can have.
 #[inline(always)]
 pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     if globals::redirects() && outcome.is_forwarded() {
@@ -41,7 +49,7 @@ pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     }
 }
 
-/// The action that makes the packet leave, or leaves it to the stack.
+/// Redirects the packet, or leaves it to the stack; returns the action.
 #[inline(never)]
 fn leave<F: Family>(skb: Skb) -> i32 {
     let l3 = ETHERNET_LEN;
@@ -60,16 +68,19 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     if F::store_hop(skb, l3, counted_down).is_err() {
         return TC_ACT_SHOT;
     }
-    // By the next hop's IP address: the kernel resolves it where it does not know it, and again when it is old.
+    // Sent by the next hop's IP address: the kernel resolves that address if it does not know it,
+    // and again when its neighbour entry is old.
     fib::redirect(&route)
 }
 
-/// The interface that the packet comes in by for the stack, if it may leave past the stack.
+/// The interface that the packet comes in by in the stack's view, if it may be redirected past the
+/// stack.
 #[inline(always)]
 pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     let known = node::interface_word(skb.interface());
     let bits = interface::bits(known);
-    // A VLAN tag, in or out of band, would go along to an interface where it means something else.
+    // A redirected packet would keep its VLAN tag, in or out of band, and the tag means something
+    // else at another interface.
     if bits & interface::REDIRECTS == 0
         || skb.read(ETHERTYPE) != Some(F::ETHERTYPE)
         || skb.is_tagged()
@@ -84,7 +95,7 @@ pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     })
 }
 
-/// Completes a look-up; whether the packet can leave that way.
+/// Completes a look-up; `true` if the packet can leave by that route.
 #[inline(always)]
 fn is_routed(skb: Skb, route: &mut bpf_fib_lookup) -> bool {
     // An interface without a link layer needs the route itself, which only the stack has.
@@ -95,80 +106,44 @@ fn is_routed(skb: Skb, route: &mut bpf_fib_lookup) -> bool {
     }
 }
 
-/// Sends the packet in the workspace on, if the outcome asks for it: past the stack with both of its new ends, else as ever.
+/// Sends the packet in the workspace on, see [`Next::Send`]: past the stack with both of its new
+/// ends, else through the stack.
 #[inline(always)]
-pub fn send<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
-    if !globals::redirects() {
-        return outcome;
+pub fn send<F: Family>(skb: Skb, first: bool, counter: u32) -> Outcome {
+    let first = first as u32;
+    match Step::from_word(past_the_stack::<F>(skb, first, counter)).next() {
+        Next::Done(outcome) => outcome,
+        _ => Outcome::from_word(translate::<F>(skb, first, counter)),
     }
-    let Some(first) = outcome.is_to_send() else {
-        return outcome;
-    };
-    let (first, counter) = (first as u32, outcome.counter());
-    let sent = Outcome::from_word(if F::VERSION == 4 {
-        portolan_send_v4(skb.raw(), first, counter)
-    } else {
-        portolan_send_v6(skb.raw(), first, counter)
-    });
-    let sent = if sent.is_to_send().is_none() {
-        sent
-    } else if F::VERSION == 4 {
-        Outcome::from_word(portolan_translate_v4(skb.raw(), first, counter))
-    } else {
-        Outcome::from_word(portolan_translate_v6(skb.raw(), first, counter))
-    };
-    if F::VERSION == 4 {
-        portolan_end_v4();
-    } else {
-        portolan_end_v6();
+}
+
+// Called by the entry points only, below which the stack is long enough.
+
+by_family! {
+    /// Sends the packet past the stack by the entry that was found, or by that of a flow which
+    /// begins. Returns an outcome as a word, or [`Step::send`] if the packet cannot be redirected.
+    fn past_the_stack(skb, first, counter) = portolan_send_v4 portolan_send_v6 of send_past
+}
+
+by_family! {
+    /// Translates the packet's part that ingress translates, where egress translates the rest.
+    /// Returns the outcome as a word.
+    fn translate(skb, first, counter) = portolan_translate_v4 portolan_translate_v6 of translate_by
+}
+
+/// With `forwarding: redirect`, gives the flow of the packet in the workspace another slot in the
+/// rings, if it needs one. Called after the packet is sent, because sending needs the entry that
+/// was found.
+#[inline(always)]
+pub fn refile<F: Family>() {
+    if globals::redirects() {
+        end_of_packet::<F>();
     }
-    sent
 }
 
-// VERIFIER: exported, so that each is verified once and not on every path that leads to it; called by the entry points, below
-// which the stack is long enough.
-
-/// Sends the packet past the stack by the entry that was found, or by that of a flow which begins: the outcome as a word,
-/// [`Outcome::send`] if that cannot be.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_send_v4(skb: *mut __sk_buff, first: u32, counter: u32) -> u32 {
-    send_past::<Ipv4>(Skb::of(skb), first, counter)
-}
-
-/// See [`portolan_send_v4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_send_v6(skb: *mut __sk_buff, first: u32, counter: u32) -> u32 {
-    send_past::<Ipv6>(Skb::of(skb), first, counter)
-}
-
-/// Translates the packet as far as ingress does where egress does the rest.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_translate_v4(skb: *mut __sk_buff, first: u32, counter: u32) -> u32 {
-    translate_by::<Ipv4>(Skb::of(skb), first, counter)
-}
-
-/// See [`portolan_translate_v4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_translate_v6(skb: *mut __sk_buff, first: u32, counter: u32) -> u32 {
-    translate_by::<Ipv6>(Skb::of(skb), first, counter)
-}
-
-/// Gives the packet's flow another slot in the rings, if it needs one. Always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_end_v4() -> u32 {
-    end::<Ipv4>()
-}
-
-/// See [`portolan_end_v4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_end_v6() -> u32 {
-    end::<Ipv6>()
+by_family! {
+    /// See [`refile`]; always 0.
+    fn end_of_packet() = portolan_end_v4 portolan_end_v6 of end
 }
 
 #[inline(always)]
@@ -181,7 +156,8 @@ fn end<F: Family>() -> u32 {
     0
 }
 
-/// The entry that says where the packet goes: of the flow that begins, or that was found.
+/// The entry that says where the packet goes: that of the flow that begins, or the one that was
+/// found.
 #[inline(always)]
 fn entry_of<'a, A: Addr>(
     found: &'a EntryBuffer<A>,
@@ -218,7 +194,7 @@ fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
 
 #[inline(always)]
 fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
-    let left = Outcome::send(first != 0, Counter::Untouched).word();
+    let left = Step::send(first != 0, Counter::Untouched).word();
     let Some(Workspace {
         packet, scratch, ..
     }) = flow::filled_workspace::<F>()
@@ -253,7 +229,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let length = unsafe { route.__bindgen_anon_1.tot_len } as u32;
     let is_pods = local_pod::<F>(skb, &ends.dst, pod);
     let leaves_by = if is_pods {
-        // The stack says so to the sender.
+        // The packet is too large: the stack reports that to the sender.
         if length > pod.mtu {
             return left;
         }
@@ -261,7 +237,8 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     } else {
         route.ifindex = interface;
         F::set_fib_destination(route, ends.dst);
-        // As the stack would look it up: with the source that the packet has between ingress and egress.
+        // Looked up as the stack would do it: with the source that the packet has between ingress
+        // and egress.
         let source_port = if is_reply {
             packet.key.src_port
         } else {
@@ -273,7 +250,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         }
         route.ifindex
     };
-    // A reply goes where its client's packets come from, and nowhere else.
+    // A reply leaves only by the interface that its client's packets come in by.
     if is_reply && node::client_interface(leaves_by) != entry.interface {
         return left;
     }
@@ -302,7 +279,8 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         .word()
 }
 
-/// Fills in how packets reach a pod of this node; whether the agent knows it, and its link is there.
+/// Fills in how packets reach a pod of this node; `true` if the agent knows the pod and its link
+/// exists.
 #[inline(always)]
 pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> bool {
     node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Answers to rejected packets: the packet is turned into a TCP reset or an ICMP port unreachable and
-//! sent back out of the interface it came in by.
+//! Answers to rejected packets: the packet is turned into a TCP reset or an ICMP port unreachable
+//! and sent back out of the interface it came in by.
 
 use proxy_common::{Counter, Protocol, checksum, flow::Signals};
 
@@ -17,19 +17,21 @@ use crate::{
     },
 };
 
-/// Answers per second and CPU, and how many may come at once: the kernel's own limit for ICMP
+/// Answers per second and CPU, and the largest burst: the kernel's own limit for ICMP
 /// (net.ipv4.icmp_msgs_per_sec, 1000).
 const RATE: u64 = 1_000;
 const BURST: u64 = 1_000;
 const INTERVAL: u64 = 1_000_000_000 / RATE;
 
-/// Turns the packet in the workspace into its answer, a TCP reset or a port unreachable; `outcome` names the reason.
+/// Turns the packet in the workspace into its answer, see
+/// [`Next::Reject`](super::step::Next::Reject).
 #[inline(never)]
-pub fn reject<F: Family>(skb: Skb, reset: bool, outcome: Outcome) -> Outcome {
+pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
     let Some(Workspace { packet, .. }) = flow::filled_workspace::<F>() else {
         return Outcome::drop(Counter::RejectedSilently);
     };
-    // An answer to a fragment would carry its fragment header, and the kernel inserts no bytes behind a tag.
+    // An answer to a fragment would carry the fragment header. And the kernel inserts no bytes
+    // behind a VLAN tag.
     let is_tagged = packet.l3 > ETHERNET_LEN;
     if packet.shape != Shape::Whole || is_tagged && !reset || !has_budget() {
         return Outcome::drop(Counter::RejectedSilently);
@@ -42,10 +44,10 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, outcome: Outcome) -> Outcome {
     if answered.is_err() || swap_macs(skb, packet.l3).is_err() {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    outcome.with_action(skb.send_back())
+    Outcome::sent(skb.send_back(), Counter::Untouched).counted_as(counter)
 }
 
-/// Takes a token, one for each answer. Tokens come back with time.
+/// Takes a token, one for each answer; `false` if there is none. Tokens are refilled with time.
 #[inline(always)]
 pub(super) fn has_budget() -> bool {
     let Some(budget) = REJECT_BUDGET.get_ptr_mut(0) else {
@@ -91,8 +93,8 @@ struct TcpHeader {
 
 const TCP_LEN: u32 = 20;
 
-/// RFC 9293, 3.10.7.1: a reset that the sender of this segment accepts. The header stays where it is,
-/// because the device may have been asked to fill in the checksum there.
+/// RFC 9293, 3.10.7.1: a reset that the sender of this segment accepts. The TCP header keeps its
+/// offset, because the device may have been asked to fill in the checksum there.
 #[inline(always)]
 fn reset<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
     let tcp: TcpOrSctpStart = skb.load(packet.l4).ok_or(WriteFailed)?;
@@ -138,7 +140,7 @@ fn reset<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFaile
     skb.store(packet.l4, &answer, true)
 }
 
-/// Whether the device fills in the checksum: then a change of covered bytes leaves the field alone.
+/// Whether the device fills in the checksum. Then a change of covered bytes leaves the field alone.
 #[inline(always)]
 fn is_partial(skb: Skb, offset: u32) -> Result<bool, WriteFailed> {
     let before: u16 = skb.load(offset).ok_or(WriteFailed)?;
@@ -150,8 +152,8 @@ fn is_partial(skb: Skb, offset: u32) -> Result<bool, WriteFailed> {
     Ok(before == after)
 }
 
-/// Bytes of the transport header that are quoted: RFC 792's eight, enough for any client to know its
-/// own packet again.
+/// Bytes of the transport header that are quoted: RFC 792's eight, enough for any client to
+/// recognise its own packet.
 const QUOTED: u32 = 8;
 /// Words of IP header and [`QUOTED`] that are summed up; longer headers are cut.
 const MAX_WORDS: u32 = 32;
@@ -178,8 +180,9 @@ fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), Writ
     F::store_unreachable(skb, packet, quoted, fold_32(sum))
 }
 
-/// A device may fill in the quoted UDP checksum later. This sets the value that stays the same then: with all else
-/// summing to s, filling in turns f into -(s + f), so f = -s / 2. The answer's own checksum holds before and after.
+/// A device may fill in the quoted UDP checksum later. This sets the value that stays the same
+/// then: with all else summing to s, filling in turns f into -(s + f), so f = -s / 2. The answer's
+/// own checksum holds before and after.
 #[inline(always)]
 fn settle_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
     let header: [u16; 3] = skb.load(l4).ok_or(WriteFailed)?;

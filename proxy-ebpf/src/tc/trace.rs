@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Tells `portolan trace` of a packet once its outcome is known: what it was, by the workspace, and what it is now, by its bytes.
+//! Reports a packet to `portolan trace` once its outcome is known: the packet as it came, from the
+//! workspace, and as it is now, from its bytes.
 
 use core::arch::asm;
 
-use aya_ebpf::{bindings::__sk_buff, helpers::generated as kernel};
+use aya_ebpf::helpers::generated as kernel;
 use proxy_common::{
     Addr, Counter, FlowKind,
     trace::{
@@ -15,7 +16,7 @@ use proxy_common::{
 
 use crate::{
     count::Outcome,
-    family::{Family, Ipv4, Ipv6},
+    family::Family,
     helpers,
     maps::{
         flow, trace,
@@ -24,11 +25,12 @@ use crate::{
     packet::{Packet, Shape, Skb},
 };
 
-/// Where a packet is, in one word: the hook, whether it begins with an Ethernet header, and whether the workspace knows it.
+/// Where a packet is, in one word: the hook, whether the packet begins with an Ethernet header, and
+/// whether the workspace holds the parsed packet.
 #[derive(Clone, Copy)]
-pub struct Place(u32);
+pub struct Location(u32);
 
-impl Place {
+impl Location {
     const LINK_LAYER: u32 = 1 << 8;
     const UNKNOWN: u32 = 1 << 9;
 
@@ -43,32 +45,19 @@ impl Place {
     }
 }
 
-/// Tells of the packet, if somebody wants to know.
+/// Reports the packet, if the command wants events.
 #[inline(always)]
-pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Place) {
+pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
     if trace::is_on() {
-        if F::VERSION == 4 {
-            portolan_trace_v4(skb.raw(), outcome.counter(), place.0);
-        } else {
-            portolan_trace_v6(skb.raw(), outcome.counter(), place.0);
-        }
+        told::<F>(skb, outcome.counter(), place.0);
     }
 }
 
-// VERIFIER: exported, so that each is verified once; called by entry points only, which leave it a stack of its own.
+// Called by entry points only, which leave it a stack of its own.
 
-/// See [`packet`]; always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_trace_v4(skb: *mut __sk_buff, counter: u32, place: u32) -> u32 {
-    tell::<Ipv4>(Skb::of(skb), counter, place)
-}
-
-/// See [`packet`]; always 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_trace_v6(skb: *mut __sk_buff, counter: u32, place: u32) -> u32 {
-    tell::<Ipv6>(Skb::of(skb), counter, place)
+by_family! {
+    /// See [`packet`]; always 0.
+    fn told(skb, counter, place) = portolan_trace_v4 portolan_trace_v6 of tell
 }
 
 #[inline(always)]
@@ -88,14 +77,19 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     }
     (event.service, event.backend) = (0, 0);
     event.hook = place as u8;
-    event.link_layer = (place & Place::LINK_LAYER != 0) as u8;
+    event.link_layer = (place & Location::LINK_LAYER != 0) as u8;
     event.interface = skb.interface();
     event.length = skb.len();
     (event.result, event.process, event.cookie) = (0, 0, 0);
     event.command = [0; 16];
     (event.namespace, event.head) = (0, 0);
-    read_now(skb, event, &mut told.bytes, place & Place::LINK_LAYER != 0);
-    if place & Place::UNKNOWN != 0 {
+    read_now(
+        skb,
+        event,
+        &mut told.bytes,
+        place & Location::LINK_LAYER != 0,
+    );
+    if place & Location::UNKNOWN != 0 {
         copy(&mut event.before, &event.after);
     } else if let Some(Workspace {
         packet, scratch, ..
@@ -118,7 +112,8 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     if len > 0 {
         const _: () = assert!(HEAD == 256, "the mask below");
         let mut last = (len - 1) as u64;
-        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; the compiler would leave a mask away.
+        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; the
+        // compiler would leave a mask away.
         // SAFETY: plain arithmetic on a register.
         unsafe { asm!("{last} &= 0xff", last = inout(reg) last) };
         let len = last as u32 + 1;
@@ -139,7 +134,7 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     );
 }
 
-/// The ends that the packet came with.
+/// Fills in the ends that the packet came with.
 #[inline(always)]
 fn before<F: Family>(packet: &Packet<F::Addr>, tuple: &mut Tuple) {
     let key = &packet.key;
@@ -154,14 +149,16 @@ fn before<F: Family>(packet: &Packet<F::Addr>, tuple: &mut Tuple) {
     }
 }
 
-/// The service port and the endpoint: of the flow that the packet belongs to, or of the record that refuses it.
+/// Fills in the service port and the endpoint: of the flow that the packet belongs to, or of the
+/// record that refuses it.
 #[inline(always)]
 fn flow_of<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>, event: &mut Event) {
     event.service = scratch.service.0;
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.other) {
         let entry = found.entry;
         (event.service, event.backend) = (entry.service.0, entry.backend.0);
-        // The last packet of a flow: egress has put the key of the flow's other direction in the place of the packet's.
+        // The last packet of a flow: egress has overwritten the packet's key with the key of the
+        // flow's other direction.
         if event.outcome == Counter::ReplyTranslated as u32 && entry.kind == FlowKind::ORIGINAL {
             event.before.dst = event.before.src;
             event.before.dst_port = event.before.src_port;
@@ -176,7 +173,7 @@ fn flow_of<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>, 
     }
 }
 
-/// By words: an assignment would become a call, which copies byte by byte.
+/// Copied by words: an assignment would become a call, which copies byte by byte.
 #[inline(always)]
 fn copy(to: &mut Tuple, from: &Tuple) {
     (to.src, to.dst) = (from.src, from.dst);

@@ -32,8 +32,8 @@ pub fn to_backend<F: Family>(
     send_on(entry, counter)
 }
 
-/// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's address into it and
-/// accounts it.
+/// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's
+/// address into it and accounts it.
 #[inline(always)]
 pub fn to_client<F: Family>(
     skb: Skb,
@@ -46,7 +46,7 @@ pub fn to_client<F: Family>(
     send_on(entry, Counter::ReplyUnmasqueraded)
 }
 
-/// Ingress: gives an answer to a connection of the node its own port back.
+/// Ingress: gives an answer to a connection of the node its original port back.
 #[inline(always)]
 pub fn to_node<F: Family>(
     skb: Skb,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Accounts a masqueraded reply in its flow's other entries, seldom enough that most replies cost one look-up. Called by `forward`.
+//! Accounts a masqueraded reply in its flow's other entries, seldom enough that most replies cost
+//! one look-up. Called by `forward`.
 
 use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, Protocol, xdp};
 
@@ -12,21 +13,21 @@ use crate::{
     packet::Transport,
 };
 
-/// Room for the keys of the reply and the original entry, and for one entry.
-type Room<'a, A> = (
+/// Buffers for the keys of the reply and the original entry, and for one entry.
+type Buffers<'a, A> = (
     &'a mut FlowKey<A>,
     &'a mut FlowKey<A>,
     &'a mut EntryBuffer<A>,
 );
 
-/// Accounts a reply that was found by `key`; `None` if tc must see it.
+/// Accounts a reply that was found by `key`; `None` if tc must handle the packet.
 #[inline(always)]
 pub fn reply<F: Family>(
     key: &FlowKey<F::Addr>,
     transport: &Transport,
     found: &Found<'_, F::Addr>,
     now: u64,
-    (reply_key, original_key, other): Room<'_, F::Addr>,
+    (reply_key, original_key, other): Buffers<'_, F::Addr>,
 ) -> Option<()> {
     let (entry, acknowledged) = (found.entry, transport.acknowledged);
     if !xdp::is_due(entry, key.protocol, transport.signals, acknowledged, now) {
@@ -47,7 +48,8 @@ pub fn reply<F: Family>(
     Some(())
 }
 
-/// Notes in the original entry of a reply that a packet was seen; not 0 if the reply changes nothing else there.
+/// Notes in the original entry of a reply that a packet was seen. Not 0 if the reply changes
+/// nothing else there, not even the flow's slot in a ring.
 #[inline(never)]
 fn touch_original<F: Family>(
     reply_key: &FlowKey<F::Addr>,
@@ -60,7 +62,8 @@ fn touch_original<F: Family>(
     match flow::find::<F>(key, &mut buffer) {
         Some(original)
             if original.entry.kind == FlowKind::ORIGINAL
-                && xdp::is_settled(original.entry.state, key.protocol) =>
+                && xdp::is_settled(original.entry.state, key.protocol)
+                && !(original.entry.state.gives_way() && original.is_old(now)) =>
         {
             original.touch(now);
             1

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! XDP at an uplink: packets of known flows between a client and a backend that are both elsewhere, translated in both ends at once
-//! and sent on. Called by the entry point in `main`.
+//! XDP at an uplink: packets of known flows between a client and a backend that are both on other
+//! hosts. XDP translates both ends at once and sends the packet on. Called by the entry point in
+//! `main`.
 //!
-//! What it does not take goes on to tc as it came, and tc counts it. What it takes meets no tc program, and is counted here. Which
-//! packets it takes: `proxy_common::xdp`.
+//! Packets that XDP does not take go on to tc unchanged, and tc counts them. Packets that XDP takes
+//! reach no tc program, and are counted here. Which packets it takes: `proxy_common::xdp`.
 
 mod account;
 mod next_hop;
@@ -35,12 +36,12 @@ pub fn run(frame: Frame) -> u32 {
     match frame.read(ETHERTYPE) {
         Some(ETHERTYPE_IPV4) => of_family::<Ipv4>(frame),
         Some(ETHERTYPE_IPV6) => of_family::<Ipv6>(frame),
-        // Tagged frames, too: what they mean is the VLAN's matter.
+        // Tagged frames pass, too: the VLAN's interface handles them.
         _ => XDP_PASS,
     }
 }
 
-/// A frame of a family. A subprogram per family, each with a stack of its own.
+/// Handles a frame of a family. A subprogram per family, each with a stack of its own.
 #[inline(never)]
 fn of_family<F: Family>(frame: Frame) -> u32 {
     forward::<F>(frame).unwrap_or(XDP_PASS)
@@ -71,7 +72,8 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     key.set_interface(interface);
     let mut found = flow::find::<F>(key, &mut scratch.found);
     if found.is_none() && !interface.is_shared() {
-        // A reply is nobody's own, also where it comes in by an interface that counts as one client's own, as a veth does.
+        // A reply's key has no client's interface, even where the reply comes in by an interface
+        // that counts as one client's own, as a veth does.
         key.set_interface(ClientInterface::SHARED);
         found = flow::find::<F>(key, &mut scratch.found)
             .filter(|found| found.entry.kind != FlowKind::ORIGINAL);
@@ -80,7 +82,8 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let entry = found.entry;
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     let now = clock.now();
-    // Once a second tc asks whose the frontend of a datagram's flow is.
+    // Once a second tc must check whether the frontend of a datagram's flow still belongs to its
+    // service.
     let serves = || {
         F::serves(entry.backend, entry.service, entry.generation)
             && !frontend_is_due(entry.reuse, now)
@@ -112,7 +115,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     } else {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }
-    // From here on it is XDP's.
+    // From here on XDP takes the packet.
     frame.rewrite::<F>(&packet, transport.ports, ends)?;
     frame.write_addresses(&hop.addresses)?;
     let (direction, counter) = if is_reply {

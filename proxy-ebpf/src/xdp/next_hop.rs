@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Next hops at hand, each CPU's own: a look-up in the kernel's routes for every packet would take longer than all the rest. One is
-//! believed for a second and while the agent has seen no route or neighbour change, so none is stale for long even without an agent.
-//! Called by `forward`.
+//! Cached next hops, each CPU's own: a look-up in the kernel's routes for every packet would take
+//! longer than all the rest. A next hop is trusted for one second, and only while the agent has
+//! seen no change of routes or neighbours. So none is stale for long even without an agent. Called
+//! by `forward`.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
@@ -23,7 +24,8 @@ use crate::{
     },
 };
 
-/// Of so many packets whose next hop is not at hand, one is left to the stack: two destinations that take turns in a slot never age.
+/// Of so many packets whose next hop is not cached, one is left to the stack: the next hops of two
+/// destinations that take turns in a slot never age.
 const SEEN_BY_STACK: u32 = 256;
 
 /// The next hop of a packet to its new destination; `None` if only the stack can send it.
@@ -68,8 +70,9 @@ pub fn of<F: Family>(
     Some(hop)
 }
 
-/// Asks the kernel's routes. Always 0.
-// VERIFIER: the look-up's parameters are the caller's: on the stack they would be too much for Linux 6.1.
+/// Looks the next hop up in the kernel's routes. Always 0.
+// VERIFIER: the look-up's parameters are the caller's: on the stack they would be too much for
+// Linux 6.1.
 #[inline(never)]
 fn renew<F: Family>(
     frame: Frame,
@@ -87,7 +90,7 @@ fn renew<F: Family>(
     route.sport = ends.src_port.0;
     route.dport = ends.dst_port.0;
     F::fib_of(packet, ends, route);
-    // The length is left out: the answer has the MTU in its place, for every packet.
+    // The look-up gets no length. So it returns the MTU in the same field, for every packet.
     if fib::look_up_frame(frame, route) != FibResult::Found || !fib::has_address(route) {
         return 0;
     }

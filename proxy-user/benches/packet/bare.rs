@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The smallest programs that do one thing, written instruction by instruction: bare map operations, and
-//! a wrapper that makes each repetition's packet another one before it hands it to the real program.
+//! The smallest programs that do one thing, written instruction by instruction: bare map
+//! operations, and a wrapper that makes each repetition's packet another one before it hands it to
+//! the real program.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -36,7 +37,8 @@ pub(crate) const CLIENTS: u32 = 0x20_0000;
 const PORTS_PER_CLIENT: i32 = 1 << 14;
 const FIRST_PORT: i32 = 1024;
 
-/// A program being written. r6 is the context, r7 the repetition, r8 the address, r9 the client's address.
+/// A program being written. r6 is the context, r7 the repetition, r8 the address, r9 the client's
+/// address.
 pub(crate) struct Program {
     instructions: Vec<Instruction>,
     /// Jumps to the end.
@@ -90,7 +92,8 @@ impl Program {
         program
     }
 
-    /// Stores address `register` in four bytes, as a number for IPv6 (`first_octet` is none) or with IPv4's.
+    /// Stores address `register` in four bytes, as a number for IPv6 (`first_octet` is none) or
+    /// with IPv4's.
     fn store_address(&mut self, register: u8, first_octet: i32, to: u8, offset: i16) {
         self.extend(&[
             Instruction(0xbf, register << 4 | 1, 0, 0),
@@ -111,8 +114,8 @@ impl Program {
         } else {
             self.extend(&[Instruction(0xb7, 1, 0, 40_000)]);
         }
-        // Stores both ports as one word, because a look-up that reads one word would wait for two stores. The
-        // word may go to r2.
+        // Stores both ports as one word, because a look-up that reads one word would wait for two
+        // stores. The word may go to r2.
         let other_port = if to == 2 { 3 } else { 2 };
         self.extend(&[
             Instruction(0xdc, 1, 0, 16),
@@ -174,7 +177,8 @@ impl Program {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Makes the packet one from the client to `port` of the address, and goes on in slot 0 of `programs`.
+    /// Makes the packet one from the client to `port` of the address, and goes on in slot 0 of
+    /// `programs`.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,

@@ -7,14 +7,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use datapath::maps::pins::map_path;
 use lab::{
     bpf::{Instruction, PASS, always, load, slot_with},
     load::statistics::median,
 };
-use portolan::datapath::{
-    maps::pins::map_path,
-    sys::{MapKind, Plain, create_map, get_pinned, test_run},
-};
+use linux::{MapKind, Plain, create_map, get_pinned, test_run};
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, masquerade::Marks};
 
 use crate::{
@@ -215,7 +213,8 @@ impl Wrapper {
     }
 }
 
-/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it each time and passes its packets.
+/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it
+/// each time and passes its packets.
 fn difference(
     (program, verdict): (&OwnedFd, u32),
     harness: &OwnedFd,

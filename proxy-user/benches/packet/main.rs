@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nanoseconds per packet, from test runs of the real programs, beside bare map operations measured in the
-//! same run by the smallest programs that do them. Needs root. `cargo xtask bench packet`.
+//! Nanoseconds per packet, from test runs of the real programs, beside bare map operations measured
+//! in the same run by the smallest programs that do them. Needs root. `cargo xtask bench packet`.
 //!
-//! Each figure is wall time of one test run of many repetitions, divided; minimum and median of ten. A
-//! repetition gets the packet that the one before has left, so a wrapper changes it and then calls the real program;
-//! the time of the same wrapper in front of an empty program is subtracted. Repetitions go through all services, and
-//! those for first packets through clients as well.
+//! Each figure is wall time of one test run of many repetitions, divided; minimum and median of
+//! ten. A repetition gets the packet that the one before has left, so a wrapper changes it and then
+//! calls the real program; the time of the same wrapper in front of an empty program is subtracted.
+//! Repetitions go through all services, and those for first packets through clients as well.
 
 mod bare;
 mod bench;
@@ -152,7 +152,8 @@ impl Figures {
             ..services
         };
         let bench = Bench::<A>::new(node)?;
-        // One flow from the bench's client to every service; and again, to learn the replies' tuples.
+        // One flow from the bench's client to every service; and again, to learn the replies'
+        // tuples.
         bench.run_once(services, Kind::Syn, size)?;
         let bare_hit = bench.bare_lookup(services)?;
         let bare_miss = bench.bare_lookup(outside)?;

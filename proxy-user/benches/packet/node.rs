@@ -4,17 +4,17 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::Result;
-use etherparse::PacketBuilder;
-use portolan::{
-    datapath::{
-        Capacities, Datapath, Options,
-        cleanup::cleanup,
-        maps::{family::Family, pins::map_path, tables::Table},
-        sys::{Plain, get_pinned},
-    },
+use control::{
     object::ObjectName,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
+use datapath::{
+    Capacities, Datapath, Options,
+    cleanup::cleanup,
+    maps::{family::Family, pins::map_path, tables::Table},
+};
+use etherparse::PacketBuilder;
+use linux::{Plain, get_pinned};
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
 
 use crate::bare::{CLIENTS, Offsets};

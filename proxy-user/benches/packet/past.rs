@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hits past the stack: both ends of a masqueraded flow's packets at ingress, by one look-up, and then into a pod's link or by the
-//! node's routes.
+//! Hits past the stack: both ends of a masqueraded flow's packets at ingress, by one look-up, and
+//! then into a pod's link or by the node's routes.
 
 use anyhow::Result;
 use lab::node::netns::NetNs;
-use portolan::interfaces::PodLink;
+use linux::interfaces::PodLink;
 use proxy_common::maps::{self, capacity, interface};
 
 use crate::{

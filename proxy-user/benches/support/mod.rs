@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The datapath of the benchmarks `apply` and `planner`.
 
+use datapath::{Datapath, Options};
 use lab::node::bpffs::PinDir;
-use portolan::datapath::{Datapath, Options};
 
-/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a cluster IP and its guard.
+/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a
+/// cluster IP and its guard.
 pub(crate) fn open(pins: &PinDir) -> Datapath {
     let options = Options {
         pin_dir: pins.path().to_owned(),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames a second that the XDP program sends on, beside a program that only exchanges link-layer addresses, in one run. Needs root.
-//! `cargo xtask bench xdp`.
+//! Frames a second that the XDP program sends on, beside a program that only exchanges link-layer
+//! addresses, in one run. Needs root. `cargo xtask bench xdp`.
 //!
-//! Live frames on one CPU: a generator writes every header anew and redirects the frame into one end of a veth; the program at the other
-//! end sends it back; there it is counted and dropped. Each round measures, in turns, the real program and the bare one with the frames of
-//! one flow and of many. Before each measurement every flow has had some frames that are not measured, so it was seen just now.
+//! Live frames on one CPU: a generator writes every header anew and redirects the frame into one
+//! end of a veth; the program at the other end sends it back; there it is counted and dropped. Each
+//! round measures, in turns, the real program and the bare one with the frames of one flow and of
+//! many. Before each measurement every flow has had some frames that are not measured, so it was
+//! seen just now.
 
 mod node;
 
@@ -16,7 +18,7 @@ use lab::load::{
     statistics::{interval, median},
 };
 
-use node::{Node, Way};
+use node::{Node, Variant};
 
 /// Measures XDP by live frames
 #[derive(Parser)]
@@ -44,7 +46,8 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     pin()?;
     let node = Node::open()?;
-    let ways = GOALS.map(|(flows, _)| [Way::Bare, Way::Looking, Way::Real].map(|way| (way, flows)));
+    let ways = GOALS
+        .map(|(flows, _)| [Variant::Bare, Variant::Looking, Variant::Real].map(|way| (way, flows)));
     let ways = ways.as_flattened();
     let mut rates = vec![Vec::new(); ways.len()];
     for round in 0..arguments.rounds {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A namespace with two veths, the real program at one and a bare one at the other, and a flow table.
+//! A namespace with two veths, the real program at one and a bare one at the other, and a flow
+//! table.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -7,21 +8,23 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use control::{
+    object::ObjectName,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
+};
+use datapath::{
+    Capacities, Datapath, Options, XdpMode,
+    cleanup::cleanup,
+    maps::{pins::map_path, tables::Table},
+};
 use lab::{
     bpf::{Packets, attach_xdp, load_xdp},
     load::frames::{Generator, MOST_FLOWS, client, datagram, looking_mirror, mirror, sink},
     node::netns::NetNs,
 };
-use portolan::{
-    datapath::{
-        Capacities, Datapath, Options, XdpMode,
-        cleanup::cleanup,
-        maps::{pins::map_path, tables::Table},
-        sys::get_pinned,
-    },
+use linux::{
+    get_pinned,
     interfaces::{Interface, InterfaceKind},
-    object::ObjectName,
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use proxy_common::{
     Backend, BackendId, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port,
@@ -43,7 +46,7 @@ const LOOKING: u32 = 32;
 
 /// What is measured.
 #[derive(Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum Variant {
     /// The program that exchanges link-layer addresses.
     Bare,
     /// The same with one look-up of the flow.
@@ -133,14 +136,14 @@ impl Node {
     }
 
     /// Frames a second that come back, of so many flows, a power of two.
-    pub(crate) fn rate(&self, way: Way, flows: u32, frames: u32) -> Result<f64> {
+    pub(crate) fn rate(&self, way: Variant, flows: u32, frames: u32) -> Result<f64> {
         // As many frames of each flow come first, and of one flow at least so many.
         const FIRST: u32 = 2;
         const AT_LEAST: u32 = 10_000;
         let interface = match way {
-            Way::Bare => BARE + 1,
-            Way::Looking => LOOKING + 1,
-            Way::Real => REAL + 1,
+            Variant::Bare => BARE + 1,
+            Variant::Looking => LOOKING + 1,
+            Variant::Real => REAL + 1,
         };
         self.generator.aim(flows, interface)?;
         let first = (FIRST * flows).max(AT_LEAST);
@@ -154,29 +157,10 @@ impl Node {
 
 fn interface() -> Interface {
     Interface {
-        index: REAL,
-        name: "real".into(),
-        kind: InterfaceKind::Uplink,
-        link_layer: true,
-        veth_port: false,
-        bridge: None,
-        made_by_program: false,
-        switch_port: false,
-        bridge_port: false,
-        mtu: 1500,
         mac: Some(OWN_MAC),
-        peer_elsewhere: false,
-        queues: false,
-        filters_vlans: false,
-        isolated: false,
-        addresses: Vec::new(),
-        sources: Vec::new(),
         driver: "veth".into(),
-        carries: None,
-        vlans: false,
         uplink: true,
-        attach: true,
-        pods: false,
+        ..linux::testing::interface(REAL, "real", InterfaceKind::Uplink)
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Without a proxy every attack leaves the clients alone: neither they nor the servers are the limit of what the other
-//! tests see.
+//! Without a proxy every attack leaves the clients alone: neither they nor the servers are the
+//! limit of what the other tests see.
 
 use std::time::Duration;
 

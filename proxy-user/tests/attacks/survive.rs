@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every attack on a node that portolan serves, with its agent and without. Limits leave room for a busy machine: what
-//! they tell apart differs by far more.
+//! Every attack on a node that portolan serves, with its agent and without. Limits leave room for a
+//! busy machine: what they tell apart differs by far more.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ fn a_syn_flood_costs_no_connection(
     assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
     assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
     assert!(seen.during.share() >= 0.97, "new ones: {seen:?}");
-    // A masquerade port that the flood has used may be one whose SYN the endpoint still keeps; then a client waits for its second
-    // SYN. An endpoint keeps about a thousand, of 28 000 ports.
+    // A masquerade port that the flood has used may be one whose SYN the endpoint still keeps; then
+    // a client waits for its second SYN. An endpoint keeps about a thousand, of 28 000 ports.
     assert!(seen.during.took(0.85) < BEFORE_THE_SECOND_SYN, "{seen:?}");
     assert_eq!(seen.after.made, seen.after.asked, "afterwards: {seen:?}");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks `portolan explain` about a flow before it is opened: its word must be what the case expects, and so what then happens. Called by
-//! `run`.
+//! Asks `portolan explain` about a flow before it is opened: its word must be what the case
+//! expects, and so what then happens. Called by `run`.
 
 use std::{collections::BTreeSet, net::SocketAddr, path::Path, process::Command};
 
@@ -23,8 +23,9 @@ pub(crate) struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier flow, what comes only after a pause, and
-    /// SCTP of the node's own processes, which no service is for.
+    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier
+    /// flow, what comes only after a pause, and SCTP of the node's own processes, which no service
+    /// is for.
     pub(crate) fn check(&self, flow: &Flow) -> Result<Result<(), String>> {
         let (Some(to), Some(expect)) = (flow.to, &flow.expect) else {
             return Ok(Ok(()));

@@ -16,13 +16,14 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Parser;
 use lab::{
-    cases::{format::Case, parse::files_in},
+    cases::{format::Case, parse::files_in, share::Share},
     interrupt::{self, INTERRUPTED},
     node::{
         bpffs, netns,
         settings::{Forwarding, SocketBalancing, Xdp},
         topology::Plumbing,
     },
+    random,
 };
 
 use run::{CaseResult, ObjectSource, Settings};
@@ -40,8 +41,8 @@ struct Arguments {
     /// Whose connections are translated at their sockets; both settings unless given.
     #[arg(long)]
     socket_balancing: Option<SocketBalancing>,
-    /// How translated packets leave the node; by its stack, and past it where pods' connections are translated
-    /// per packet, unless given.
+    /// How translated packets leave the node; by its stack, and past it where pods' connections are
+    /// translated per packet, unless given.
     #[arg(long)]
     forwarding: Option<Forwarding>,
     /// Whether XDP takes packets of known flows at the uplink.
@@ -53,6 +54,9 @@ struct Arguments {
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
+    /// Only one of so many parts of the cases, such as 2/6: the next day the next cases.
+    #[arg(long)]
+    share: Option<Share>,
     /// Cases run side by side.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
@@ -105,7 +109,8 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
                 (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Redirect],
-                // Packets of connections translated at their sockets are forwarded as without an agent.
+                // Packets of connections translated at their sockets are forwarded as without an
+                // agent.
                 (None, SocketBalancing::All) => vec![Forwarding::Stack],
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {
@@ -167,6 +172,11 @@ fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
     }
     if !arguments.case.is_empty() {
         files.retain(|file| stem(file).is_some_and(|stem| arguments.case.contains(&stem)));
+    }
+    if let Some(share) = arguments.share {
+        let day = random::of_today();
+        files = share.of(files, day);
+        println!("the share of day {day}: {} cases", files.len());
     }
     files.iter().map(|file| Case::read(file)).collect()
 }

@@ -9,11 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-
-use portolan::datapath::read::Reader;
-use proxy_common::Counter;
-
-use crate::{Explain, explained::Explainer};
+use datapath::read::Reader;
 use lab::{
     cases::{
         cluster::{self, ClusterState},
@@ -29,6 +25,9 @@ use lab::{
         topology::{Plumbing, Topology},
     },
 };
+use proxy_common::Counter;
+
+use crate::{Explain, explained::Explainer};
 
 /// Lines of the agent's log that go with a failure.
 const LOG_TAIL: usize = 25;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes sequences from a seed: conversations that go on mostly as real ones do, and packets that fit nowhere.
+//! Makes sequences from a seed: conversations that go on mostly as real ones do, and packets that
+//! fit nowhere.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps in few system calls: the counters after each packet, whole tables at the end of a sequence.
+//! The maps in few system calls: the counters after each packet, whole tables at the end of a
+//! sequence.
 
 use std::{
     io,
@@ -8,10 +9,8 @@ use std::{
     path::Path,
 };
 
-use portolan::datapath::{
-    maps::pins::map_path,
-    sys::{Plain, get_pinned, map_info},
-};
+use datapath::maps::pins::map_path;
+use linux::{Plain, get_pinned, map_info};
 use proxy_common::{Counter, maps, ports};
 
 const COUNTERS: usize = Counter::ALL.len();
@@ -107,7 +106,8 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// The one counter that has moved, by one; `None` if none has. Flows that were evicted are counted beside it.
+    /// The one counter that has moved, by one; `None` if none has. Flows that were evicted are
+    /// counted beside it.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         const EVICTED: usize = Counter::FlowEvictedEarly as usize;
         self.read();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loaded programs against an independent model: random sequences of packets and changes go through both. Needs root;
-//! fails without. `cargo xtask fuzz` runs it for longer.
+//! The loaded programs against an independent model: random sequences of packets and changes go
+//! through both. Needs root; fails without. `cargo xtask fuzz` runs it for longer.
 
 mod changes;
 mod cluster;
@@ -10,11 +10,11 @@ mod generate;
 mod kept;
 mod kernel;
 mod model;
+mod node;
 mod numbers;
 mod odd;
 mod operations;
 mod packets;
-mod place;
 mod run;
 mod runner;
 mod scenes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The numbers of generated packets: mostly those of a conversation that goes on, else near its window's edges, or far off.
+//! The numbers of generated packets: mostly those of a conversation that goes on, else near its
+//! window's edges, or far off.
 
 use crate::{
     generate::Generator,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets beside the usual conversations: fragments, ICMP errors, packets of no conversation and of the node's own.
+//! Packets beside the usual conversations: fragments, ICMP errors, packets of no conversation and
+//! of the node's own.
 
 use std::net::IpAddr;
 

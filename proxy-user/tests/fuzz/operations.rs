@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence, and their text: one a line, so that a sequence can be kept as a file.
+//! The operations of a sequence, and their text: one a line, so that a sequence can be kept as a
+//! file.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
@@ -16,7 +17,8 @@ use crate::{
 pub(crate) enum Operation {
     /// The first of a sequence for a node with small tables.
     Tight,
-    /// The first of a sequence for a node that sends packets past the stack; with `true` also by XDP.
+    /// The first of a sequence for a node that sends packets past the stack; with `true` also by
+    /// XDP.
     Past(bool),
     /// A service is new or changed.
     Apply(Service),
@@ -24,7 +26,8 @@ pub(crate) enum Operation {
     Settings(NodeSettings),
     /// A packet comes in by an interface, and goes out where the node's routes lead.
     Send(Interface, Packet),
-    /// The end that got the last packet of this conversation, told by its client's tuple, sends one back.
+    /// The end that got the last packet of this conversation, told by its client's tuple, sends one
+    /// back.
     Answer(Interface, Packet),
     /// A packet of the node's own goes out, or one that has come in by the uplink.
     Out(bool, Packet),

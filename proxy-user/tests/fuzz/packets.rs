@@ -67,7 +67,8 @@ pub(crate) struct Shape {
     pub(crate) fragment: Option<(u16, bool)>,
     /// Bytes cut off at the end.
     pub(crate) cut: u8,
-    /// How far its sequence number is ahead of that after its sender's SYN; SCTP: its tag, of the right one.
+    /// How far its sequence number is ahead of that after its sender's SYN; SCTP: its tag, of the
+    /// right one.
     pub(crate) ahead: i32,
     /// The same of its acknowledgement number; SCTP: of the tag that an INIT ACK's sender wants.
     pub(crate) acked: i32,

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use crate::{
     kept::Sequence,
     model::{
-        Given, Model, NEXT, Seen, Way,
+        Exit, Given, Model, NEXT, Seen,
         wire::{self, Tuple},
     },
     operations::Operation,
@@ -19,7 +19,8 @@ use crate::{
     tables,
 };
 
-/// Seconds of one step of time. Idle times lie between its multiples, so that the time which a run takes does not matter.
+/// Seconds of one step of time. Idle times lie between its multiples, so that the time which a run
+/// takes does not matter.
 pub(crate) const STEP: u64 = 9;
 
 /// Where the programs and the model differ.
@@ -41,7 +42,8 @@ pub(crate) struct Figures {
 /// The last packets of a conversation.
 #[derive(Clone)]
 pub(crate) struct Left {
-    /// The client's, as it left the node: who it was from and to, and its bytes; and between the hooks.
+    /// The client's, as it left the node: who it was from and to, and its bytes; and between the
+    /// hooks.
     pub(crate) tuple: Tuple,
     pub(crate) frame: Vec<u8>,
     pub(crate) inside: Vec<u8>,
@@ -79,7 +81,8 @@ pub(crate) struct Run<'a> {
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence from an empty node on. `thorough` compares the tables after every operation, which is slow.
+/// Runs a sequence from an empty node on. `thorough` compares the tables after every operation,
+/// which is slow.
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -242,9 +245,9 @@ impl Run<'_> {
         }
         let (inside, way) = self.hook(true, interface, frame, 0, false)?;
         match way {
-            Way::Stack if inside.verdict != NEXT => return Ok(None),
-            Way::Out => return Ok(Passed::whole(inside.frame)),
-            Way::Stack | Way::Egress => {}
+            Exit::Stack if inside.verdict != NEXT => return Ok(None),
+            Exit::Out => return Ok(Passed::whole(inside.frame)),
+            Exit::Stack | Exit::Egress => {}
         }
         let Some(headers) = wire::read(&inside.frame) else {
             return Ok(None);
@@ -253,6 +256,7 @@ impl Run<'_> {
         if is_node(to) {
             return Ok(None);
         }
+        self.subject.note_direct(headers.tuple);
         let (outside, _) = self.hook(
             false,
             Interface::towards(to),
@@ -296,7 +300,7 @@ impl Run<'_> {
         frame: &[u8],
         mark: u32,
         is_own: bool,
-    ) -> Result<(Seen, Way), String> {
+    ) -> Result<(Seen, Exit), String> {
         let given = Given {
             interface,
             frame,
@@ -310,10 +314,10 @@ impl Run<'_> {
                 self.model.ingress_past(&given, &seen)?
             } else if ingress {
                 self.model.ingress(&given, &seen)?;
-                Way::Stack
+                Exit::Stack
             } else {
                 self.model.egress(&given, &seen)?;
-                Way::Stack
+                Exit::Stack
             };
             keeps_sums(frame, &seen)?;
             Ok((seen, way))

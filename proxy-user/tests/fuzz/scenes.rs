@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Scenes that chance alone seldom makes: a connection whose backend no longer serves, and a client whose tuples somebody
-//! behind another interface has taken.
+//! Scenes that chance alone seldom makes: a connection whose backend no longer serves, and a client
+//! whose tuples somebody behind another interface has taken.
 
 use proxy_common::EndpointSet;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and settings of a sequence: plain values, read by the model and made into plans for the real maps.
+//! Services and settings of a sequence: plain values, read by the model and made into plans for the
+//! real maps.
 
 use std::net::{IpAddr, SocketAddr};
 
+use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use ipnet::IpNet;
-use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 /// One service with one port.
@@ -256,7 +257,8 @@ pub(crate) fn other_node_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.41.2", "fd00:c0:1::2")
 }
 
-/// The uplink's own address, with which packets leave it when they are masqueraded. No node port is served there.
+/// The uplink's own address, with which packets leave it when they are masqueraded. No node port is
+/// served there.
 pub(crate) fn uplink_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.2", "fd00:c0:3::2")
 }

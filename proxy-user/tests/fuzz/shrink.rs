@@ -18,7 +18,8 @@ const THOROUGH: usize = 100;
 /// A sequence that takes longer is left as it is then.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The difference that a sequence shows in so many runs, if it shows one, and how many runs it took.
+/// The difference that a sequence shows in so many runs, if it shows one, and how many runs it
+/// took.
 pub(crate) fn fails(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -28,7 +29,8 @@ pub(crate) fn fails(
     (1..=tries).find_map(|n| Some((run(subjects, sequence, thorough).err()?, n)))
 }
 
-/// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it does not fail again.
+/// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it
+/// does not fail again.
 pub(crate) fn shrink(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,

@@ -10,17 +10,14 @@ use std::{
     time::Instant,
 };
 
-use lab::node::netns::NetNs;
-use portolan::{
-    datapath::{
-        Capacities, Datapath, Options, XdpMode,
-        cleanup::cleanup,
-        maps::{pins::map_path, tables::Table},
-        sys::{Plain, get_pinned},
-    },
-    object::ObjectName,
-    plan::ServicePlan,
+use control::{object::ObjectName, plan::ServicePlan};
+use datapath::{
+    Capacities, Datapath, Options, XdpMode,
+    cleanup::cleanup,
+    maps::{pins::map_path, tables::Table},
 };
+use lab::node::netns::NetNs;
+use linux::{Plain, get_pinned};
 use proxy_common::{
     Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
     maps, service::FragmentKey,
@@ -29,7 +26,7 @@ use proxy_common::{
 use crate::{
     kernel::{Counters, Hash, Traces},
     model::{AtXdp, Given, MARK, Seen, wire::Tuple},
-    place,
+    node,
     services::{Interface, NodeSettings, Service},
 };
 
@@ -89,7 +86,7 @@ impl Subject {
         let forwarding = forwarding.map(|name| (name, "1"));
         netns.set(&forwarding).expect("forwarding");
         for v6 in [false, true] {
-            netns.ip(&place::routes(v6)).expect("routes");
+            netns.ip(&node::routes(v6)).expect("routes");
         }
         netns
     }
@@ -262,7 +259,7 @@ impl Subject {
     }
     /// Notes that a packet with this tuple may leave a trace in the map `direct`.
     pub(crate) fn note_direct(&mut self, tuple: Tuple) {
-        let place = place::direct(tuple.reversed());
+        let place = node::direct(tuple.reversed());
         self.direct_places.push(place);
     }
     /// Removes idle flows, as the agent does.

@@ -20,10 +20,11 @@ impl Subject {
         self.affinity.0.change(|_, entry| entry.last_used -= past);
         self.affinity.1.change(|_, entry| entry.last_used -= past);
     }
-    /// Makes flows as much younger as real time has passed, so that it does not matter how long a run takes: programs note some
-    /// packets once a second.
+    /// Makes flows as much younger as real time has passed, so that it does not matter how long a
+    /// run takes: programs note some packets once a second.
     pub(crate) fn hold_time(&mut self) {
-        // Far less than that second; what the programs take for the present is no older than the margin.
+        // Far less than that second; what the programs take for the present is no older than the
+        // margin.
         const OFTEN: Duration = Duration::from_millis(200);
         const MARGIN: Duration = Duration::from_millis(50);
         let passed = self.held.elapsed();

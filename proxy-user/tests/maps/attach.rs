@@ -3,10 +3,8 @@
 
 use std::{collections::BTreeSet, fs, net::IpAddr};
 
-use portolan::{
-    datapath::{maps::pins::links_dir, sys},
-    interfaces::{Interface, InterfaceKind, Source},
-};
+use datapath::maps::pins::links_dir;
+use linux::interfaces::{Interface, InterfaceKind, Source};
 use proxy_common::{
     maps::{self, interface},
     masquerade::MasqueradeSources,
@@ -15,30 +13,10 @@ use proxy_common::{
 use crate::support::{PinDir, in_netns, run};
 
 pub(crate) fn interface(name: &str) -> Interface {
+    let index = nix::net::if_::if_nametoindex(name).expect("the interface exists");
     Interface {
-        index: nix::net::if_::if_nametoindex(name).expect("the interface exists"),
-        name: name.into(),
-        kind: InterfaceKind::PodSide,
-        link_layer: true,
-        veth_port: false,
-        bridge: None,
-        made_by_program: false,
-        switch_port: false,
-        bridge_port: false,
-        mtu: 1500,
-        mac: None,
-        peer_elsewhere: false,
-        queues: false,
-        filters_vlans: false,
-        isolated: false,
-        addresses: Vec::new(),
-        sources: Vec::new(),
         driver: "veth".into(),
-        carries: None,
-        vlans: false,
-        uplink: false,
-        attach: true,
-        pods: false,
+        ..linux::testing::interface(index, name, InterfaceKind::PodSide)
     }
 }
 
@@ -53,7 +31,7 @@ pub(crate) fn add_veth(name: &str) -> Interface {
 fn links(interface: &Interface) -> Vec<u32> {
     [false, true]
         .into_iter()
-        .flat_map(|egress| sys::query_tcx(interface.index, egress).expect("the kernel has tcx"))
+        .flat_map(|egress| linux::query_tcx(interface.index, egress).expect("the kernel has tcx"))
         .collect()
 }
 
@@ -69,8 +47,8 @@ fn programs(pins: &PinDir) -> BTreeSet<u32> {
     pinned(pins)
         .iter()
         .map(|name| {
-            let link = sys::get_pinned(&links_dir(&pins.0).join(name), false).expect("pinned");
-            sys::link_info(&link).expect("a link").program
+            let link = linux::get_pinned(&links_dir(&pins.0).join(name), false).expect("pinned");
+            linux::link_info(&link).expect("a link").program
         })
         .collect()
 }

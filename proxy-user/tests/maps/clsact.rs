@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attachments by filters of the clsact qdisc, as on kernels without tcx.
 
-use portolan::datapath::{
+use datapath::{
     Datapath,
     cleanup::{cleanup, planned},
 };
@@ -111,7 +111,8 @@ fn the_egress_program_is_not_put_at_ingress() {
         let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
-        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as well, and runs them at ingress.
+        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as
+        // well, and runs them at ingress.
         run("tc qdisc add dev v0 ingress");
         let error = datapath.attach(&veth).expect_err("it has no egress");
         let reason = std::error::Error::source(&error).expect("a reason");

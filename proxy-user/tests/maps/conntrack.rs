@@ -3,7 +3,7 @@
 
 use std::{io, net::SocketAddr};
 
-use portolan::datapath::sys::{Editor, Tracked, Tuple, tracked};
+use linux::{Editor, Tracked, Tuple, tracked};
 use proxy_common::Protocol;
 
 use crate::support::in_netns;

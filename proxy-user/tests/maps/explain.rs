@@ -6,14 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::resource::{UsageWho, getrusage},
-    sys::time::TimeValLike,
-};
-use portolan::{
-    datapath::read::{Asked, By, Reader},
-    object::ObjectName,
-    plan::ServicePlan,
+use control::{object::ObjectName, plan::ServicePlan};
+use datapath::read::{Asked, By, Reader};
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeValLike,
 };
 use proxy_common::{Counter, EndpointSet, Port, Prefix, Protocol, Settings};
 
@@ -23,7 +20,8 @@ const SERVICES: u32 = 50_000;
 const ENDPOINTS: u32 = 4;
 /// The median of so many.
 const RUNS: usize = 9;
-/// The program as the tests build it is not optimised, and the machine is busy: what grows with the services would take seconds.
+/// The program as the tests build it is not optimised, and the machine is busy: what grows with the
+/// services would take seconds.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// So many services, each with so many endpoints of its own.

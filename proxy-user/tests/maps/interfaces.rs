@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use portolan::interfaces::{Interface, InterfaceKind, Interfaces, Patterns};
+use linux::interfaces::{Interface, InterfaceKind, Interfaces, Patterns};
 
 use crate::support::{in_netns, run};
 
@@ -48,7 +48,8 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
             let v0_is = |isolated| {
                 move |all: &[Interface]| find(all, "v0").is_some_and(|v0| v0.isolated == isolated)
             };
-            // A bridge's port is changed by two kinds of request, and each has a message of its own.
+            // A bridge's port is changed by two kinds of request, and each has a message of its
+            // own.
             run("ip link set v0 up");
             run("bridge link set dev v0 isolated on");
             until(&mut interfaces, v0_is(true)).await;

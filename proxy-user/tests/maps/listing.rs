@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan::datapath::Capacities;
+use datapath::Capacities;
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, FlowState, Port, Protocol, ServiceId, V4,
     flow::{ClientInterface, FlowKind, SPARE},
@@ -112,7 +112,7 @@ fn half_a_million_flows_are_listed_and_filtered_in_little_memory() {
             flows: 4 * FLOWS,
             ..SMALL
         };
-        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opens");
+        let mut datapath = datapath::Datapath::open(&options).expect("opens");
         let failures = datapath
             .apply(&[(name("cart"), plan(v4(10, 96, 0, 1), &[7]))])
             .failures;

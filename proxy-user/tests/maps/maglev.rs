@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that are Maglev tables: written, kept, replaced, adopted, and what happens when they do not fit.
+//! Blocks that are Maglev tables: written, kept, replaced, adopted, and what happens when they do
+//! not fit.
 
 use std::collections::BTreeMap;
 
-use portolan::{datapath::Datapath, plan::ServicePlan};
+use control::plan::ServicePlan;
+use datapath::Datapath;
 use proxy_common::{Block, Record, ServiceFlags, V4, maps, select::maglev};
 
 use crate::support::{PinDir, expected, name, picture, plan, v4};

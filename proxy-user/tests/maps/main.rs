@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The datapath with the real kernel: applies, restarts, full maps, refusals, attachments, sweeps, and readers while the
-//! agent writes. Needs root; fails without.
+//! The datapath with the real kernel: applies, restarts, full maps, refusals, attachments, sweeps,
+//! and readers while the agent writes. Needs root; fails without.
 
 mod attach;
-mod beside;
 mod clsact;
 mod conntrack;
 mod explain;
+mod foreign;
 mod interfaces;
 mod listing;
 mod maglev;

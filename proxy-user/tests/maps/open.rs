@@ -3,10 +3,9 @@
 
 use std::{fs, thread};
 
-use portolan::datapath::{
+use datapath::{
     Datapath, DatapathError, Options,
     maps::pins::{generations, map_path},
-    sys,
 };
 use proxy_common::maps::{self, LAYOUT_VERSION};
 
@@ -131,6 +130,31 @@ fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
 }
 
 #[test]
+fn larger_maps_that_are_abandoned_leave_those_before_as_they_are() {
+    let pins = PinDir::new();
+    let first = pins.open();
+    let mut larger = pins.options();
+    larger.capacities.frontends *= 2;
+    let numbers = || {
+        let left = generations(&pins.0).expect("pins");
+        Vec::from_iter(left.iter().map(|generation| generation.number))
+    };
+    for _ in 0..2 {
+        let grown = first.growth().open(&larger).expect("opens");
+        assert_eq!(numbers(), [0, 1]);
+        grown.abandon().expect("removed");
+        assert_eq!(numbers(), [0]);
+    }
+    drop(first);
+    let next = pins.open();
+    assert_eq!(next.predecessors(), None);
+    assert_eq!(
+        next.capacities().frontends,
+        pins.options().capacities.frontends
+    );
+}
+
+#[test]
 fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
     let pins = PinDir::new();
     drop(pins.open());
@@ -153,8 +177,8 @@ fn a_foreign_map_under_one_of_our_names_is_refused() {
     drop(pins.open());
     let path = map_path(&pins.0, "frontends_v6");
     fs::remove_file(&path).expect("removed");
-    let foreign = sys::create_map(sys::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
-    sys::pin(&foreign, &path).expect("pinned");
+    let foreign = linux::create_map(linux::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
+    linux::pin(&foreign, &path).expect("pinned");
     let error = refusal(&pins.options()).to_string();
     assert!(
         error.contains("frontends_v6") && error.contains("key size"),

@@ -3,11 +3,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use portolan::{
-    datapath::{Affected, Capacities, Datapath},
-    object::ObjectName,
-    plan::ServicePlan,
-};
+use control::{apply::Affected, object::ObjectName, plan::ServicePlan};
+use datapath::{Capacities, Datapath};
 use proptest::{prelude::*, test_runner::TestRunner};
 use proxy_common::{
     Backend, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
@@ -138,7 +135,8 @@ fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
         assert!(stored().external_v4.contains(address));
     }
     assert!(stored().services_v4.contains(v4(10, 96, 0, 1)));
-    // What the agent says leaves them alone. Which ranges hold them depends on the order in which they were found.
+    // What the agent says leaves them alone. Which ranges hold them depends on the order in which
+    // they were found.
     let found = stored();
     datapath.set_settings(&Settings::EMPTY).expect("settings");
     let ranges = |settings: Settings| (settings.external_v4, settings.services_v4);
@@ -310,7 +308,8 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let mut datapath = Datapath::open(&options).expect("opens");
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
-    // Two endpoints go and three come, of which only two would fit: no new one is published, but the old ones go.
+    // Two endpoints go and three come, of which only two would fit: no new one is published, but
+    // the old ones go.
     let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
     assert_eq!(result.failures.len(), 1);
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Readers while the agent writes: the real program picks backends for packets, on each processor in turn, while services
-//! and endpoints change. It must never pick another service's backend.
+//! Readers while the agent writes: the real program picks backends for packets, on each processor
+//! in turn, while services and endpoints change. It must never pick another service's backend.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -8,11 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::plan::ServicePlan;
+use datapath::Capacities;
 use etherparse::PacketBuilder;
-use portolan::{
-    datapath::{Capacities, sys},
-    plan::ServicePlan,
-};
 use proxy_common::{Port, Protocol, Settings};
 
 use crate::support::{PinDir, SMALL, in_netns, name, plan, v4};
@@ -63,7 +61,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
         };
         options.capacities.slots = 256;
         options.capacities.backends = 256;
-        let mut datapath = portolan::datapath::Datapath::open(&options).expect("opens");
+        let mut datapath = datapath::Datapath::open(&options).expect("opens");
         datapath.set_settings(&Settings::EMPTY).expect("stored");
         let program = datapath.program("ingress").expect("it is loaded");
         let program = program.try_clone_to_owned().expect("a descriptor");
@@ -77,7 +75,8 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let client = clients.fetch_add(1, Ordering::Relaxed);
-                        // Wait for the writer: otherwise all clients are used up before it has changed much.
+                        // Wait for the writer: otherwise all clients are used up before it has
+                        // changed much.
                         while client > PACKETS_PER_ROUND * (changed.load(Ordering::Relaxed) + 1)
                             && !stop.load(Ordering::Relaxed)
                         {
@@ -85,7 +84,8 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         }
                         let service = (client % u32::from(SERVICES)) as u8 + 1;
                         let sent = packet(service, client);
-                        let run = sys::test_run(std::os::fd::AsFd::as_fd(&program), &sent, &[], 1);
+                        let run =
+                            linux::test_run(std::os::fd::AsFd::as_fd(&program), &sent, &[], 1);
                         let run = run.expect("runs");
                         let dst = &run.data[ETHERNET + 16..ETHERNET + 20];
                         let port = &run.data[ETHERNET + 22..ETHERNET + 24];

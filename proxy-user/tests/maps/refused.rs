@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that the kernel refuses: it names the reason, and only what needs them is missing. The kernel really refuses
-//! them: their first instruction calls a function that no kernel has.
+//! Programs that the kernel refuses: it names the reason, and only what needs them is missing. The
+//! kernel really refuses them: their first instruction calls a function that no kernel has.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use datapath::{Datapath, DatapathError, OBJECT, maps::pins::links_dir};
 use lab::broken::break_program;
-use portolan::datapath::{Datapath, DatapathError, OBJECT, maps::pins::links_dir};
 
 use crate::{
     attach::add_veth,

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use portolan::{
-    datapath::{Affected, Capacities, Datapath},
-    object::ObjectName,
-};
+use control::{apply::Affected, object::ObjectName};
+use datapath::{Capacities, Datapath};
 use proxy_common::maps;
 
 use crate::support::{PinDir, SMALL, expected, name, picture, plan, v4};

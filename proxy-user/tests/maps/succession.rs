@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What new maps take over, entry by entry.
 
-use portolan::{
-    datapath::{
-        Datapath,
-        maps::{pins::generations, tables::Table},
-        read::Reader,
-        sys::{self, PerCpu, get_pinned},
-    },
-    plan::ServicePlan,
+use control::plan::ServicePlan;
+use datapath::{
+    Datapath,
+    maps::{pins::generations, tables::Table},
+    read::Reader,
 };
+use linux::{PerCpu, get_pinned};
 use proxy_common::{
     Backend, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
     ServiceId, V4,
@@ -125,7 +123,7 @@ fn port_bits_and_counters_go_on() {
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     direct.update(&7, &0x1234).expect("written");
     let pinned = get_pinned(&counters, false).expect("pinned");
-    sys::per_cpu_add(pinned, &numbers).expect("counted");
+    linux::per_cpu_add(pinned, &numbers).expect("counted");
 
     let mut options = pins.options();
     options.capacities.flows *= 2;
@@ -134,7 +132,7 @@ fn port_bits_and_counters_go_on() {
     second.take_over().expect("taken over");
     assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
     let pinned = get_pinned(&pins.path_of(maps::COUNTERS), false).expect("pinned");
-    let sums = sys::per_cpu_sums(pinned).expect("readable");
+    let sums = linux::per_cpu_sums(pinned).expect("readable");
     assert_eq!(sums[2], 41, "counted once");
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     let known = direct.lookup(&7).expect("readable");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pin directories, network namespaces and plans for the tests, and a reader of the pinned maps that shares no code with
-//! the agent's.
+//! Pin directories, network namespaces and plans for the tests, and a reader of the pinned maps
+//! that shares no code with the agent's.
 
 use std::{
     collections::BTreeMap,
@@ -16,22 +16,23 @@ use std::{
     thread,
 };
 
-use nix::{mount::MsFlags, sched::CloneFlags};
-use portolan::{
-    datapath::{
-        Attachment, Capacities, Datapath, Options,
-        maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
-        sys::{LpmKey, Plain, get_pinned},
-    },
+use control::{
     object::ObjectName,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
+use datapath::{
+    Attachment, Capacities, Datapath, Options,
+    maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
+};
+use linux::{LpmKey, Plain, get_pinned};
+use nix::{mount::MsFlags, sched::CloneFlags};
 use proxy_common::{
     Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
     ServiceId, V4, V6, maps, select::maglev, service::ServiceName,
 };
 
-/// The command: as the tests are built, or the one that PORTOLAN_MEASURED names, to measure a released one.
+/// The command: as the tests are built, or the one that PORTOLAN_MEASURED names, to measure a
+/// released one.
 pub(crate) fn program() -> OsString {
     let measured = std::env::var_os("PORTOLAN_MEASURED");
     measured.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into())

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use portolan::datapath::{Datapath, Occupancy};
+use datapath::{Datapath, Occupancy};
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId, V4,
     flow::{ClientInterface, IdleTimes},
@@ -64,7 +64,8 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
     ]
 }
 
-/// Sweeps until the walk has come through the table twice, so that the counts are those of a complete walk.
+/// Sweeps until the walk has come through the table twice, so that the counts are those of a
+/// complete walk.
 fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
     let mut removed = 0;
     let mut last = Occupancy::default();

@@ -54,7 +54,8 @@ impl<'a> Agent<'a> {
         fs::read_to_string(&self.log).expect("its log")
     }
 
-    /// Waits until a line of the log has all these parts: it is written a moment after what it tells can be seen elsewhere.
+    /// Waits until a line of the log has all these parts: it is written a moment after what it
+    /// tells can be seen elsewhere.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         let deadline = Instant::now() + SAID;

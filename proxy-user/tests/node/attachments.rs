@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 use lab::{
     bpf::{self, Packets},
-    node::foreign::{DROP, END, Foreign, Place},
+    node::foreign::{ChainPosition, DROP, END, Foreign},
 };
-use portolan::datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 
 use crate::{
     agent::{Agent, eventually},
@@ -45,8 +45,8 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
     let attach = |place, egress| {
         Foreign::new(world.node(), &interface, egress, place, DROP).expect("attached")
     };
-    let before =
-        [(Place::First, false), (Place::Last, true)].map(|(place, egress)| attach(place, egress));
+    let before = [(ChainPosition::First, false), (ChainPosition::Last, true)]
+        .map(|(place, egress)| attach(place, egress));
     let _agent = world.start(7);
     for (egress, program) in [false, true].into_iter().zip(before) {
         assert_eq!(
@@ -70,9 +70,9 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
 }
 
 /// Every place at both hooks.
-fn hooks() -> impl Iterator<Item = (Place, bool)> {
+fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
     let both = |place| [(place, false), (place, true)];
-    Place::ALL.into_iter().flat_map(both)
+    ChainPosition::ALL.into_iter().flat_map(both)
 }
 
 /// Length of a TCP segment with timestamps and a payload that no other packet has.
@@ -140,21 +140,21 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
     let attach = |egress, place| {
         Foreign::new(world.node(), &interface, egress, place, END).expect("attached")
     };
-    let behind =
-        [false, true].map(|egress| [Place::Last, Place::Filter].map(|p| attach(egress, p)));
+    let behind = [false, true]
+        .map(|egress| [ChainPosition::Last, ChainPosition::Filter].map(|p| attach(egress, p)));
     assert!(
         world.connect(CART).is_ok(),
         "what is behind ours hides nothing"
     );
     for (egress, hook) in [(false, "ingress"), (true, "egress")] {
         // Ours goes before it; if another one comes soon, two may be moving, and it is only named.
-        let moved = attach(egress, Place::First);
+        let moved = attach(egress, ChainPosition::First);
         eventually("ours is first", &agent, || world.connect(CART).is_ok());
         drop(moved);
         let said =
             format!("interface {interface}: portolan's program at {hook} had another program");
         agent.says(&[&said]);
-        let before = attach(egress, Place::First);
+        let before = attach(egress, ChainPosition::First);
         thread::sleep(Duration::from_secs(3));
         assert!(
             world.connect(CART).is_err(),
@@ -198,7 +198,7 @@ fn redirecting_skips_no_foreign_program() {
     let world = World::build();
     let agent = redirecting(&world);
     let interface = world.client_interface();
-    for place in [Place::Last, Place::Filter] {
+    for place in [ChainPosition::Last, ChainPosition::Filter] {
         let packets = Packets::new().expect("a counter");
         let program = bpf::counting(&packets, FRAME, bpf::PASS);
         let program = Foreign::with(world.node(), &interface, false, place, &program);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The CNI plugin `bandwidth` beside the agent: its limits hold as they do without. It limits what a pod gets by a qdisc at the
-//! node's end of the pod's interface, and what the pod sends by a filter there that leads packets through an ifb device.
+//! The CNI plugin `bandwidth` beside the agent: its limits hold as they do without. It limits what
+//! a pod gets by a qdisc at the node's end of the pod's interface, and what the pod sends by a
+//! filter there that leads packets through an ifb device.
 
 use std::{
     io::{Read, Write},
@@ -25,7 +26,8 @@ const SERVICE: &str = "172.30.1.1:80";
 const BACKEND: &str = "10.40.1.20:9090";
 /// In bits a second: far below what the slowest machine forwards.
 const LIMIT: u32 = 20_000_000;
-/// What a limited connection carries, of the limit, which counts headers as well: 1448 of 1514 bytes, 0.956 of it.
+/// What a limited connection carries, of the limit, which counts headers as well: 1448 of 1514
+/// bytes, 0.956 of it.
 const HELD: RangeInclusive<f64> = 0.85..=1.1;
 /// What an unlimited connection carries at least, of the limit.
 const FREE: RangeInclusive<f64> = 5.0..=f64::INFINITY;
@@ -34,8 +36,8 @@ const ATTEMPTS: usize = 3;
 /// Not measured: the burst that passes at once, and the start of the connection.
 const START: Duration = Duration::from_millis(250);
 const TIME: Duration = Duration::from_secs(1);
-/// What a sender may have on its way, in bytes: less than the limits' queues hold. With losses, what is read within a second
-/// would say little about the rate.
+/// What a sender may have on its way, in bytes: less than the limits' queues hold. With losses,
+/// what is read within a second would say little about the rate.
 const ON_THE_WAY: usize = 32 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +60,8 @@ fn limits_of_the_bandwidth_plugin_hold(
     #[values(Order::PluginFirst, Order::AgentFirst)] order: Order,
 ) {
     let world = World::build();
-    // As distributions have it: what comes back from the ifb device must still have its sender's address.
+    // As distributions have it: what comes back from the ifb device must still have its sender's
+    // address.
     let strict = [("ipv4/conf/all/rp_filter", "1")];
     world.node().set(&strict).expect("a parameter");
     let cart = service("cart", "172.30.1.1").replace("8080", "9090");

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::foreign::{END, Foreign, Place};
+use lab::node::foreign::{ChainPosition, END, Foreign};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -190,7 +190,7 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
     let _taken = taken.expect("enter the node").expect("the port");
     let interface = world.client_interface();
     let _police =
-        Foreign::new(world.node(), &interface, false, Place::First, END).expect("attached");
+        Foreign::new(world.node(), &interface, false, ChainPosition::First, END).expect("attached");
     let (status, findings) = migrate(&world);
     assert_eq!(status, 1, "{findings:#?}");
     expect(&findings, "differs", "table ip kube-proxy: they stay");

@@ -9,7 +9,6 @@ use std::{
 };
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use portolan::datapath::sys;
 
 use crate::{attachments::CART, objects::service, world::World};
 
@@ -17,7 +16,8 @@ const PODS: usize = 100;
 const NEW_LINK: u16 = 16;
 const LINKS: u32 = 1;
 
-/// When the kernel first told of each interface, by index. Ends when it is told to, at the next message.
+/// When the kernel first told of each interface, by index. Ends when it is told to, at the next
+/// message.
 fn listen(done: &AtomicBool) -> HashMap<u32, Instant> {
     let mut socket = Socket::new(NETLINK_ROUTE).expect("a socket");
     socket.bind(&SocketAddr::new(0, LINKS)).expect("subscribed");
@@ -43,7 +43,7 @@ fn watch(first: u32, done: &AtomicBool) -> HashMap<u32, Instant> {
     let has = |index: u32| {
         [false, true]
             .iter()
-            .all(|egress| sys::query_tcx(index, *egress).is_ok_and(|links| !links.is_empty()))
+            .all(|egress| linux::query_tcx(index, *egress).is_ok_and(|links| !links.is_empty()))
     };
     while !waiting.is_empty() && !done.load(Ordering::Relaxed) {
         waiting.retain(|index| {
@@ -101,8 +101,9 @@ fn a_hundred_interfaces_in_a_second_have_their_programs_at_once() {
     println!(
         "from the kernel's word to both programs: p50 {half:?}, p99 {most:?}, max {longest:?}"
     );
-    // Each of an interface's two links takes a grace period of the kernel, under the lock that making interfaces needs as well: the
-    // kernel sets the pace, so this prints the times and only looks that nobody is forgotten.
+    // Each of an interface's two links takes a grace period of the kernel, under the lock that
+    // making interfaces needs as well: the kernel sets the pace, so this prints the times and only
+    // looks that nobody is forgotten.
     assert!(longest < Duration::from_secs(10), "{waits:?}");
     assert!(world.connect(CART).is_ok());
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent as a client of a real API server: objects made there are served, and neither the server's
-//! absence nor the agent's loses anything.
+//! The agent as a client of a real API server: objects made there are served, and neither the
+//! server's absence nor the agent's loses anything.
 
 use std::path::Path;
 
+use datapath::read::Reader;
 use lab::{
     bpf,
-    node::foreign::{END, Foreign, Place},
+    node::foreign::{ChainPosition, END, Foreign},
 };
 use nix::sys::signal::Signal;
-use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 
 use crate::{
@@ -218,12 +218,12 @@ fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
     let agent = follow(&world, &server.kubeconfig());
     eventually("the first service", &agent, || world.connect(CART).is_ok());
     // The first is only moved behind ours.
-    let moved = Foreign::new(world.node(), &interface, true, Place::First, END);
+    let moved = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
     eventually("it is moved", &agent, || {
         agent.log().contains("had another program before it")
     });
     drop(moved);
-    let before = Foreign::new(world.node(), &interface, true, Place::First, END);
+    let before = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
     let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
     eventually("the event", &agent, || {
         events().contains("ProgramsNotFirst")

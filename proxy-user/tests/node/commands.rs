@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an operator asks a node: the lists with their filters and formats, and the overview commands, with and without an agent.
+//! What an operator asks a node: the lists with their filters and formats, and the overview
+//! commands, with and without an agent.
 
 use std::{
     net::SocketAddr,

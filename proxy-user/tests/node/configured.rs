@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole agent with a configuration file: taken as kube-proxy takes it, and followed while connections go on.
+//! A whole agent with a configuration file: taken as kube-proxy takes it, and followed while
+//! connections go on.
 
 use std::{
     fs,
@@ -190,7 +191,8 @@ fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
     }
 }
 
-/// Pods' connections go over from the sockets to the packet path and back: the same client, so that it meets its own connections of before.
+/// Pods' connections go over from the sockets to the packet path and back: the same client, so that
+/// it meets its own connections of before.
 #[test]
 fn a_changed_plane_of_pods_loses_no_connection() {
     let world = World::build();

@@ -48,8 +48,8 @@ impl Open {
             .ok_or_else(|| io::Error::other(answer))
     }
 
-    /// Connects again and again until `done`, and returns how often. Panics if one fails, or if two have lost their SYN: a busy machine
-    /// is slow, but sends nothing twice.
+    /// Connects again and again until `done`, and returns how often. Panics if one fails, or if two
+    /// have lost their SYN: a busy machine is slow, but sends nothing twice.
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the rights that they give.
+//! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the
+//! rights that they give.
 
 use std::{fs, path::PathBuf};
 

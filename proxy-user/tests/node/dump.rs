@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The archive for a bug report: complete with and without an agent, and without the agent's credentials.
+//! The archive for a bug report: complete with and without an agent, and without the agent's
+//! credentials.
 
 use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! External IPs beyond the ordinary connection: segments of unknown connections, another proxy's connections, ping.
+//! External IPs beyond the ordinary connection: segments of unknown connections, another proxy's
+//! connections, ping.
 
 use std::{thread::sleep, time::Duration};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two nodes that balance the same services for clients outside, and routers in front and behind that change from one to the other.
+//! Two nodes that balance the same services for clients outside, and routers in front and behind
+//! that change from one to the other.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -19,7 +20,8 @@ const RANDOM: &str = "198.51.100.81";
 const BACKENDS: usize = 3;
 const CONNECTIONS: usize = 20;
 
-/// The router in front, which is the client as well, and the servers, each with a link to both nodes.
+/// The router in front, which is the client as well, and the servers, each with a link to both
+/// nodes.
 struct Site {
     client: NetNs,
     servers: Vec<NetNs>,
@@ -196,7 +198,8 @@ fn counted(agent: &Agent<'_>, outcome: &str) -> u64 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// The same folder for both nodes, under one name: every endpoint counts as local to each, so that clients keep their address.
+/// The same folder for both nodes, under one name: every endpoint counts as local to each, so that
+/// clients keep their address.
 #[test]
 fn connections_survive_the_change_to_another_node_and_datagrams_keep_their_endpoint() {
     let nodes = [World::build(), World::build()];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A firewall whose policy drops forwarded packets: named, and with `acceptForward` answered by rules that go again.
+//! A firewall whose policy drops forwarded packets: named, and with `acceptForward` answered by
+//! rules that go again.
 
 use crate::{agent::eventually, objects::service, world::World};
 

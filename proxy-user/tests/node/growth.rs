@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use portolan::datapath::{
+use datapath::{
     Capacities,
     maps::{pinned_capacities, pins::generations},
 };

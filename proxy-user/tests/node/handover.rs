@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan::datapath::read::Reader;
+use datapath::read::Reader;
 
 use crate::{
     agent::eventually,

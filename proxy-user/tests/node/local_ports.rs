@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's own connections straight to an endpoint, from the very ports and address that masqueraded clients have.
+//! The node's own connections straight to an endpoint, from the very ports and address that
+//! masqueraded clients have.
 
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
+    os::fd::{AsRawFd, OwnedFd},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lab::node::netns::NetNs;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+    },
 };
 
 use crate::{agent::eventually, objects, repair::table, world::World};
@@ -21,36 +26,44 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const ENDPOINT: ([u8; 4], u16) = ([10, 40, 1, 20], 8080);
 const NODE_PORT: ([u8; 4], u16) = ([10, 40, 0, 1], 30001);
 const ANSWER: Duration = Duration::from_secs(2);
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 const EACH: u16 = 15;
 
-/// A TCP connection from an address and port of a host.
+/// A TCP connection from an address and port of a host. Waits while the connection that had them
+/// before is being closed: it has them until it is in TIME-WAIT.
 fn tcp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> TcpStream {
     let SocketAddr::V4(to) = to else {
         panic!("IPv4")
     };
-    let made = host.enter(|| {
-        let fd = socket(
-            AddressFamily::Inet,
-            SockType::Stream,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )?;
-        let timeout = nix::sys::time::TimeVal::new(2, 0);
-        setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
-        setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
-        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
-        let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
-        bind(
-            raw,
-            &SockaddrIn::from(std::net::SocketAddrV4::new(from.0, from.1)),
-        )?;
-        connect(raw, &SockaddrIn::from(to))?;
-        nix::Result::Ok(fd)
-    });
-    let fd = made
-        .expect("enter the host")
-        .unwrap_or_else(|error| panic!("from {from:?} to {to}: {error}"));
-    TcpStream::from(fd)
+    let deadline = Instant::now() + CLOSED_WITHIN;
+    loop {
+        match host.enter(|| connected(from, to)).expect("enter the host") {
+            Ok(fd) => return TcpStream::from(fd),
+            Err(Errno::EADDRNOTAVAIL) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("from {from:?} to {to}: {error}"),
+        }
+    }
+}
+
+fn connected(from: (Ipv4Addr, u16), to: SocketAddrV4) -> nix::Result<OwnedFd> {
+    let fd = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let timeout = nix::sys::time::TimeVal::new(2, 0);
+    setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    bind(
+        fd.as_raw_fd(),
+        &SockaddrIn::from(SocketAddrV4::new(from.0, from.1)),
+    )?;
+    connect(fd.as_raw_fd(), &SockaddrIn::from(to))?;
+    Ok(fd)
 }
 
 fn echoes(stream: &mut TcpStream, line: &str) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source address of masqueraded connections: whatever addresses an interface has, the one that an nft rule `masquerade`
-//! gives to the same packet.
+//! The source address of masqueraded connections: whatever addresses an interface has, the one that
+//! an nft rule `masquerade` gives to the same packet.
 
 use std::{
     io::{Read, Write},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: its packets and sockets are left to it
-//! while the node has the address.
+//! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: its packets
+//! and sockets are left to it while the node has the address.
 
 use std::{
     io,

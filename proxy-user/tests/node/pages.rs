@@ -4,7 +4,7 @@
 use std::fs;
 
 use clap::Parser;
-use portolan::cli::Cli;
+use cli::Cli;
 
 /// Whether the commands exist; the addresses and names in them are examples.
 #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that are handed to a pod past the stack: to which pods, and what takes them back to the stack.
+//! Packets that are handed to a pod past the stack: to which pods, and what takes them back to the
+//! stack.
 
 use std::{
     fs,
@@ -8,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use lab::node::foreign::{END, Foreign, Place};
-use portolan::datapath::maps::tables::Table;
+use datapath::maps::tables::Table;
+use lab::node::foreign::{ChainPosition, END, Foreign};
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
@@ -114,7 +115,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     qdisc(&format!("del dev {interface} root"));
     eventually("the queue is gone", &agent, || link(&world).is_some());
 
-    let program = Foreign::new(world.node(), &interface, true, Place::First, END);
+    let program = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
     let program = program.expect("attached");
     eventually("a program at egress is seen", &agent, || {
         link(&world).is_none()
@@ -176,7 +177,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
         world.connect(BACKEND).expect("it connects");
         world.forwarded() == before
     });
-    // From one port of the client, after another: what was noted of the first must not take the second's answers.
+    // From one port of the client, after another: what was noted of the first must not take the
+    // second's answers.
     for to in [BACKEND, "10.40.0.1:8081", BACKEND] {
         let before = world.forwarded();
         let answer = ask_from(&world, 50_000, to);
@@ -185,7 +187,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
     }
     let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
-    // Its programs go on; then the next agent has them leave by the stack, in the middle of a connection.
+    // Its programs go on; then the next agent has them leave by the stack, in the middle of a
+    // connection.
     let mut open = world.connect(BACKEND).expect("it connects");
     let before = world.forwarded();
     assert_eq!(open.echo("one"), "one");
@@ -203,7 +206,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
     assert_eq!(noted(), 0, "nobody sees what the stack carries now");
 }
 
-/// What the server answers to a line from this port of the client. The connection ends with a reset, so that the port is free at once.
+/// What the server answers to a line from this port of the client. The connection ends with a
+/// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
     let asked = world.client().enter(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;

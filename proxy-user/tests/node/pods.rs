@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of pods in lists: by the manifests, and of clients that are only known by their network namespace.
+//! Names of pods in lists: by the manifests, and of clients that are only known by their network
+//! namespace.
 
 use std::process::{Child, Command};
 

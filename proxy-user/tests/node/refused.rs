@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole agent whose kernel refuses some of its programs. The kernel really refuses them: in a copy of the agent's program they
-//! are broken.
+//! A whole agent whose kernel refuses some of its programs. The kernel really refuses them: in a
+//! copy of the agent's program they are broken.
 
 use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
+use datapath::OBJECT;
 use lab::broken::break_program;
-use portolan::datapath::OBJECT;
 
 use crate::{
     agent::Agent,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What somebody removes or changes in the kernel while the agent runs, it puts back, counts and names.
+//! What somebody removes or changes in the kernel while the agent runs, it puts back, counts and
+//! names.
 
 use std::{
     fs, io,
@@ -10,14 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
-use portolan::datapath::{
-    maps::{
-        pins::{links_dir, map_path},
-        tables::Table,
-    },
-    sys::{self, Plain},
+use datapath::maps::{
+    pins::{links_dir, map_path},
+    tables::Table,
 };
+use linux::Plain;
+use nix::sys::signal::Signal;
 use proxy_common::{Backend, FrontendKey, Record, ServiceFlags, Settings, V4, maps};
 
 use crate::{
@@ -53,8 +52,8 @@ pub(crate) fn pins(world: &World) -> Vec<PathBuf> {
 }
 
 pub(crate) fn detach(world: &World, name: &str) {
-    let link = sys::get_pinned(&links_dir(world.pins()).join(name), false).expect("a link");
-    sys::detach(link.as_fd()).expect("detached");
+    let link = linux::get_pinned(&links_dir(world.pins()).join(name), false).expect("a link");
+    linux::detach(link.as_fd()).expect("detached");
 }
 
 #[test]
@@ -77,11 +76,11 @@ fn removed_pins_come_back_and_no_connection_notices() {
     agent.signal(Signal::SIGSTOP);
     fs::remove_file(&names).expect("removed");
     fs::remove_file(&settings).expect("removed");
-    let other = sys::create_map(sys::MapKind::Array, 4, 8, 1, 0, None).expect("a map");
-    sys::pin(&other, &settings).expect("pinned");
+    let other = linux::create_map(linux::MapKind::Array, 4, 8, 1, 0, None).expect("a map");
+    linux::pin(&other, &settings).expect("pinned");
     agent.signal(Signal::SIGCONT);
     let id = |path: &PathBuf| {
-        let map = sys::get_pinned(path, true).and_then(sys::map_info);
+        let map = linux::get_pinned(path, true).and_then(linux::map_info);
         map.map(|map| map.value_size).unwrap_or_default()
     };
     within(QUICK, "ours are pinned", &agent, || {
@@ -184,7 +183,7 @@ fn detached_programs_come_back_within_seconds() {
 
 /// A pinned map. While larger maps take over, there may be none for a moment.
 pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
-    let open = || sys::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
+    let open = || linux::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match open() {

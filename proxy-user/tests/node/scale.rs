@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many services in maps that begin too small. `PORTOLAN_SCALE_SERVICES` has more of them, with the default sizes.
+//! Many services in maps that begin too small. `PORTOLAN_SCALE_SERVICES` has more of them, with the
+//! default sizes.
 
 use std::{collections::BTreeMap, env, fmt::Write as _, time::Duration};
 
-use portolan::datapath::maps::{pinned_capacities, pins::generations};
+use datapath::maps::{pinned_capacities, pins::generations};
 
 use crate::{
     agent::{Agent, within},
@@ -49,7 +50,8 @@ fn write(world: &World, services: std::ops::Range<u32>) {
     }
 }
 
-/// By kind of turn: how many the agent made, seconds of all together, and an upper bound of the longest one's.
+/// By kind of turn: how many the agent made, seconds of all together, and an upper bound of the
+/// longest one's.
 fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
     let text = agent.metrics("/metrics");
     let mut turns = BTreeMap::new();
@@ -128,7 +130,8 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
     }
     println!("{} MiB resident", resident(&agent));
-    // A turn of so many services at once would take ten times as long. On a busy machine some of them come when the larger maps are there.
+    // A turn of so many services at once would take ten times as long. On a busy machine some of
+    // them come when the larger maps are there.
     let (count, _, longest) = turns["more-to-fill"];
     assert!(count > u64::from(services) / 600, "{count}");
     assert!(longest < 0.5, "{longest}");

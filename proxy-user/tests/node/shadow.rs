@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
+use datapath::read::Reader;
 use lab::node::options::METRICS;
-use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 use serde_json::Value;
 

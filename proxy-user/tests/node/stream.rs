@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection whose both ends send all the time, each on its own: numbers in order, so that a lost, doubled or foreign byte is noticed.
+//! A connection whose both ends send all the time, each on its own: numbers in order, so that a
+//! lost, doubled or foreign byte is noticed.
 
 use std::{
     io::{self, Read, Write},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no connection notices.
+//! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no
+//! connection notices.
 
 use std::{
     path::Path,
@@ -8,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan::datapath::{maps::pins::generations, read::Reader};
+use datapath::{maps::pins::generations, read::Reader};
 
 use crate::{
     agent::{Agent, within},
@@ -104,7 +105,8 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
     }
 }
 
-/// Datagrams of a known flow may begin one: the new programs must not take what the old ones have translated for another's.
+/// Datagrams of a known flow may begin one: the new programs must not take what the old ones have
+/// translated for another's.
 #[test]
 fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
     let world = World::build();

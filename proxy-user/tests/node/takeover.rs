@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that another proxy has translated become ours, so that its rules may go: real nft rules, real nf_conntrack.
+//! Connections that another proxy has translated become ours, so that its rules may go: real nft
+//! rules, real nf_conntrack.
 
 mod ipvs;
 mod left_behind;
@@ -12,11 +13,9 @@ use std::{
     time::Duration,
 };
 
+use datapath::read::{Flow, Reader};
 use lab::node::{netns::NetNs, pod::plug};
-use portolan::datapath::{
-    read::{Flow, Reader},
-    sys::{Editor, Tracked, Tuple, tracked},
-};
+use linux::{Editor, Tracked, Tuple, tracked};
 use proxy_common::Protocol;
 
 use crate::{
@@ -36,8 +35,8 @@ fn streams() -> String {
     service("cart", "172.30.1.1").replace("8080", "8090")
 }
 
-/// What kube-proxy does, as far as open connections meet it: translation to `to`, masquerade of whoever is no pod, at a random
-/// port, and of packets with its mark.
+/// What kube-proxy does, as far as open connections meet it: translation to `to`, masquerade of
+/// whoever is no pod, at a random port, and of packets with its mark.
 fn rules(to: &str) -> String {
     format!(
         "add table ip other
@@ -151,7 +150,8 @@ impl Conversation {
         let received = self.0.recv(&mut answer);
         received.ok().map(|_| u16::from_be_bytes(answer))
     }
-    /// Asks until told to stop. Returns how many questions were lost; everything else must have this answer.
+    /// Asks until told to stop. Returns how many questions were lost; everything else must have
+    /// this answer.
     fn keep_asking(&self, expected: u16, stop: &AtomicBool) -> u32 {
         let mut lost = 0;
         while !stop.load(Ordering::Relaxed) {

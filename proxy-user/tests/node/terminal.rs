@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line as a user's hands and a script's pipes meet it: bad input, readers that go, terminals, completions.
+//! The command line as a user's hands and a script's pipes meet it: bad input, readers that go,
+//! terminals, completions.
 
 use std::{
     fs::{self, File},

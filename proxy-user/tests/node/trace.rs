@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan trace` on a node: what it shows of real packets and calls, what its filter leaves out, and that nothing of it stays.
+//! `portolan trace` on a node: what it shows of real packets and calls, what its filter leaves out,
+//! and that nothing of it stays.
 
 use std::{
     fs,
@@ -96,7 +97,8 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
-/// A node with a service that answers and one without endpoints; pods' connections are translated packet by packet.
+/// A node with a service that answers and one without endpoints; pods' connections are translated
+/// packet by packet.
 fn world() -> World {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));

@@ -18,7 +18,8 @@ impl Tunnel {
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         Self::with(name, 0)
     }
-    /// One whose packets begin with a `virtio_net_hdr`, as a virtual machine's do: it may ask for a checksum to be filled in.
+    /// One whose packets begin with a `virtio_net_hdr`, as a virtual machine's do: it may ask for a
+    /// checksum to be filled in.
     pub(crate) fn leaving_checksums(name: &str) -> io::Result<Self> {
         Self::with(name, libc::IFF_VNET_HDR)
     }

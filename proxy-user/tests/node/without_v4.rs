@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node without IPv4: its health can be asked, and services are served. A node without its object is not eligible.
+//! A node without IPv4: its health can be asked, and services are served. A node without its object
+//! is not eligible.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -39,8 +39,9 @@ const PORT: u16 = 8080;
 /// The node, the client, the server.
 const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
 pub(crate) const OF_V6: [&str; 3] = ["fd00:c0::1", "fd00:40::10", "fd00:40::20"];
-/// Only a fault lasts as long. In a virtual machine on a busy host, loading the programs takes two minutes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// Only a fault lasts as long. In a virtual machine on a busy host, loading the programs takes
+/// minutes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
@@ -148,7 +149,8 @@ impl World {
         self.start_with(version, &["--config", &path])
     }
 
-    /// Writes a configuration file with these settings and those that every agent here has; returns its path.
+    /// Writes a configuration file with these settings and those that every agent here has; returns
+    /// its path.
     pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.folder().join("config.yaml");
         fs::write(&path, complete(config)).expect("a config");

@@ -8,15 +8,16 @@ use proxy_common::{
 use rstest::rstest;
 
 use crate::{
+    errors::{TOO_BIG, error, read},
     packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
     service::{Addresses, Service},
-    world::{Context, LOOPBACK, NEXT, World},
+    world::{Context, LOOPBACK, NEXT, SHOT, World},
 };
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#[case] v6: bool) {
+fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -57,9 +58,7 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(#
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_repeated_syn_does_not_establish_a_connection(#[case] v6: bool) {
+fn a_repeated_syn_does_not_establish_a_connection(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -73,9 +72,7 @@ fn a_repeated_syn_does_not_establish_a_connection(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bool) {
+fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (
@@ -114,9 +111,9 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[case] v6: bo
 
 /// As flannel masquerades what comes from outside and goes to other nodes' pods.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(#[case] v6: bool) {
+fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (at(a.outsider, 40_000), at(a.backend, 8080));
@@ -124,12 +121,7 @@ fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(#[case] v6: b
     let shared = seen(&ours.packet).src;
     assert_eq!(shared.ip(), a.node);
 
-    let forwarded = Context {
-        mark: Marks::DEFAULT.masquerade,
-        came_by: LOOPBACK,
-        ..Context::default()
-    };
-    let theirs = world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), forwarded);
+    let theirs = world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
     assert_eq!(theirs.counter, Counter::Masqueraded);
     let other = seen(&theirs.packet).src;
     assert_eq!((other.ip(), seen(&theirs.packet).dst), (a.node, backend));
@@ -139,14 +131,95 @@ fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(#[case] v6: b
         let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
         assert_eq!(seen(&answer.packet).dst, from);
     }
-    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), forwarded);
+    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), FORWARDED);
     assert_eq!(seen(&next.packet).src, other);
+
+    let complaint = error(a.other_node_address, a.node, TOO_BIG, &next.packet);
+    let inside = world.ingress(&complaint);
+    assert_eq!(
+        read(&inside.packet),
+        (a.other_node_address, a.node, shared, backend),
+        "the sender's own port"
+    );
+}
+
+/// A packet that others have masqueraded, on its way out with our mark.
+const FORWARDED: Context = Context {
+    mark: Marks::DEFAULT.masquerade,
+    came_by: LOOPBACK,
+    interface: 0,
+    segment: 0,
+};
+
+#[rstest]
+fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
+    #[values(false, true)] v6: bool,
+    #[values(false, true)] backend_first: bool,
+) {
+    let a = Addresses::of(v6);
+    let mut world = World::new(&[Service::web(a)]);
+    world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5003, 0, 0]));
+    let (service, backend) = (at(a.cluster_ip, 80), at(a.backend, 8080));
+    // Every port there is has a flow.
+    let flows: Vec<_> = (40_000..40_004)
+        .map(|port| {
+            let client = at(a.outsider, port);
+            let syn = world.forward(&tcp(client, service, Tcp::Syn, b""));
+            let source = seen(&syn.packet).src;
+            world.forward(&tcp(backend, source, Tcp::SynAck, b""));
+            world.forward(&tcp(client, service, Tcp::Ack, b""));
+            (client, source)
+        })
+        .collect();
+    let (client, shared) = flows[0];
+    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
+    let refused = begin();
+    assert_eq!(
+        (refused.verdict, refused.counter),
+        (SHOT, Counter::DroppedNoMasqueradePort),
+        "its answers would go to another client"
+    );
+    let ends = [(client, service), (backend, shared)];
+    for n in [usize::from(backend_first), usize::from(!backend_first)] {
+        let (from, to) = ends[n];
+        world.forward(&tcp(from, to, Tcp::Fin, b""));
+    }
+    let syn = begin();
+    assert_eq!(seen(&syn.packet).src, shared, "it is free");
+    let answer = world.ingress(&tcp(backend, shared, Tcp::SynAck, b""));
+    assert_eq!(
+        (seen(&answer.packet).dst, answer.counter),
+        (shared, Counter::Untouched)
+    );
+    let late = world.forward(&tcp(at(a.outsider, 40_010), service, Tcp::Syn, b""));
+    assert_eq!(
+        (late.verdict, late.counter),
+        (SHOT, Counter::DroppedNoMasqueradePort),
+        "the port has theirs"
+    );
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[case] v6: bool) {
+fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(false, true)] v6: bool) {
+    let a = Addresses::of(v6);
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = (
+        at(a.outsider, 2000),
+        at(a.cluster_ip, 80),
+        at(a.backend, 8080),
+    );
+    // What they masquerade has come by ingress.
+    world.ingress(&tcp(at(a.outsider, 40_000), service, Tcp::Syn, b""));
+    let theirs = tcp(at(a.node, client.port()), backend, Tcp::Syn, b"");
+    let out = world.egress_by(&theirs, FORWARDED);
+    assert_eq!((out.packet, out.counter), (theirs, Counter::Untouched));
+    let ours = world.forward(&tcp(client, service, Tcp::Syn, b""));
+    assert_eq!(ours.counter, Counter::Masqueraded);
+    assert_ne!(seen(&ours.packet).src.port(), client.port());
+}
+
+#[rstest]
+fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
@@ -166,9 +239,7 @@ fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[case] v6: bo
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn the_bit_that_asks_for_masquerading_is_a_setting(#[case] v6: bool) {
+fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     // Normally the drop mark's bit; the two change places.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
@@ -206,9 +277,7 @@ fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[case] v6: bool) {
+fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -227,9 +296,7 @@ fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_pod_that_reaches_itself_is_masqueraded(#[case] v6: bool) {
+fn a_pod_that_reaches_itself_is_masqueraded(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let out = world.forward(&tcp(
@@ -243,9 +310,7 @@ fn a_pod_that_reaches_itself_is_masqueraded(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn sctp_has_the_right_checksum_when_its_port_is_translated(#[case] v6: bool) {
+fn sctp_has_the_right_checksum_when_its_port_is_translated(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 3868));
     let world = World::new(&[Service::cluster_ip(
@@ -291,9 +356,9 @@ fn a_datagram_without_a_checksum_stays_without() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(#[case] v6: bool) {
+fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let mut service =
         Service::cluster_ip("log", Protocol::UDP, a.cluster_ip, &[at(a.backend, 514)]);
@@ -316,10 +381,8 @@ fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(#[case]
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
 fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
-    #[case] v6: bool,
+    #[values(false, true)] v6: bool,
     #[values(None, Some(()))] external_ip: Option<()>,
     #[values(false, true)] is_masqueraded_pod: bool,
 ) {
@@ -357,7 +420,8 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
     let other = udp(at(a.outsider, 9998), own, b"?");
     assert_eq!(world.ingress(&other).counter, Counter::ForwardedNew);
 
-    // While nothing is served there, a process of the node answers. It does not keep the client when the service is back.
+    // While nothing is served there, a process of the node answers. It does not keep the client
+    // when the service is back.
     let client = at(a.outsider, 9997);
     world.apply(&service(false));
     assert_eq!(
@@ -376,11 +440,10 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn answers_to_another_nodes_masquerade_port_are_not_reset(#[case] v6: bool) {
+fn answers_to_another_nodes_masquerade_port_are_not_reset(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
-    // As k3s' ServiceLB has it: the external IP is another node's address, which masquerades from the frontend's port as well.
+    // As k3s' ServiceLB has it: the external IP is another node's address, which masquerades from
+    // the frontend's port as well.
     let web = Service::web(a).with(Some(a.outsider), 8443, FrontendKind::LoadBalancer, 0);
     let world = World::new(&[web]);
     let (backend, other_node) = (at(a.backend, 8080), at(a.outsider, 8443));

@@ -33,10 +33,8 @@ fn bytes(packets: &[&[u8]]) -> u64 {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
 fn packets_and_bytes_of_each_direction_are_counted_once(
-    #[case] v6: bool,
+    #[values(false, true)] v6: bool,
     #[values(false, true)] masqueraded: bool,
 ) {
     let a = Addresses::of(v6);
@@ -75,9 +73,9 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(#[case] v6: bool) {
+fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -129,9 +127,7 @@ fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[case] v6: bool) {
+fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backend = at(a.backend, 8080);
     let mut service = Service::cluster_ip("seat", Protocol::UDP, a.cluster_ip, &[backend]);
@@ -151,9 +147,7 @@ fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[case] v6: boo
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_is_refused_counts_for_its_service_port_by_reason(#[case] v6: bool) {
+fn what_is_refused_counts_for_its_service_port_by_reason(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];

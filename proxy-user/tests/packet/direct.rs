@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's port towards a service, and the same port straight to the backend: neither meets the other, in any order.
+//! A client's port towards a service, and the same port straight to the backend: neither meets the
+//! other, in any order.
 
 use std::net::SocketAddr;
 
@@ -85,9 +86,7 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[case] v6: bool) {
+fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[values(false, true)] v6: bool) {
     let (
         world,
         Ends {
@@ -109,9 +108,7 @@ fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[case] v6: bool) {
+fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[values(false, true)] v6: bool) {
     let (
         world,
         Ends {
@@ -157,9 +154,7 @@ fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[case] v6: bool) {
+fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[values(false, true)] v6: bool) {
     let (
         world,
         Ends {

@@ -14,7 +14,8 @@ use crate::{
 
 const DATA: &[u8] = b"sixteen and more bytes, an odd number of them";
 
-/// A service with a cluster IP, a load balancer IP, and an external IP that is an address of the node.
+/// A service with a cluster IP, a load balancer IP, and an external IP that is an address of the
+/// node.
 fn world(a: Addresses) -> World {
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
         .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
@@ -67,9 +68,7 @@ fn expect_untouched(world: &World, packet: &[u8]) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_ping_to_a_services_address_is_answered(#[case] v6: bool) {
+fn a_ping_to_a_services_address_is_answered(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     for address in [a.cluster_ip, a.balancer] {
@@ -101,9 +100,7 @@ fn a_ping_to_a_services_address_is_answered(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn pings_pass_by_default(#[case] v6: bool) {
+fn pings_pass_by_default(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut world = world(a);
     world.configure(|_| {});
@@ -113,9 +110,7 @@ fn pings_pass_by_default(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn pings_to_others_and_what_is_no_plain_ping_pass(#[case] v6: bool) {
+fn pings_to_others_and_what_is_no_plain_ping_pass(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut world = world(a);
     for address in [a.node, a.other_node_address, a.other_cluster_ip, a.backend] {

@@ -12,11 +12,11 @@ use crate::{
     world::{NEXT, SHOT, World},
 };
 
-const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
+pub(crate) const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
 const REDIRECT: ([u8; 2], [u8; 2]) = ([5, 1], [137, 0]);
 
 /// An ICMP error from `src` to `dst` that quotes a packet.
-fn error(src: IpAddr, dst: IpAddr, kinds: ([u8; 2], [u8; 2]), packet: &[u8]) -> Vec<u8> {
+pub(crate) fn error(src: IpAddr, dst: IpAddr, kinds: ([u8; 2], [u8; 2]), packet: &[u8]) -> Vec<u8> {
     let v6 = src.is_ipv6();
     let mut message = if v6 { kinds.1 } else { kinds.0 }.to_vec();
     message.extend([0, 0, 0, 0, 5, 120]);
@@ -46,7 +46,7 @@ fn icmp_sum(packet: &[u8]) -> u16 {
 }
 
 /// An error's addresses and the quoted ends; checks every checksum on the way.
-fn read(error: &[u8]) -> (IpAddr, IpAddr, SocketAddr, SocketAddr) {
+pub(crate) fn read(error: &[u8]) -> (IpAddr, IpAddr, SocketAddr, SocketAddr) {
     assert_eq!(icmp_sum(error), 0, "the ICMP checksum");
     let headers = etherparse::PacketHeaders::from_ethernet_slice(error).expect("a packet");
     let (src, dst) = crate::packets::addresses(&headers);
@@ -70,9 +70,9 @@ fn world(a: Addresses) -> World {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(#[case] v6: bool) {
+fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = world(a);
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
@@ -130,9 +130,7 @@ fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
 
 /// A datagram whose sum is 0 is sent with that number's other spelling, and so it is quoted.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[case] v6: bool) {
+fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::UDP, a.cluster_ip, &[at(a.backend, 8080)]);
     let world = World::new(&[service]);
@@ -152,9 +150,7 @@ fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_backend_learns_that_its_answer_was_too_big(#[case] v6: bool) {
+fn a_backend_learns_that_its_answer_was_too_big(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -174,9 +170,7 @@ fn a_backend_learns_that_its_answer_was_too_big(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[case] v6: bool) {
+fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     let (client, service, backend) = (
@@ -211,7 +205,8 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[case] v6: bool)
         (source.ip(), backend.ip(), backend, source)
     );
 
-    // An error by this node itself about the answer quotes the packet with the client's own address.
+    // An error by this node itself about the answer quotes the packet with the client's own
+    // address.
     let seen_here = world
         .ingress(&tcp(backend, source, Tcp::SynAck, b""))
         .packet;
@@ -223,9 +218,7 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[case] v6: bool)
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_redirect_about_a_translated_flow_is_dropped(#[case] v6: bool) {
+fn a_redirect_about_a_translated_flow_is_dropped(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     let client = at(a.pod, 40_000);
@@ -247,9 +240,7 @@ fn a_redirect_about_a_translated_flow_is_dropped(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn errors_about_what_is_no_flow_pass_untouched(#[case] v6: bool) {
+fn errors_about_what_is_no_flow_pass_untouched(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     let foreign = tcp(at(a.pod, 40_000), at(a.outsider, 80), Tcp::Syn, b"");

@@ -13,9 +13,7 @@ use crate::{
 };
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn masqueraded_clients_with_one_port_never_share_a_source(#[case] v6: bool) {
+fn masqueraded_clients_with_one_port_never_share_a_source(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut world = World::new(&[Service::web(a)]);
     // Hardly more ports than clients: the walk must find the free ones.
@@ -33,10 +31,8 @@ fn masqueraded_clients_with_one_port_never_share_a_source(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
 fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_port(
-    #[case] v6: bool,
+    #[values(false, true)] v6: bool,
 ) {
     let a = Addresses::of(v6);
     let backend = at(a.backend, 8080);
@@ -62,9 +58,9 @@ fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_p
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(#[case] v6: bool) {
+fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let (old, new) = (at(a.backend, 53), at(a.other_backend, 53));
     for protocol in [Protocol::UDP, Protocol::TCP] {
@@ -103,9 +99,7 @@ fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(#
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[case] v6: bool) {
+fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
@@ -125,9 +119,9 @@ fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(#[case] v6: bool) {
+fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
     let service =
@@ -168,9 +162,7 @@ fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(#[case] 
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn without_affinity_every_backend_is_reached(#[case] v6: bool) {
+fn without_affinity_every_backend_is_reached(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
     let world = World::new(&[Service::cluster_ip(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Somebody sends packets with another's address, and does not know the numbers of the other's connection.
+//! Somebody sends packets with another's address, and does not know the numbers of the other's
+//! connection.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,8 @@ use crate::{
     world::World,
 };
 
-/// tc's action that lets the next program see the packet: TC_ACT_UNSPEC, the same as tcx's TCX_NEXT.
+/// tc's action that lets the next program see the packet: TC_ACT_UNSPEC, the same as tcx's
+/// TCX_NEXT.
 const NEXT: u32 = u32::MAX;
 /// A number that a forger guesses.
 const GUESS: u32 = 0x8000_0000;

@@ -73,9 +73,7 @@ fn joined(first: &[u8], second: &[u8], v6: bool) -> Vec<u8> {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn later_fragments_follow_their_first_through_both_hooks(#[case] v6: bool) {
+fn later_fragments_follow_their_first_through_both_hooks(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     for (client, id) in [(a.pod, 1), (a.outsider, 2)] {
@@ -113,9 +111,7 @@ fn later_fragments_follow_their_first_through_both_hooks(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[case] v6: bool) {
+fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a);
     let [_, second] = fragments((a.pod, 40_000), (a.cluster_ip, 80), 9);
@@ -133,9 +129,7 @@ fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn an_identification_that_comes_again_is_another_datagrams(#[case] v6: bool) {
+fn an_identification_that_comes_again_is_another_datagrams(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let dns = Service::cluster_ip("dns", Protocol::UDP, a.cluster_ip, &[at(a.backend, 8080)]);
     let world = World::new(&[dns.with(None, 30_053, FrontendKind::NodePort, 0)]);

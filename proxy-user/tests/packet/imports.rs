@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows that are imported from nf_conntrack: while they change over, and with numbers that nobody has seen.
+//! Flows that are imported from nf_conntrack: while they change over, and with numbers that nobody
+//! has seen.
 
 use std::{thread::sleep, time::Duration};
 

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, thread};
 
-use portolan::datapath::sys::test_run;
+use linux::test_run;
 use proxy_common::{
     Addr, Counter, FlowEntry, FlowKey, FlowKind, FrontendKind, Protocol, V4, V6, flow::coarse,
     maps, masquerade::PortRanges,
@@ -61,9 +61,7 @@ impl<'a> Connection<'a> {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn half_open_flows_give_way_at_once_and_established_ones_never(#[case] v6: bool) {
+fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let service = at(a.cluster_ip, 80);
@@ -87,9 +85,7 @@ fn half_open_flows_give_way_at_once_and_established_ones_never(#[case] v6: bool)
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn datagrams_without_a_second_question_give_way_at_once(#[case] v6: bool) {
+fn datagrams_without_a_second_question_give_way_at_once(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backend = at(a.backend, 53);
     let world = World::new(&[Service::cluster_ip(
@@ -110,9 +106,9 @@ fn datagrams_without_a_second_question_give_way_at_once(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(#[case] v6: bool) {
+fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let service = at(a.cluster_ip, 80);
@@ -153,9 +149,7 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(#[case] v6: 
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn only_the_right_acknowledgement_establishes(#[case] v6: bool) {
+fn only_the_right_acknowledgement_establishes(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80));
@@ -170,9 +164,9 @@ fn only_the_right_acknowledgement_establishes(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(#[case] v6: bool) {
+fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let service = at(a.cluster_ip, 80);
@@ -207,9 +201,7 @@ fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(#[case] v6
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_connection_goes_on_after_a_forged_reset(#[case] v6: bool) {
+fn a_connection_goes_on_after_a_forged_reset(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
@@ -260,9 +252,7 @@ fn masquerade_ports_of_closed_connections_are_free_and_those_of_open_ones_are_no
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn the_second_repetition_of_a_syn_goes_to_another_backend(#[case] v6: bool) {
+fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
     let mut service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends);
@@ -298,9 +288,7 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_port_that_comes_again_repeats_no_syn(#[case] v6: bool) {
+fn a_port_that_comes_again_repeats_no_syn(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
     let world = World::new(&[Service::cluster_ip(
@@ -341,9 +329,9 @@ fn pass(world: &World, v6: bool, seconds: u64) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn datagrams_follow_their_frontend_to_another_service_within_a_second(#[case] v6: bool) {
+fn datagrams_follow_their_frontend_to_another_service_within_a_second(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let service = |name, cluster_ip, backend, has_balancer: bool| {
         let service = Service::cluster_ip(name, Protocol::UDP, cluster_ip, &[at(backend, 53)]);
@@ -379,9 +367,7 @@ fn datagrams_follow_their_frontend_to_another_service_within_a_second(#[case] v6
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[case] v6: bool) {
+fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backends = [at(a.backend, 53), at(a.other_backend, 53)];
     let world = World::new(&[Service::cluster_ip(
@@ -414,9 +400,7 @@ fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_syn_to_a_backend_that_is_gone_begins_anew(#[case] v6: bool) {
+fn a_syn_to_a_backend_that_is_gone_begins_anew(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let (old, new) = (at(a.backend, 8080), at(a.other_backend, 8080));
     let service = |backend| Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[backend]);
@@ -430,9 +414,9 @@ fn a_syn_to_a_backend_that_is_gone_begins_anew(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(#[case] v6: bool) {
+fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
@@ -458,9 +442,7 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(#[case] v6:
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[case] v6: bool) {
+fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[values(false, true)] v6: bool) {
     // What has come with an address of the node as its source is forwarded for IPv6 only.
     let a = Addresses::of(v6);
     let mut service = Service::web(a).with(None, 30_080, FrontendKind::NodePort, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `selection: maglev`: the programs choose as the host's function says, two nodes choose alike, and a node goes on with connections
-//! that another one began.
+//! `selection: maglev`: the programs choose as the host's function says, two nodes choose alike,
+//! and a node goes on with connections that another one began.
 
 use std::net::SocketAddr;
 
@@ -136,9 +136,9 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(#[case] v6: bool) {
+fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(2);
@@ -218,9 +218,9 @@ fn a_connection_goes_on_at_another_node(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn segments_of_no_connection_do_not_stay_and_do_not_become_established(#[case] v6: bool) {
+fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let node = World::new(&[service(a, Protocol::TCP)]);
     node.set_shared(true);
@@ -243,7 +243,8 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(#[case] v
     assert_eq!(open.state(&node), "established");
     open.backend_sends(&node, backend, Tcp::Ack, (7001, 101));
 
-    // Somebody else's connection, whose numbers the forger does not know: the backend answers that it has it.
+    // Somebody else's connection, whose numbers the forger does not know: the backend answers that
+    // it has it.
     let other = forged(50_000);
     let to = seen(&other.client_sends(&node, Tcp::Ack, (1, 1)).packet).dst;
     other.backend_sends(&node, to, Tcp::Ack, (0x8000_0000, 5));
@@ -254,9 +255,7 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(#[case] v
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[case] v6: bool) {
+fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let node = World::new(&[service(a, Protocol::TCP)]);
     let connection = Connection {
@@ -273,9 +272,7 @@ fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_another_node_has_masqueraded_is_reset_as_before(#[case] v6: bool) {
+fn what_another_node_has_masqueraded_is_reset_as_before(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut service = service(a, Protocol::TCP);
     // Policy Cluster.
@@ -307,9 +304,7 @@ fn what_another_node_has_masqueraded_is_reset_as_before(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn where_the_tuple_is_another_connections_the_segment_is_reset(#[case] v6: bool) {
+fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(1);
@@ -327,9 +322,9 @@ fn where_the_tuple_is_another_connections_the_segment_is_reset(#[case] v6: bool)
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_service_changes_between_both_selections_and_its_connections_stay(#[case] v6: bool) {
+fn a_service_changes_between_both_selections_and_its_connections_stay(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let maglev = service(a, Protocol::TCP);
     let mut random = service(a, Protocol::TCP);

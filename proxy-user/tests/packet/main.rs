@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packet tests: the real programs through BPF_PROG_TEST_RUN, maps filled by the real apply. Bytes,
-//! verdict, mark and the one counter that moved are asserted; conversations walk through both hooks.
+//! verdict, mark and the one counter that moved are asserted; conversations walk through both
+//! hooks.
 
 mod conversations;
 mod counted;

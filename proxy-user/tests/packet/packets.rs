@@ -73,7 +73,8 @@ fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
     }
 }
 
-/// An SCTP packet with this verification tag and a chunk of this type; INIT and INIT ACK carry `initiate`.
+/// An SCTP packet with this verification tag and a chunk of this type; INIT and INIT ACK carry
+/// `initiate`.
 pub(crate) fn chunk(
     src: SocketAddr,
     dst: SocketAddr,

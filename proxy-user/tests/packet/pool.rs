@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loaded programs that one test after another uses, each with emptied maps: the kernel takes over a second to verify them, and
-//! in a virtual machine twelve. Used by `world`.
+//! Loaded programs that one test after another uses, each with emptied maps: the kernel takes over
+//! a second to verify them, and in a virtual machine twelve. Used by `world`.
 
 use std::{
     fs,
@@ -12,13 +12,14 @@ use std::{
     thread,
 };
 
-use portolan::datapath::{DEFAULT_PIN_DIR, Datapath, Options, cleanup::cleanup};
+use datapath::{DEFAULT_PIN_DIR, Datapath, Options, cleanup::cleanup};
 
 const BPFFS: &str = "/sys/fs/bpf";
 
 static FREE: Mutex<Vec<(Datapath, Options)>> = Mutex::new(Vec::new());
 
-/// A datapath with empty maps, and its options with its pin directory. Fails, not skips, without privilege.
+/// A datapath with empty maps, and its options with its pin directory. Fails, not skips, without
+/// privilege.
 pub(crate) fn take(options: Options) -> (Datapath, Options) {
     let found = {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,9 +38,7 @@ fn expect_reset(outcome: &Outcome, sequence: u32, acknowledgement: Option<u32>) 
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_connection_to_a_service_without_endpoints_is_reset(#[case] v6: bool) {
+fn a_connection_to_a_service_without_endpoints_is_reset(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let outcome = empty(a, Protocol::TCP).ingress(&tcp(client, service, Tcp::Syn, b""));
@@ -51,9 +49,9 @@ fn a_connection_to_a_service_without_endpoints_is_reset(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_datagram_to_a_service_without_endpoints_is_answered_with_port_unreachable(#[case] v6: bool) {
+fn a_datagram_to_a_service_without_endpoints_is_answered_with_port_unreachable(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let packet = udp(
         at(a.pod, 40_000),
@@ -100,9 +98,7 @@ fn expect_unreachable(answer: &[u8], packet: &[u8], v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(#[case] v6: bool) {
+fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let backend = at(a.backend, 8080);
     let world = World::new(&[Service::cluster_ip(
@@ -121,9 +117,7 @@ fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(#[case] v6: boo
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[case] v6: bool) {
+fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
         .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
@@ -154,9 +148,9 @@ fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(#[case] v6: bool) {
+fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
         .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
@@ -182,9 +176,7 @@ fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(#[case] v6:
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_segment_of_no_flow_gets_no_answer_where_policy_drops(#[case] v6: bool) {
+fn a_segment_of_no_flow_gets_no_answer_where_policy_drops(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut service =
         Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use portolan::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
+use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 /// The addresses of a family.

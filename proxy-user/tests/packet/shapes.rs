@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be read past its end, or
-//! leave half translated.
+//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be
+//! read past its end, or leave half translated.
 
 use std::net::IpAddr;
 
-use portolan::datapath::{XdpMode, sys::query_tcx};
+use datapath::XdpMode;
+use linux::query_tcx;
 use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
@@ -143,9 +144,7 @@ fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
+fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = world(a, Protocol::TCP);
     let mut packet = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
@@ -160,7 +159,8 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[case] v6: bool) {
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
 }
 
-/// The VLAN's interface lies on the one that the frame comes in by. A tag that has a priority alone names no VLAN.
+/// The VLAN's interface lies on the one that the frame comes in by. A tag that has a priority alone
+/// names no VLAN.
 #[rstest]
 fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
     #[values(false, true)] v6: bool,
@@ -182,7 +182,8 @@ fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
     }
 }
 
-/// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it completely.
+/// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it
+/// completely.
 fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
     let outcome = world.ingress(packet);
     if outcome.verdict == SHOT || outcome.packet == packet {
@@ -211,9 +212,7 @@ fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[case] v6: bool) {
+fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     for protocol in [Protocol::TCP, Protocol::UDP] {
         let world = world(a, protocol);
@@ -232,9 +231,9 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(#[case] v6: bool) {
+fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(
+    #[values(false, true)] v6: bool,
+) {
     let a = Addresses::of(v6);
     let world = world(a, Protocol::TCP);
     let packet = tcp(

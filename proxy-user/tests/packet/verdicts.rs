@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use portolan::config::{set_allocated, set_pods};
+use config::{set_allocated, set_pods};
 use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
@@ -14,9 +14,7 @@ use crate::{
 };
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn local_policy_drops_outsiders_and_short_circuits_pods(#[case] v6: bool) {
+fn local_policy_drops_outsiders_and_short_circuits_pods(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let local = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
     let mut service = Service::cluster_ip(
@@ -51,9 +49,7 @@ fn local_policy_drops_outsiders_and_short_circuits_pods(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn pods_may_be_told_by_the_interface_they_are_behind(#[case] v6: bool) {
+fn pods_may_be_told_by_the_interface_they_are_behind(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
     let mut world = World::new(&[service]);
@@ -73,9 +69,7 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn ranges_of_one_family_judge_no_packet_of_the_other(#[case] with_range: bool) {
+fn ranges_of_one_family_judge_no_packet_of_the_other(#[values(false, true)] with_range: bool) {
     let services = [false, true].map(|v6| {
         let name = if v6 { "web-v6" } else { "web-v4" };
         let a = Addresses::of(v6);
@@ -108,9 +102,7 @@ fn ranges_of_one_family_judge_no_packet_of_the_other(#[case] with_range: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[case] v6: bool) {
+fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
     let mut world = World::new(&[service]);
@@ -154,9 +146,7 @@ fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[case] v6: bool) 
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn source_ranges_guard_the_balancers_address_alone(#[case] v6: bool) {
+fn source_ranges_guard_the_balancers_address_alone(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut service =
         Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]).with(
@@ -178,9 +168,7 @@ fn source_ranges_guard_the_balancers_address_alone(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_node_port_is_served_on_node_port_addresses_only(#[case] v6: bool) {
+fn a_node_port_is_served_on_node_port_addresses_only(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
         .with(None, 30_080, FrontendKind::NodePort, 0);
@@ -201,9 +189,7 @@ fn a_node_port_is_served_on_node_port_addresses_only(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[case] v6: bool) {
+fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let world = World::new(&[Service::cluster_ip(
         "web",
@@ -235,9 +221,7 @@ fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[case] v6: bool) {
+fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
     let none = Service::cluster_ip("none", Protocol::TCP, a.other_cluster_ip, &[]);

@@ -9,17 +9,13 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use portolan::{
-    datapath::{
-        Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
-        maps::{pins::map_path, tables::Table},
-        read::{Counted, Reader},
-        sys::{Plain, get_pinned},
-    },
-    interfaces::PodLink,
-    object::ObjectName,
-    plan::ServicePlan,
+use control::{object::ObjectName, plan::ServicePlan};
+use datapath::{
+    Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
+    maps::{pins::map_path, tables::Table},
+    read::{Counted, Reader},
 };
+use linux::{Plain, get_pinned, interfaces::PodLink};
 use proxy_common::{
     Addr, Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
     maps::{self, interface},
@@ -53,7 +49,8 @@ pub(crate) struct Context {
     pub(crate) mark: u32,
     /// 0 for loopback.
     pub(crate) interface: u32,
-    /// The interface that a packet which goes out has come in by; 0 for a packet of this node's own.
+    /// The interface that a packet which goes out has come in by; 0 for a packet of this node's
+    /// own.
     pub(crate) came_by: u32,
     /// Payload of each of the packets that it is to be cut into; 0 for one that is whole.
     pub(crate) segment: u32,
@@ -147,8 +144,8 @@ impl World {
         change(&mut settings);
         self.datapath().set_settings(&settings).expect("settings");
     }
-    /// Says whether pods are behind the interface that packets of test runs come from, loopback. Frames are not addressed to
-    /// it, so it has to look like a bridge's port.
+    /// Says whether pods are behind the interface that packets of test runs come from, loopback.
+    /// Frames are not addressed to it, so it has to look like a bridge's port.
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
@@ -164,7 +161,8 @@ impl World {
             .update(&index, &interface::word(bits, bridge))
             .expect("an element");
     }
-    /// Says whether many clients come in by loopback, or one pod: to flows these are two interfaces.
+    /// Says whether many clients come in by loopback, or one pod: to flows these are two
+    /// interfaces.
     pub(crate) fn set_shared(&self, shared: bool) {
         let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
         let interface = if shared { LOOPBACK } else { 0 };
@@ -313,7 +311,8 @@ impl World {
             counter: *counter,
         }
     }
-    /// A frame that comes in by an uplink: XDP's action, the frame afterwards, and the counters that have moved.
+    /// A frame that comes in by an uplink: XDP's action, the frame afterwards, and the counters
+    /// that have moved.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
         // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
         let length = u32::try_from(frame.len()).expect("short");
@@ -384,7 +383,7 @@ impl World {
             .expect("counters")
     }
     /// The flows, as `portolan flows` shows them.
-    pub(crate) fn flows(&self) -> Vec<portolan::datapath::read::Flow> {
+    pub(crate) fn flows(&self) -> Vec<datapath::read::Flow> {
         Reader::open(&self.pin_dir)
             .and_then(|reader| reader.flows())
             .expect("flows")

@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
-use lab::cases::format::{Config, Node};
-use portolan::{
-    config::NodePortAddresses,
+use config::NodePortAddresses;
+use control::{
+    change::Change,
+    documents,
     model::{Converter, Kind, ObjectKey},
     object::ObjectName,
     plan::ServicePlan,
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
-    watch::{Change, documents},
 };
+use lab::cases::format::{Config, Node};
 use proxy_common::verdict::Policy;
 
 /// The cluster of a case, as the agent on its node sees it.

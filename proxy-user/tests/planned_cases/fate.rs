@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use portolan::plan::{FamilyPlan, PortPlan, ServicePlan};
+use control::plan::{FamilyPlan, PortPlan, ServicePlan};
 use proxy_common::{
     Addr, FrontendKind, Origin, Port, Protocol, ServiceFlags, Verdict, decide, verdict::is_hairpin,
 };

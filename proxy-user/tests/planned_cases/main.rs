@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every conformance case checked by its plans alone: objects through model, tracker and planner, then
-//! `decide` for each flow. No packet is sent; the conformance runner checks what depends on earlier flows.
+//! Every conformance case checked by its plans alone: objects through model, tracker and planner,
+//! then `decide` for each flow. No packet is sent; the conformance runner checks what depends on
+//! earlier flows.
 
 mod cluster;
 mod fate;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Small clients: each returns which server answered, the source that it saw, and where the answer came from.
+//! Small clients: each returns which server answered, the source that it saw, and where the answer
+//! came from.
 
 use std::{
     io::{self, BufRead, BufReader, Write},

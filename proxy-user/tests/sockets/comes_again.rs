@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ordinary life of a pod that goes on for long: its ports come again, and the endpoints of its open sockets are replaced.
+//! Ordinary life of a pod that goes on for long: its ports come again, and the endpoints of its
+//! open sockets are replaced.
 
 use std::{
-    io,
+    collections::HashSet,
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpListener, UdpSocket},
     thread,
     time::{Duration, Instant},
@@ -27,6 +29,20 @@ fn world(plumbing: Plumbing, balancing: SocketBalancing, services: &[Service]) -
     World::on(plumbing, balancing, "", services)
 }
 
+/// Binds, and waits while a program that another test starts still has a copy of the port's last
+/// socket.
+fn bind(socket: &Socket, to: SocketAddr) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        match socket.bind(&to.into()) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+}
+
 /// Connects from a port, hears who serves, and resets: the port is free at once.
 fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -35,16 +51,16 @@ fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     } else {
         SocketAddr::from(([0_u16; 8], port))
     };
-    socket.bind(&any.into())?;
+    bind(&socket, any)?;
     socket.connect_timeout(&to.into(), Duration::from_secs(2))?;
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(Open::over(socket.into())?.answer.by)
 }
 
-/// Connections from one port, and how many of them failed.
-fn failures(world: &World, to: SocketAddr) -> usize {
-    let connect = || (0..CONNECTIONS).filter(|_| connect_from(45_000, to).is_err());
-    world.run(From::Pod, || connect().count())
+/// Connections from one port, and how those that failed did.
+fn failures(world: &World, to: SocketAddr) -> Vec<(usize, io::Error)> {
+    let connect = |n| Some((n, connect_from(45_000, to).err()?));
+    world.run(From::Pod, || (0..CONNECTIONS).filter_map(connect).collect())
 }
 
 #[rstest]
@@ -53,8 +69,10 @@ fn a_port_that_comes_again_is_another_connection(
     #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
 ) {
     let world = world(plumbing, balancing, &[Service::new(1, "TCP", &[20, 21])]);
-    assert_eq!(failures(&world, vip(1)), 0);
-    assert_eq!(failures(&world, vip6(1)), 0);
+    for to in [vip(1), vip6(1)] {
+        let failed = failures(&world, to);
+        assert!(failed.is_empty(), "{to}: {failed:?}");
+    }
     assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
 }
 
@@ -212,6 +230,7 @@ fn datagrams_follow_an_address_that_passes_to_another_service(
     let mut world = world(Plumbing::Bridge, balancing, &services(1));
     let to: SocketAddr = SHARED.parse().expect("an address");
     let (sender, steady) = world.run(from, || (datagrams("0.0.0.0:0"), datagrams("0.0.0.0:0")));
+    let connected = world.run(from, || connected("0.0.0.0:0", to));
     let by = |socket: &UdpSocket, to| {
         let mut last = None;
         for _ in 0..20 {
@@ -222,9 +241,26 @@ fn datagrams_follow_an_address_that_passes_to_another_service(
     };
     let is_by = |socket: &UdpSocket, to, name: &str| by(socket, to).as_deref() == Some(name);
     assert!(is_by(&sender, to, "one") && is_by(&steady, vip(1), "one"));
+    assert!(is_served_again(&connected, "one"));
     for (with, name) in [(2, "two"), (1, "one")] {
         world.publish(&services(with));
         assert!(is_by(&sender, to, name), "{name}");
         assert!(is_by(&steady, vip(1), "one"), "its own address stays");
+        assert!(is_served_again(&connected, name), "connected: {name}");
     }
+}
+
+#[test]
+fn datagrams_to_a_node_port_at_any_loopback_address_keep_their_backend() {
+    let world = world(
+        Plumbing::Routed,
+        SocketBalancing::All,
+        &[Service::new(1, "UDP", &[20, 21])],
+    );
+    let socket = world.run(From::Node, || datagrams("0.0.0.0:0"));
+    let to = SocketAddr::from(([127, 0, 0, 5], 30_001));
+    let by: HashSet<_> = (0..30)
+        .map(|_| ask(&socket, to).expect("an answer").by)
+        .collect();
+    assert_eq!(by.len(), 1, "one flow of datagrams: {by:?}");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of sockets: TCP, connected and unconnected UDP, both families, of pods and of the node.
+//! The kinds of sockets: TCP, connected and unconnected UDP, both families, of pods and of the
+//! node.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 

@@ -43,7 +43,8 @@ pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     pod
 }
 
-/// Serves TCP and UDP in a pod: says its name and whom it sees, then echoes; a datagram's text is part of its answer.
+/// Serves TCP and UDP in a pod: says its name and whom it sees, then echoes; a datagram's text is
+/// part of its answer.
 pub(crate) fn serve(pod: &NetNs, name: &'static str) {
     let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
     let (tcp, udp) = pod

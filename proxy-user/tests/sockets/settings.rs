@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings: exceptions, reserved node ports, affinity; a restart, a change of a setting, a cleanup.
+//! Settings: exceptions, reserved node ports, affinity; a restart, a change of a setting, a
+//! cleanup.
 
 use std::{
     collections::BTreeSet,
@@ -169,13 +170,13 @@ fn another_setting_harms_no_open_connection() {
 
 /// Links and the programs behind them.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
-    let folder = portolan::datapath::maps::pins::links_dir(world.pins());
+    let folder = datapath::maps::pins::links_dir(world.pins());
     let entries = fs::read_dir(folder).expect("the links");
     entries
         .map(|entry| {
             let path = entry.expect("a link").path();
-            let link = portolan::datapath::sys::get_pinned(&path, false).expect("a link");
-            let info = portolan::datapath::sys::link_info(&link).expect("a link");
+            let link = linux::get_pinned(&path, false).expect("a link");
+            let info = linux::link_info(&link).expect("a link");
             let name = path.file_name().expect("a name").to_string_lossy();
             (name.into_owned(), info.id, info.program)
         })

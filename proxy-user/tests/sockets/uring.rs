@@ -49,8 +49,8 @@ struct Entry {
 pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
     let mut parameters = Parameters::default();
     let target = SockAddr::from(to);
-    // SAFETY: the kernel fills the parameters; both mappings are as long as it says, are used within
-    // their bounds by the offsets that it gave, and live as long as the process.
+    // SAFETY: the kernel fills the parameters; both mappings are as long as it says, are used
+    // within their bounds by the offsets that it gave, and live as long as the process.
     unsafe {
         let ring = libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut parameters);
         if ring < 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client pod and two pods that serve, an agent whose hooks are on a cgroup of the node's
-//! own, and places to run a client in.
+//! A node with a client pod and two pods that serve, an agent whose hooks are on a cgroup of the
+//! node's own, and places to run a client in.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use datapath::read::{Reader, SocketRow};
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -18,7 +19,6 @@ use lab::node::{
     settings::SocketBalancing,
     topology::Plumbing,
 };
-use portolan::datapath::read::{Reader, SocketRow};
 use proxy_common::Counter;
 
 use crate::{
@@ -153,7 +153,8 @@ impl World {
         child
     }
 
-    /// Does something as a process of the pod or of the node; sockets made there belong there for good.
+    /// Does something as a process of the pod or of the node; sockets made there belong there for
+    /// good.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
         let namespace = match from {
             From::Pod => &self.client,
@@ -187,8 +188,8 @@ impl World {
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {
         self.reader().sockets().expect("sockets")
     }
-    /// The entries go with their sockets. This may take a moment: a process that another test is starting holds a copy of
-    /// every descriptor until its program runs.
+    /// The entries go with their sockets. This may take a moment: a process that another test is
+    /// starting holds a copy of every descriptor until its program runs.
     pub(crate) fn expect_no_socket(&self) {
         assert_eq!(self.after_closing(0), [], "they go with their sockets");
     }

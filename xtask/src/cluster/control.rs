@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each a process in one network namespace;
-//! and runs kubectl there. Called by `cluster up`.
+//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each a process in
+//! one network namespace; and runs kubectl there. Called by `cluster up`.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
 /// How long a server may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Starts what does not run yet and waits until the server answers.
+/// Starts all parts that do not run yet, and waits until the server answers.
 pub(super) fn start(tools: &Tools) -> Result<()> {
     let path = |name: &str| pki(name).display().to_string();
     daemon(
@@ -94,7 +94,7 @@ fn start_dns(tools: &Tools) -> Result<()> {
     )
 }
 
-/// A service for the DNS server, which runs outside of the cluster.
+/// Objects of a service for the DNS server, which runs outside of the cluster.
 pub(super) fn dns_objects() -> String {
     format!(
         "apiVersion: v1
@@ -124,7 +124,7 @@ fn daemon(name: &str, line: String) -> Result<()> {
     .start()
 }
 
-/// A command in the control plane's network, outside of the nodes.
+/// Returns a command that runs in the control plane's network, outside of the nodes.
 pub(super) fn beside(program: &Path) -> Command {
     let mut command = Command::new("nsenter");
     command
@@ -133,7 +133,7 @@ pub(super) fn beside(program: &Path) -> Command {
     command
 }
 
-/// kubectl as an administrator.
+/// Returns a command that runs kubectl as an administrator.
 pub(super) fn kubectl_command(tools: &Tools) -> Command {
     let mut command = beside(Path::new(&tools.kubernetes("kubectl")));
     command.arg("--kubeconfig").arg(kubeconfig());
@@ -149,7 +149,7 @@ pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     let file = CONTROL.folder().join("objects.yaml");
     fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;
     let file = file.display().to_string();
-    // Whoever has edited an object meanwhile.
+    // Overrides changes that anybody has made to an object meanwhile.
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
     kubectl(tools, &apply).map(drop)
 }

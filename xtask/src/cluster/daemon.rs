@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts and stops the cluster's long-running programs, each in its place's namespaces and cgroup, with a log and a
-//! pid file. Used by the other modules of `cluster`.
+//! Starts and stops the cluster's long-running programs, each in the namespaces and cgroup of its
+//! place (a node or the control plane), with a log and a pid file. Used by the other modules of
+//! `cluster`.
 
 use std::{
     fs::{self, File},
@@ -12,21 +13,21 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::layout::Place;
+use super::layout::Namespace;
 
-/// Joins a cgroup, then becomes another program.
+/// A shell script that joins a cgroup, then executes another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
 
 /// A long-running program.
 pub(super) struct Daemon<'a> {
-    pub(super) place: &'a Place,
+    pub(super) place: &'a Namespace,
     pub(super) name: &'a str,
-    /// With its arguments.
+    /// The program with its arguments.
     pub(super) command: Vec<String>,
 }
 
 impl Daemon<'_> {
-    /// Starts it unless it runs.
+    /// Starts the program unless it runs.
     pub(super) fn start(&self) -> Result<()> {
         if is_running(self.place, self.name)? {
             return Ok(());
@@ -42,7 +43,7 @@ impl Daemon<'_> {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors);
-        // Not waited for: it outlives this command.
+        // The child is not waited for: it outlives this command.
         let child = command
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
@@ -51,9 +52,9 @@ impl Daemon<'_> {
     }
 }
 
-/// A command that runs in a place: in its cgroup and network and, if it has its own, with its mounts and host name.
-/// The program gets the process id of the command.
-pub(super) fn inside(place: &Place) -> Result<Command> {
+/// Returns a command that runs in a place: in its cgroup and network and, if the place has its own,
+/// with its mounts and host name. The program gets the process id of the command.
+pub(super) fn inside(place: &Namespace) -> Result<Command> {
     let mut namespaces = vec![format!("--net=/run/netns/{}", place.netns())];
     if let Some(holder) = pid(place, HOLDER)? {
         namespaces.extend([
@@ -65,7 +66,7 @@ pub(super) fn inside(place: &Place) -> Result<Command> {
     Ok(inside_of(&place.cgroup()?, &namespaces))
 }
 
-/// The same with a cgroup, and with namespaces in nsenter's form.
+/// Like `inside`, with a cgroup and with namespaces in nsenter's form.
 pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     let mut command = Command::new("/bin/sh");
     command
@@ -80,16 +81,17 @@ pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
 /// The name of the process that keeps a node's mounts and host name alive.
 pub(super) const HOLDER: &str = "holder";
 
-fn pid_file(place: &Place, name: &str) -> PathBuf {
+fn pid_file(place: &Namespace, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.pid"))
 }
 
-pub(super) fn log_file(place: &Place, name: &str) -> PathBuf {
+pub(super) fn log_file(place: &Namespace, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.log"))
 }
 
-/// The process id of a program that runs. Another process may have the id by now, but not one in our cgroup.
-pub(super) fn pid(place: &Place, name: &str) -> Result<Option<u32>> {
+/// Returns the process id of a program that runs. Another process may have this id by now, but no
+/// other process in our cgroup.
+pub(super) fn pid(place: &Namespace, name: &str) -> Result<Option<u32>> {
     let text = fs::read_to_string(pid_file(place, name)).unwrap_or_default();
     let members = place.cgroup()?.join("cgroup.procs");
     let members = fs::read_to_string(members).unwrap_or_default();
@@ -97,12 +99,12 @@ pub(super) fn pid(place: &Place, name: &str) -> Result<Option<u32>> {
     Ok(text.trim().parse().ok().filter(|_| found))
 }
 
-pub(super) fn is_running(place: &Place, name: &str) -> Result<bool> {
+pub(super) fn is_running(place: &Namespace, name: &str) -> Result<bool> {
     Ok(pid(place, name)?.is_some())
 }
 
 /// Stops a program with SIGTERM, and with SIGKILL if it does not end.
-pub(super) fn stop(place: &Place, name: &str) -> Result<()> {
+pub(super) fn stop(place: &Namespace, name: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(5);
     for signal in ["-TERM", "-KILL"] {
         let Some(pid) = pid(place, name)? else {
@@ -122,7 +124,7 @@ pub(super) fn stop(place: &Place, name: &str) -> Result<()> {
 pub(super) fn wait(
     what: &str,
     limit: Duration,
-    place: &Place,
+    place: &Namespace,
     name: &str,
     mut ready: impl FnMut() -> bool,
 ) -> Result<()> {
@@ -148,7 +150,7 @@ fn tail(file: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// Runs a command to its end; its output is part of the error.
+/// Runs a command to its end and returns its output, which is also part of the error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The last step of `cluster up`: a pod answers through its service, asked from a pod of another node.
+//! The last step of `cluster up`: a pod must answer through its service, called from a pod on
+//! another node.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,11 @@ use super::{
 const SPACE: &str = "portolan-hello";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes a pod and a service, asks it until it answers, and removes them.
+/// Creates a pod and a service, calls the service until the pod answers, and removes both.
 pub(super) fn ask(tools: &Tools) -> Result<()> {
     apply(tools, &objects())?;
     let answered = answer(tools);
-    // Answered or not: nothing of it stays.
+    // Remove everything, whether the pod answered or not.
     kubectl(tools, &["delete", "namespace", SPACE, "--wait=false"])?;
     answered
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes the cluster's images: those that upstream's tests start, under the names that the tests use, and the agent's.
-//! Called by `cluster up`.
+//! Builds the cluster's images: those that upstream's tests start, with the names that the tests
+//! use, and the agent's. Called by `cluster up`.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
-/// The same as upstream's tests name it.
+/// The same image with the name in upstream's tests.
 const PAUSE_OF_TESTS: &str = "registry.k8s.io/pause:3.10.2";
 pub(super) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
@@ -28,16 +28,16 @@ const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const GLIBC_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 /// conntrack and iptables, for the tests of KubeProxy.
 const IPTABLES: &str = "registry.k8s.io/build-image/distroless-iptables:v0.9.6";
-/// As `xtask/cluster/kube-proxy.yaml` names it.
+/// The name in `xtask/cluster/kube-proxy.yaml`.
 const KUBE_PROXY: &str = "registry.k8s.io/kube-proxy:v1.36.3";
 const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
 
 /// Debian packages of the programs that upstream's tests call in their containers.
 const PACKAGES: &str = "ca-certificates,conntrack,curl,dnsutils,iproute2,iptables,iputils-ping,netcat-openbsd,nftables,wget";
 const RELEASE: &str = "bookworm";
-/// Increase it when the packages change.
+/// Version of the system layer: increase it when the packages change.
 const SYSTEM: u32 = 2;
-/// Increase it when the content of the images changes.
+/// Version of the images: increase it when their content changes.
 const EDITION: u32 = 4;
 
 /// Images in one file.
@@ -57,7 +57,7 @@ impl Archive {
     }
 }
 
-/// The images that upstream's tests start; made once per user.
+/// Builds the images that upstream's tests start, once per user.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
     let file = cache.join(format!("cluster-images-{EDITION}.tar"));
@@ -77,7 +77,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         let dns = read(Path::new(&tools.coredns()))?;
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
             .context("make a certificate for the tests' servers")?;
-        // agnhost's own files: a DNS server to start, and what it serves https with.
+        // agnhost's own files: a DNS server to start, and files for its https server.
         let beside_agnhost = Blob::layer(oci::tar(&[
             ("coredns".to_owned(), 0o755, &dns),
             ("localhost.crt".to_owned(), 0o644, key.cert.pem().as_bytes()),
@@ -145,7 +145,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     })
 }
 
-/// A small Debian as a layer.
+/// Builds a small Debian as a layer.
 fn make_system(cache: &Path, file: &Path) -> Result<()> {
     let folder = cache.join(format!("cluster-system-{SYSTEM}"));
     if folder.exists() {
@@ -189,7 +189,7 @@ pub(super) fn tag_agent(tools: &Tools, tag: &str) -> Result<()> {
     Ok(())
 }
 
-/// The agent's image, as a user would build it.
+/// Builds the agent's image as a user would.
 pub(super) fn of_agent() -> Result<Archive> {
     let built = image::archive(image::NAME, env!("CARGO_PKG_VERSION"))?;
     Ok(Archive {

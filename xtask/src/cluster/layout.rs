@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses and folders of the cluster: all that `up` uses to build it, and by which `down` finds it.
+//! Names, addresses and folders of the cluster: `up` uses them to build the cluster, and `down` to
+//! find it.
 
 use std::{
     fs,
@@ -8,19 +9,19 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Everything that is kept, including logs.
+/// The folder of all files that are kept, including logs.
 pub(super) const STATE: &str = "/var/lib/portolan-cluster";
-/// Sockets, and the mount points of the nodes.
+/// The folder of sockets, and of the nodes' mount points.
 pub(super) const RUN: &str = "/run/portolan-cluster";
 
-pub(super) const CONTROL: Place = Place {
+pub(super) const CONTROL: Namespace = Namespace {
     name: "control",
     address: "192.168.77.10",
 };
-/// Three, each in a zone of its own: some of upstream's tests need as many.
+/// Three nodes, each in its own zone: some of upstream's tests need as many.
 pub(super) const NODES: [Node; 3] = [
     Node {
-        place: Place {
+        place: Namespace {
             name: "node-a",
             address: "192.168.77.11",
         },
@@ -28,7 +29,7 @@ pub(super) const NODES: [Node; 3] = [
         zone: "zone-a",
     },
     Node {
-        place: Place {
+        place: Namespace {
             name: "node-b",
             address: "192.168.77.12",
         },
@@ -36,7 +37,7 @@ pub(super) const NODES: [Node; 3] = [
         zone: "zone-b",
     },
     Node {
-        place: Place {
+        place: Namespace {
             name: "node-c",
             address: "192.168.77.13",
         },
@@ -44,7 +45,7 @@ pub(super) const NODES: [Node; 3] = [
         zone: "zone-c",
     },
 ];
-/// Network namespace of the bridge that joins all others.
+/// Network namespace of the bridge that joins all other namespaces.
 pub(super) const SWITCH: &str = "portolan-switch";
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
@@ -56,7 +57,7 @@ pub(super) const DOMAIN: &str = "cluster.local";
 
 /// A network namespace with an address on the common bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct Namespace {
     pub(super) name: &'static str,
     pub(super) address: &'static str,
 }
@@ -64,26 +65,26 @@ pub(super) struct Place {
 /// A node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) place: Namespace,
     /// The range of its pods' addresses.
     pub(super) pods: &'static str,
     pub(super) zone: &'static str,
 }
 
-/// The control plane and the nodes.
-pub(super) fn places() -> impl Iterator<Item = Place> {
+/// Returns the control plane and the nodes.
+pub(super) fn places() -> impl Iterator<Item = Namespace> {
     std::iter::once(CONTROL).chain(NODES.iter().map(|node| node.place))
 }
 
-impl Place {
+impl Namespace {
     pub(super) fn netns(&self) -> String {
         format!("portolan-{}", self.name)
     }
-    /// The folder of its files.
+    /// The folder of the files of this place.
     pub(super) fn folder(&self) -> PathBuf {
         Path::new(STATE).join(self.name)
     }
-    /// Its cgroup2 folder, which holds all of its processes.
+    /// The cgroup2 folder that contains all processes of this place.
     pub(super) fn cgroup(&self) -> Result<PathBuf> {
         Ok(cgroup()?.join(self.name))
     }
@@ -104,7 +105,7 @@ pub(super) fn kubeconfig() -> PathBuf {
     pki("admin.kubeconfig")
 }
 
-/// The cgroup2 folder of the whole cluster: ending it ends everything.
+/// The cgroup2 folder of the complete cluster: killing it ends every process.
 pub(super) fn cgroup() -> Result<PathBuf> {
     Ok(cgroup2_root()?.join("portolan-cluster"))
 }
@@ -118,7 +119,8 @@ pub(super) fn cgroup2_root() -> Result<PathBuf> {
     Ok(root.into())
 }
 
-/// The folders in which the container runtime leaves cgroups of containers, in the hierarchies of cgroup v1.
+/// Returns the folders in which the container runtime leaves cgroups of containers, in the
+/// hierarchies of cgroup v1.
 pub(super) fn cgroups_v1() -> Result<Vec<PathBuf>> {
     let mounts = mounts()?;
     let roots = roots(&mounts, "cgroup");
@@ -129,7 +131,7 @@ fn mounts() -> Result<String> {
     fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")
 }
 
-/// Where file systems of a kind are mounted.
+/// Returns where file systems of a kind are mounted.
 fn roots<'a>(mounts: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str> {
     mounts.lines().filter_map(move |line| {
         let mut fields = line.split(' ').skip(1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network namespaces, and a proxy of
-//! choice. All processes are in one cgroup and all files in two folders, which is how `down` finds them.
+//! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network
+//! namespaces, with a proxy of choice. All processes are in one cgroup and all files in two
+//! folders: this is how `down` finds them.
 
 mod control;
 mod daemon;
@@ -40,7 +41,8 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Build the cluster, or start the parts that do not run; with another proxy, replace the present one
+    /// Build the cluster, or start the parts that do not run; with another proxy, replace the
+    /// present one
     Up {
         /// The proxy to install
         #[arg(long, value_enum, default_value_t = Proxy::Portolan)]
@@ -151,7 +153,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tools, if there is a cluster.
+/// Returns the tools; fails if there is no cluster.
 fn standing() -> Result<Tools> {
     ensure!(
         layout::kubeconfig().exists(),
@@ -160,18 +162,19 @@ fn standing() -> Result<Tools> {
     Tools::find()
 }
 
-/// The folder of upstream's tests and of the program that runs them.
+/// Returns the folder of upstream's tests and of the program that runs them.
 pub(crate) fn e2e_programs() -> Result<PathBuf> {
     Tools::e2e()
 }
 
-/// A command that runs a program outside of the nodes, on their network; and the name of the present proxy.
+/// Returns a command that runs a program outside of the nodes, on their network; and the name of
+/// the current proxy.
 pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
     standing()?;
     Ok((control::beside(program), proxy::current().to_string()))
 }
 
-/// The flags by which upstream's tests find the cluster.
+/// Returns the flags by which upstream's tests find the cluster.
 pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
     [
         format!("--num-nodes={}", NODES.len()),
@@ -200,7 +203,7 @@ fn status() -> Result<()> {
     Ok(())
 }
 
-fn daemons() -> Vec<(layout::Place, &'static str)> {
+fn daemons() -> Vec<(layout::Namespace, &'static str)> {
     let control = [
         "etcd",
         "kube-apiserver",
@@ -235,7 +238,7 @@ fn enter(name: &str, command: &[String]) -> Result<()> {
 fn down() -> Result<()> {
     let cgroup = layout::cgroup()?;
     if cgroup.exists() {
-        // All processes of the cluster are in there, and no others.
+        // The cgroup contains all processes of the cluster, and no others.
         fs::write(cgroup.join("cgroup.kill"), "1")
             .with_context(|| format!("end the processes in {}", cgroup.display()))?;
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -262,14 +265,14 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            // If it stays, removing the folder around it fails as well.
+            // If the cgroup cannot be removed, removing its parent fails as well.
             _ = remove_cgroups(&entry.path());
         }
     }
     fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
-/// Removes a folder. The nodes' mounts in it have gone with the nodes' namespaces.
+/// Removes a folder. The nodes' mounts in it were removed with the nodes' namespaces.
 fn remove_folder(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());

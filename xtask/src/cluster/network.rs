@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's network namespaces: a bridge in one of its own, the control plane and the nodes around it.
+//! The cluster's network namespaces: one with a bridge, and those of the control plane and the
+//! nodes, which are connected to it.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::{
     daemon::run,
-    layout::{CONTROL, NODES, Place, SWITCH, places},
+    layout::{CONTROL, NODES, Namespace, SWITCH, places},
 };
 
 pub(super) fn build() -> Result<()> {
@@ -29,7 +30,8 @@ pub(super) fn build() -> Result<()> {
         // Packets to unknown addresses need a route; the control plane does not forward them.
         let gateway = CONTROL.address;
         ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
-        // kubeadm requires both of a node. A kernel without bridge filtering lacks the second setting.
+        // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the
+        // second one.
         for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
             let set = format!("test ! -e /proc/sys/{setting} || echo 1 > /proc/sys/{setting}");
             let net = format!("--net=/run/netns/{netns}");
@@ -39,7 +41,7 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-fn plug(place: &Place) -> Result<()> {
+fn plug(place: &Namespace) -> Result<()> {
     let netns = place.netns();
     ip(&["netns", "add", &netns])?;
     ip(&["-n", &netns, "link", "set", "lo", "up"])?;
@@ -52,7 +54,7 @@ fn plug(place: &Place) -> Result<()> {
     ip(&["-n", &netns, "link", "set", "eth0", "up"])
 }
 
-/// Removes the namespaces that exist.
+/// Removes those namespaces that exist.
 pub(super) fn remove() -> Result<()> {
     let names = places().map(|place| place.netns());
     for name in names.chain([SWITCH.to_owned()]) {

@@ -20,8 +20,9 @@ use super::{
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Makes a process a node: gives it its own mounts, a BPF file system and a cgroup2 hierarchy whose root is the node's
-/// folder. The container runtime makes its cgroups there, and the DaemonSet attaches the socket hooks to that root.
+/// A shell script that makes a process a node: it gives the process its own mounts, a BPF file
+/// system and a cgroup2 hierarchy whose root is the node's folder. The container runtime creates
+/// its cgroups there, and the DaemonSet attaches the socket hooks to this root.
 const HOLD: &str = "set -e
 mount --make-rshared /
 hostname \"$1\"
@@ -32,7 +33,7 @@ mkdir -p \"$3\"
 mount --bind \"$2\" \"$3\"
 exec sleep infinity";
 
-/// Where a node has its own cgroup2 hierarchy mounted.
+/// Where a node's own cgroup2 hierarchy is mounted.
 pub(super) fn cgroup_mount() -> PathBuf {
     Path::new(RUN).join("cgroup")
 }
@@ -241,7 +242,7 @@ fn kubelet_config(node: &Node) -> String {
         "failCgroupV1": false, "failSwapOn": false, "localStorageCapacityIsolation": false,
         "clusterDNS": [DNS], "clusterDomain": DOMAIN,
         "podLogsDir": folder.join("pods"), "resolvConf": folder.join("resolv.conf"),
-        // A full disk of the machine should not evict pods.
+        // A full disk of the machine must not evict pods.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         "maxPods": 110, "serializeImagePulls": false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's own certificate authority, a certificate for each of its parts, and a kubeconfig for each client.
-//! `build` writes them to the cluster's folder; called by `cluster up`.
+//! The cluster's own certificate authority, a certificate for each component, and a kubeconfig for
+//! each client. `build` writes them to the cluster's folder; called by `cluster up`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -19,16 +19,16 @@ use serde_json::json;
 
 use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
 
-/// A year.
+/// Validity of the certificates: a year.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Kubernetes' group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
 
-/// The file that is written last. If it exists, all others do.
+/// The file that is written last. If it exists, all other files exist.
 const LAST: &str = "admin.kubeconfig";
 
-/// Makes all of it, unless it is there.
+/// Writes all files, unless they exist.
 pub(super) fn build() -> Result<()> {
     let folder = pki("");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -41,11 +41,11 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Names and contents, in the order in which they are written.
+/// Returns names and contents of the files, in the order in which they are written.
 fn files() -> Result<Vec<(String, String)>> {
     let authority = Authority::new()?;
     let mut files = vec![("ca.crt".to_owned(), authority.certificate.clone())];
-    // The key of service accounts' tokens.
+    // The key that signs service accounts' tokens.
     let accounts = KeyPair::generate()?;
     files.push(("sa.key".to_owned(), accounts.serialize_pem()));
     files.push(("sa.pub".to_owned(), accounts.public_key_pem()));
@@ -81,7 +81,7 @@ fn files() -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// Signs everything.
+/// The certificate authority, which signs all certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -100,7 +100,8 @@ impl Authority {
         })
     }
 
-    /// A key and its certificate, which is good for servers and clients. `names` are DNS names and addresses.
+    /// Makes a key and its certificate, valid for servers and clients. `names` are DNS names and
+    /// addresses.
     fn pair(
         &self,
         file: &str,
@@ -123,7 +124,7 @@ impl Authority {
         ])
     }
 
-    /// The same with a kubeconfig.
+    /// Makes a key and its certificate, with a kubeconfig.
     fn client(
         &self,
         file: &str,
@@ -136,7 +137,8 @@ impl Authority {
     }
 }
 
-/// What certificates have in common. Kubernetes takes the common name for the user, the organization for the group.
+/// Returns the common part of all certificates. Kubernetes takes the common name as the user and
+/// the organization as the group.
 fn params(user: &str, group: Option<&str>, names: &[String]) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by `cluster up` and
-//! `disrupt`.
+//! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
+//! `cluster up` and `disrupt`.
 
 use std::{fmt, fs, path::PathBuf};
 
@@ -62,7 +62,7 @@ fn marker() -> PathBuf {
     CONTROL.folder().join("serving")
 }
 
-/// The proxy that is installed.
+/// Returns the proxy that is installed.
 pub(super) fn current() -> Serving {
     let text = fs::read_to_string(marker()).unwrap_or_default();
     let (proxy, balancing) = match text.trim().strip_prefix("portolan-") {
@@ -78,12 +78,14 @@ pub(super) fn current() -> Serving {
     }
 }
 
-/// Replaces the proxy that is installed, as a user would. The old one's rules or programs in the kernel serve until the new ones do.
+/// Replaces the installed proxy, as a user would. The old proxy's rules or programs in the kernel
+/// serve until the new ones do.
 pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     let before = current().proxy;
     let gives_way = before != wanted.proxy;
     if gives_way && before.mode().is_some() && wanted.proxy.mode().is_none() {
-        // Its rules stay: without any rule of their kind the kernel would no longer translate existing connections.
+        // kube-proxy's rules stay: without any rule of their kind the kernel would no longer
+        // translate existing connections.
         remove_kube_proxy(tools)?;
     }
     if gives_way && before == Proxy::Portolan {
@@ -107,11 +109,12 @@ fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
     system(tools, &pods).map(drop)
 }
 
-/// Installs kube-proxy in a mode, as kubeadm does. At its start it removes the rules of its other modes.
+/// Installs kube-proxy in a mode, as kubeadm does. At its start it removes the rules of its other
+/// modes.
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     apply(tools, &config_map(mode, "all"))?;
     kubectl(tools, &["apply", "-f", &kube_proxy()])?;
-    // Somebody may have kept it away from all nodes by a patch, which `apply` leaves.
+    // A patch may exclude kube-proxy from all nodes, and `apply` would leave that patch.
     kubectl(tools, &["replace", "-f", &kube_proxy()])?;
     system(tools, &["rollout", "restart", KUBE_PROXY])?;
     system(tools, &["rollout", "status", KUBE_PROXY, "--timeout=90s"]).map(drop)
@@ -127,7 +130,7 @@ pub(super) fn remove_kube_proxy(tools: &Tools) -> Result<()> {
     wait_for_end(tools, "k8s-app=kube-proxy")
 }
 
-/// kube-proxy as kubeadm installs it.
+/// The manifests of kube-proxy, as kubeadm installs it.
 fn kube_proxy() -> String {
     cargo::root()
         .join("xtask/cluster/kube-proxy.yaml")
@@ -135,7 +138,8 @@ fn kube_proxy() -> String {
         .to_string()
 }
 
-/// The overlay that serves portolan's last flows on every node, and then removes its programs.
+/// The overlay that serves portolan's last flows on every node, and removes its programs
+/// afterwards.
 fn drain() -> String {
     cargo::root()
         .join("deploy/overlays/drain")
@@ -143,7 +147,7 @@ fn drain() -> String {
         .to_string()
 }
 
-/// The overlay for this cluster: kubeadm's, with this machine's path of a node's cgroups.
+/// The overlay for this cluster: kubeadm's, with the cgroup path of nodes on this machine.
 fn overlay() -> String {
     cargo::root()
         .join("xtask/cluster/overlay")
@@ -168,7 +172,7 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     )?;
     apply(tools, &config_map("", balancing))?;
     kubectl(tools, &["apply", "-k", &overlay()])?;
-    // Running pods keep the image and the settings that they began with.
+    // Running pods keep the image and the settings with which they started.
     restart(tools)?;
     wait_for_portolan(tools)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds, builds or installs the cluster's programs: Kubernetes' own, a container runtime, a DNS server, and others
-//! from Debian's packages.
+//! Finds, builds or installs the cluster's programs: Kubernetes' own, a container runtime, a DNS
+//! server, and others from Debian's packages.
 
 use std::path::PathBuf;
 
@@ -61,10 +61,11 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
     Program::new("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
 ];
 
-/// Where Debian's package puts the CNI plugins.
+/// The folder of the CNI plugins in Debian's package.
 pub(super) const CNI: &str = "/usr/lib/cni";
 
-/// Programs that are called, with the Debian package of each. A CNI plugin has its whole path: iproute2 has a `bridge` as well.
+/// Programs that are called, with the Debian package of each. A CNI plugin has its full path,
+/// because iproute2 also has a program `bridge`.
 const PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
@@ -75,7 +76,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("conntrack", "conntrack"),
 ];
 
-/// Folders of ready programs.
+/// Folders of installed programs.
 pub(super) struct Tools {
     kubernetes: PathBuf,
     containerd: PathBuf,
@@ -83,14 +84,14 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Installs and builds what is missing.
+    /// Installs and builds the programs that are missing.
     pub(super) fn find() -> Result<Self> {
         ensure!(
             host::is_root(),
             "a cluster of containers in network namespaces needs root: run this as root"
         );
         setup::tools(&PACKAGES)?;
-        // One module, so one folder.
+        // All are built from one module, so they are in one folder.
         go::programs(&KUBERNETES, &control_plane::PROGRAMS, "4 to 8 minutes")?;
         Ok(Self {
             kubernetes: go::programs(&KUBERNETES, &NODE_PROGRAMS, "3 to 5 minutes")?,
@@ -102,7 +103,7 @@ impl Tools {
             )?,
         })
     }
-    /// Upstream's own tests and the program that runs them in parallel.
+    /// Returns the folder with upstream's own tests and the program that runs them in parallel.
     pub(super) fn e2e() -> Result<PathBuf> {
         go::programs(&KUBERNETES, &E2E_PROGRAMS, "5 minutes")
     }
@@ -115,7 +116,7 @@ impl Tools {
     pub(super) fn coredns(&self) -> String {
         self.coredns.join("coredns").display().to_string()
     }
-    /// The PATH of programs on a node: containerd looks there for its shim and for runc.
+    /// The PATH of programs on a node: containerd searches it for its shim and for runc.
     pub(super) fn path(&self) -> String {
         format!(
             "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

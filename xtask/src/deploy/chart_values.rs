@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chart's values: each is in the schema, explained, and changes what the chart gives.
+//! Tests of the chart's values: each is in the schema, is explained, and changes the chart's
+//! objects.
 
 use std::fs;
 
@@ -15,7 +16,7 @@ const OTHERS: [(&str, &str); 16] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     ("apiServer", "https://198.51.100.7:6443"),
-    // With `apiServer` it is refused: see below.
+    // Refused in combination with `apiServer`: see below.
     ("kubeProxyConfigMap", "kube-proxy"),
     ("settings.clusterCIDR", "10.9.0.0/16"),
     ("settings.portolan", "{\"forwarding\":\"redirect\"}"),
@@ -27,12 +28,12 @@ const OTHERS: [(&str, &str); 16] = [
     ("maxUnavailable", "3"),
     ("podMonitor", "true"),
     ("alerts", "true"),
-    // Without `alerts` it is in nothing: see below.
+    // Has no effect without `alerts`: see below.
     ("runbooks", "https://git.example/portolan/"),
     ("dashboard", "true"),
 ];
 
-/// Values that are refused, with what the message must name.
+/// Values that are refused, with the text that the message must contain.
 const REFUSED: [(&[&str], &str); 15] = [
     (&[], "apiServer"),
     (
@@ -101,7 +102,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
             ADDRESS
         };
         let values = if other.starts_with('{') {
-            // As --set wants a map: one entry.
+            // `--set` needs one entry of a map.
             let map: serde_json::Map<String, Value> = serde_json::from_str(other)?;
             let (key, value) = map.iter().next().context("an entry")?;
             format!("{path}.{key}={}", value.as_str().unwrap_or_default())
@@ -119,7 +120,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     Ok(())
 }
 
-/// Paths of the values that a schema types. A map of free keys is one of them.
+/// Collects the paths of the values that a schema types. A map of free keys is one value.
 fn leaves(path: &str, schema: &Value, found: &mut Vec<String>) {
     match schema["properties"].as_object() {
         Some(properties) => {
@@ -142,7 +143,7 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
             anyhow::bail!("{values:?} is taken");
         };
         let text = format!("{error:#}");
-        // The first line is the command itself.
+        // The first line of the error is the command itself.
         let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
         ensure!(
             answer.contains(named),
@@ -152,7 +153,7 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
     Ok(())
 }
 
-/// Chart, image and crates have one version.
+/// Tests that chart, image and crates have one version.
 pub(super) fn versions() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read("Chart.yaml")?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chart and the overlays give the same objects, but for the labels that helm wants.
+//! Tests that the chart and the overlays give the same objects, except for the labels that helm
+//! needs.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::cargo;
 
-/// An annotation that reading leaves on each object, and that `entry` removes.
+/// An annotation that `parse` leaves on each object, and that `entry` removes.
 pub(super) const MARK: &str = "portolan.dev/read";
 
 /// Labels by which helm finds its objects.
@@ -26,7 +27,7 @@ const HELMS: [&str; 3] = [
 /// Objects by kind and name.
 pub(super) type Objects = BTreeMap<(String, String), Value>;
 
-/// An object with its key, without what reading or helm has put onto it.
+/// Returns an object with its key, without what `parse` or helm has added.
 pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
     let metadata = &mut object["metadata"];
     remove(metadata, "annotations", &[MARK]);
@@ -36,7 +37,7 @@ pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
     (key, object)
 }
 
-/// Removes entries of a map in an object's metadata, and the map with its last entry.
+/// Removes entries of a map in an object's metadata, and the map if it is then empty.
 fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
     if let Some(entries) = metadata[map].as_object_mut() {
         entries.retain(|name, _| !names.contains(&name.as_str()));
@@ -50,7 +51,7 @@ fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
 
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
-/// Each overlay in `deploy/`, with the values that stand for it.
+/// Each overlay in `deploy/`, with the equivalent values.
 const OVERLAYS: [(&str, &[&str]); 7] = [
     ("", &["kubeProxyConfigMap=kube-proxy"]),
     ("overlays/kubeadm", &["kubeProxyConfigMap=kube-proxy"]),
@@ -70,7 +71,7 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Each component, with the value that stands for it.
+/// Each component, with the equivalent value.
 const COMPONENTS: [(&str, &str); 4] = [
     ("alerts", "alerts=true"),
     ("dashboard", "dashboard=true"),
@@ -144,7 +145,7 @@ fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// Names each place where two values differ.
+/// Collects each path at which two values differ.
 fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs helm on the chart, with a home of its own.
+//! Runs helm on the chart, with its own home folder.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,19 +37,19 @@ impl Helm {
         cargo::output(&mut command, &format!("helm {}", arguments.join(" ")))
     }
 
-    /// The chart's objects as YAML, with these values.
+    /// Returns the chart's objects as YAML, with these values.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
         self.template_of(&chart(), values)
     }
 
-    /// The same of another chart.
+    /// Returns the objects of another chart.
     pub(super) fn template_of(&self, chart: &str, values: &[&str]) -> Result<String> {
         let set = set(values);
         let arguments = ["template", "portolan", chart];
         self.run(&[&arguments[..], &as_texts(&set)].concat(), None)
     }
 
-    /// helm's own complaints about the chart, which fail.
+    /// Runs helm's lint on the chart; a complaint is an error.
     pub(super) fn lint(&self, values: &[&str]) -> Result<()> {
         let chart = chart();
         let set = set(values);
@@ -58,7 +58,7 @@ impl Helm {
             .map(drop)
     }
 
-    /// `install` or `upgrade`.
+    /// Runs `install` or `upgrade`.
     pub(super) fn place(
         &self,
         action: &str,

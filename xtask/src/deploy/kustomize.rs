@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders overlays, those in `deploy/` and those that a user makes elsewhere from them.
+//! Renders overlays: those in `deploy/`, and those that a user derives from them elsewhere.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{equal::Objects, folder};
 use crate::cargo;
 
-/// kubectl without a server.
+/// kubectl, used without a server.
 pub(super) struct Kubectl {
     program: PathBuf,
 }
@@ -25,7 +25,7 @@ impl Kubectl {
         Self { program }
     }
 
-    /// The objects of a folder with a kustomization.yaml.
+    /// Returns the objects of a folder with a kustomization.yaml.
     pub(super) fn kustomize(&self, folder: &Path) -> Result<Objects> {
         let mut command = Command::new(&self.program);
         command.arg("kustomize").arg(folder);
@@ -33,14 +33,14 @@ impl Kubectl {
         self.parse(&cargo::output(&mut command, &what)?)
     }
 
-    /// The objects of a kustomization.yaml in a folder of its own.
+    /// Returns the objects of this kustomization.yaml, written into a new folder.
     pub(super) fn kustomization(&self, text: &str) -> Result<Objects> {
         let place = TempDir::with_prefix("portolan-kustomization-").context("make a folder")?;
         fs::write(place.path().join("kustomization.yaml"), text).context("write an overlay")?;
         self.kustomize(place.path())
     }
 
-    /// Reads YAML. There is no parser of it here, but kubectl's.
+    /// Reads YAML by kubectl, because xtask has no YAML parser.
     pub(super) fn parse(&self, yaml: &str) -> Result<Objects> {
         let mut child = Command::new(&self.program)
             .args(["annotate", "--local", "-o", "json", "-f", "-"])
@@ -50,7 +50,7 @@ impl Kubectl {
             .spawn()
             .context("start kubectl")?;
         let input = child.stdin.take().context("kubectl's input")?;
-        // kubectl reads everything before it prints.
+        // kubectl reads all of its input before it prints.
         { input }
             .write_all(yaml.as_bytes())
             .context("hand objects to kubectl")?;
@@ -63,7 +63,7 @@ impl Kubectl {
     }
 }
 
-/// How kustomize names a folder: from another one, with `..`.
+/// Returns the path of a folder relative to a temporary one, with `..`, as kustomize needs it.
 pub(super) fn from_tmp(folder: &Path) -> String {
     let root = std::env::temp_dir();
     let up = root.components().count();
@@ -74,7 +74,8 @@ pub(super) fn from_tmp(folder: &Path) -> String {
     )
 }
 
-/// What a user writes who has portolan's overlay as a base, and an own address, an own setting and an own image.
+/// The kustomization of a user who has portolan's overlay as a base, with an own address, an own
+/// setting and an own image.
 fn own(base: &str) -> String {
     format!(
         "resources: ['{base}']
@@ -128,7 +129,8 @@ pub(super) fn from_elsewhere(kubectl: &Kubectl) -> Result<()> {
     has_what_the_user_wants(&kubectl.kustomization(&own(&base))?)
 }
 
-/// By the way in which kustomize fetches `https://HOST/REPOSITORY//deploy/overlays/bare?ref=TAG`: git, a tag and a folder.
+/// Tests the way in which kustomize fetches
+/// `https://HOST/REPOSITORY//deploy/overlays/bare?ref=TAG`: by git, with a tag and a folder.
 pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
     let repository = TempDir::with_prefix("portolan-remote-").context("make a repository")?;
     let at = repository.path();
@@ -148,7 +150,7 @@ pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
     git(&["add", "."])?;
     git(&["commit", "--quiet", "--message", "deploy"])?;
     git(&["tag", "v9"])?;
-    // What follows the tag is not in it.
+    // The commit after the tag lacks the overlays.
     fs::remove_dir_all(at.join("deploy/overlays")).context("remove the overlays")?;
     git(&["commit", "--quiet", "--all", "--message", "without"])?;
     let base = |tag: &str| format!("file://{}//deploy/overlays/bare?ref={tag}", at.display());

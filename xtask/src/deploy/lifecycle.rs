@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a server keeps when helm installs, upgrades, rolls back and removes releases.
+//! Tests which objects a server has when helm installs, upgrades, rolls back and removes releases.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use super::{helm::Helm, server::Server};
 
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
-/// The kinds of which the chart has objects, and helm's own records.
+/// The kinds of the chart's objects, and of helm's own records.
 const KINDS: [&str; 6] = [
     "serviceaccount",
     "daemonset",
@@ -37,7 +37,8 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     place("upgrade", "portolan", &changes)?;
     let second = served(server)?;
     ensure!(second.image.ends_with(":0.2.0"), "upgraded: {second:?}");
-    // Other settings have another name, so that pods are replaced; the old ones are gone.
+    // A ConfigMap with other settings has another name, so that pods are replaced; the old one is
+    // removed.
     ensure!(
         second.config_map != first.config_map,
         "upgraded: {second:?}"
@@ -64,7 +65,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         served(server)?
     );
 
-    // Beside it, and without touching it.
+    // A second release is installed next to the first one, and must not change it.
     helm.place("install", "drain", &["mode=drain-labelled"], &kubeconfig)?;
     let names: Vec<_> = server
         .list("daemonset", &[])?
@@ -82,7 +83,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         "the second release takes from the first"
     );
 
-    // The way back with the one release: its pods drain now.
+    // Migration back with the one release: its pods drain now.
     helm.place("upgrade", "portolan", &["mode=drain"], &kubeconfig)?;
     let draining = server.list("daemonset", &[])?;
     let arguments = &draining[0]["spec"]["template"]["spec"]["containers"][0]["args"];
@@ -97,9 +98,9 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
 #[derive(PartialEq, Eq, Debug)]
 struct Served {
     image: String,
-    /// The one that the pods read.
+    /// The ConfigMap that the pods read.
     config_map: String,
-    /// All of portolan's.
+    /// All ConfigMaps of portolan.
     config_maps: Vec<String>,
 }
 
@@ -120,7 +121,7 @@ fn served(server: &Server) -> Result<Served> {
     })
 }
 
-/// Names of all objects of these kinds that do not belong to the server itself.
+/// Returns the names of all objects of these kinds that do not belong to the server itself.
 fn everything(server: &Server) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for kind in KINDS {
@@ -128,7 +129,7 @@ fn everything(server: &Server) -> Result<Vec<String>> {
         let foreign = |name: &&str| !name.contains("system:");
         names.extend(text.lines().filter(foreign).map(str::to_owned));
     }
-    // The server makes these by itself, in its own time.
+    // Leaves out objects that the server creates by itself at any time.
     names.retain(|name| name.contains("portolan") || name.contains("helm"));
     Ok(names)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tests of `deploy/` that need helm or the DaemonSet controller: the chart against the overlays, both against a real API
-//! server. Called by `test`. Needs no root.
+//! The tests of `deploy/` that need helm or the DaemonSet controller: the chart against the
+//! overlays, both against a real API server. Called by `test`. Needs no root.
 
 mod chart_values;
 mod equal;
@@ -39,7 +39,7 @@ const CONTROLLERS: Program = Program::new(
 
 const HELM_PROGRAM: Program = Program::new("helm", "helm.sh/helm/v4/cmd/helm");
 
-/// What a test needs that takes minutes to build, once per user.
+/// The tools of a test that take minutes to build, once per user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -59,18 +59,19 @@ impl Needs {
     }
 }
 
-/// Whether tools are built that are missing.
+/// Whether missing tools are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tools {
     Built,
-    /// Tests that need others are not run, which is said.
+    /// Missing tools are not built; the tests that need them are reported as not run.
     AsTheyAre,
 }
 
 /// A test: its name, what it needs and what it does.
 type Test<'a> = (&'a str, Needs, &'a dyn Fn() -> Result<()>);
 
-/// Runs every test, also after one has failed, and hands each result to `seen`: none, if it was not run.
+/// Runs every test, also after one has failed, and passes each result to `seen`: none if the test
+/// was not run.
 pub(crate) fn check(
     filter: &[String],
     tools: Tools,
@@ -167,12 +168,12 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The folder with the program helm.
+/// Returns the folder with the program helm.
 pub(crate) fn helm_folder() -> Result<PathBuf> {
     go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")
 }
 
-/// A path in `deploy/`.
+/// Returns a path in `deploy/`.
 fn folder(name: &str) -> PathBuf {
     cargo::root().join("deploy").join(name)
 }

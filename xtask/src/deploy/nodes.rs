@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The label by which a node has portolan or kube-proxy, with the real controller of DaemonSets and nodes without a kubelet.
+//! Tests the label by which a node runs portolan or kube-proxy, with the real DaemonSet controller
+//! and nodes without a kubelet.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use super::{
     server::Server,
 };
 
-/// kube-proxy as kubeadm makes it, as far as it decides about nodes.
+/// kube-proxy's DaemonSet as kubeadm creates it, with the fields that select nodes.
 const KUBE_PROXY: &str = "
 apiVersion: apps/v1
 kind: DaemonSet
@@ -45,7 +46,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         ],
     )?;
 
-    // Node by node.
+    // Migrate node by node.
     gate(server, "node-by-node")?;
     let bare = from_tmp(&folder("overlays/bare"));
     let component = from_tmp(&folder("components/node-by-node"));
@@ -60,7 +61,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
             ("c", "kube-proxy"),
         ],
     )?;
-    // A shadow is where kube-proxy serves, and gives way to portolan.
+    // A shadow runs on nodes where kube-proxy serves, and is removed where portolan serves.
     let shadow = from_tmp(&folder("overlays/shadow"));
     apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
     let beside = |node| [(node, "kube-proxy"), (node, "portolan-shadow")];
@@ -71,7 +72,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         "the first",
         &[&[("a", "portolan")][..], &beside("b"), &beside("c")].concat(),
     )?;
-    // Back, and on again.
+    // Back to kube-proxy, and then all nodes to portolan.
     label(server, "a", "kube-proxy")?;
     expect(server, "back", &["a", "b", "c"].map(beside).concat())?;
     for name in ["a", "b", "c"] {
@@ -91,7 +92,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         &[&four[..], &[("d", "kube-proxy")]].concat(),
     )?;
 
-    // From now on, new nodes have portolan.
+    // From now on, new nodes run portolan.
     label(server, "d", "portolan")?;
     gate(server, "only-labelled")?;
     apply(server, kubectl, &format!("resources: ['{bare}']\n"))?;
@@ -99,7 +100,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     let all = [("d", "portolan"), ("e", "portolan")];
     expect(server, "for good", &[&four[..], &all].concat())?;
 
-    // Back on one node, which is drained beside kube-proxy.
+    // Back on one node, which is drained while kube-proxy runs.
     label(server, "b", "kube-proxy")?;
     let drain = from_tmp(&folder("overlays/drain-labelled"));
     apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
@@ -111,7 +112,8 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     ];
     expect(server, "one back", &[&back[..], &all].concat())?;
 
-    // kubeadm's upgrade replaces the DaemonSet by its own, without the gate: a proxy too many on each node.
+    // kubeadm's upgrade replaces the DaemonSet by its own, without the gate: then each node has one
+    // proxy too many.
     server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
     let both = ["a", "b", "c", "d", "e"].map(|node| (node, "kube-proxy"));
     let mut expected = [&back[..1], &back[2..], &all, &both].concat();
@@ -152,8 +154,8 @@ fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> 
     Ok(())
 }
 
-/// Waits until each node has these pods and no other. Binds pods as the scheduler would: the controller looks for a node's pods by
-/// that; and ends pods as a kubelet would.
+/// Waits until each node has these pods and no other. Binds pods like the scheduler, because the
+/// controller finds a node's pods by the binding, and ends pods like a kubelet.
 fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
     server.wait(when, || {
         let mut found: Vec<(String, String)> = Vec::new();
@@ -181,7 +183,7 @@ fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
     })
 }
 
-/// The node that the controller has made a pod for.
+/// Returns the node for which the controller has created a pod.
 fn wanted_node(pod: &Value) -> String {
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];

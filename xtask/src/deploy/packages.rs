@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packages of a release, of stand-ins for the binaries, in the hands of the programs that they are for.
+//! Tests the packages of a release, made of stand-ins for the binaries, with the programs that read
+//! such packages.
 
 use std::{fs, process::Command};
 
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 use super::helm::Helm;
 use crate::{arch::Arch, cargo, release::trial, setup};
 
-/// dpkg unpacks the package into a root of its own, and has it in its list.
+/// Tests that dpkg unpacks the package into a separate root, and lists it.
 pub(super) fn debian() -> Result<()> {
     setup::tools(&[
         ("dpkg", "dpkg"),
@@ -49,7 +50,7 @@ pub(super) fn debian() -> Result<()> {
     Ok(())
 }
 
-/// helm reads the packed chart as it reads the folder.
+/// Tests that helm reads the packed chart as it reads the folder.
 pub(super) fn chart(helm: &Helm) -> Result<()> {
     let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
     let file = place.path().join("portolan.tgz");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kubectl plugin: what it runs in which pods, and how it finds the nodes of `explain`'s two ends with a real API server.
+//! Tests the kubectl plugin: which commands it runs in which pods, and how it finds the nodes of
+//! the two ends of `explain`, with a real API server.
 
 use std::{
     env,
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 use super::{folder, server::Server};
 
-/// What stands for portolan in a pod: it says who it is and what it was asked. `portolan-c` fails.
+/// A stand-in for portolan in a pod: it prints its name and its arguments. `portolan-c` fails.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)
@@ -40,7 +41,7 @@ struct Plugin {
 }
 
 impl Plugin {
-    /// `rest`: what kubectl does but for `exec`.
+    /// Creates the folder. `rest`: what kubectl does for other commands than `exec`.
     fn new(rest: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-plugin-").context("make a folder")?;
         let kubectl = folder.path().join("kubectl");
@@ -65,7 +66,7 @@ impl Plugin {
     }
 }
 
-/// What it printed, if it ended as it should.
+/// Returns the output, if the program ended successfully.
 fn printed(output: &Output) -> Result<String> {
     ensure!(
         output.status.success(),
@@ -76,7 +77,8 @@ fn printed(output: &Output) -> Result<String> {
     String::from_utf8(output.stdout.clone()).context("UTF-8")
 }
 
-/// Agents on three nodes; a client's pod on the first; a service with endpoints on the others.
+/// The objects: agents on three nodes, a client's pod on the first, a service with endpoints on the
+/// others.
 fn objects() -> String {
     let pod = |name: &str, node: &str, app: &str| {
         format!(
@@ -108,7 +110,8 @@ fn objects() -> String {
     all
 }
 
-/// `explain` asks the node of the client and those of the endpoints, however both are named.
+/// Tests that `explain` asks the client's node and the endpoints' nodes, in whatever form both are
+/// given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     server.apply(&objects())?;
     let running = |pod: &str, ip: &str| {
@@ -153,7 +156,7 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
             ensure!(said == expected, "{from} {to}: {said}");
         }
     }
-    // Outside of the cluster.
+    // A client outside of the cluster.
     let outside = ["explain", "--from=203.0.113.9", "--to=172.30.1.1:80"];
     let output = plugin.run(&[&[kubeconfig.as_str()], &outside[..]].concat())?;
     let said = printed(&output)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real API server with its etcd on loopback, on free ports, without nodes. Dropping it ends both.
+//! A real API server with its etcd on loopback, on free ports, without nodes. Dropping it ends
+//! both.
 
 use std::{
     fs::{self, File},
@@ -16,15 +17,15 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The token of a member of system:masters.
+/// The token of the administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     kubectl: PathBuf,
-    /// The last one that was started ends first.
+    /// The programs, in the order of their start; they are ended in reverse order.
     processes: Vec<Child>,
-    /// The last field, so that it is removed when the programs have ended.
+    /// The last field, so that the folder is removed after the programs have ended.
     folder: TempDir,
 }
 
@@ -36,7 +37,7 @@ impl Server {
             processes: Vec::new(),
             folder: TempDir::with_prefix("portolan-server-").context("make a folder")?,
         };
-        // Held until all are known, so that they differ.
+        // The ports are in use until all of them are known, so that they differ.
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
         let mut ports = Vec::new();
         for listener in &listeners {
@@ -69,7 +70,7 @@ impl Server {
             .args(["--etcd-servers", &etcd, "--cert-dir", &path("certs")])
             .args(["--bind-address", "127.0.0.1"])
             .args(["--secure-port", &ports[2].to_string()])
-            // No one reaches it there.
+            // An address at which nobody reaches the server.
             .args(["--advertise-address", "192.0.2.1"])
             .args(["--endpoint-reconciler-type", "none"])
             .args(["--authorization-mode", "RBAC"])
@@ -97,7 +98,7 @@ impl Server {
         self.spawn(&mut command, "controllers.log")
     }
 
-    /// A kubeconfig of an administrator.
+    /// The path of an administrator's kubeconfig.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
     }
@@ -106,7 +107,7 @@ impl Server {
         self.folder.path().join(name)
     }
 
-    /// Runs kubectl in kube-system; what it prints.
+    /// Runs kubectl in kube-system and returns its output.
     pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.feed(arguments, "")
     }
@@ -117,7 +118,7 @@ impl Server {
         self.feed(&arguments, objects).map(drop)
     }
 
-    /// The objects of a kind.
+    /// Returns the objects of a kind.
     pub(super) fn list(&self, kind: &str, more: &[&str]) -> Result<Vec<Value>> {
         let text = self.kubectl(&[&["get", kind, "-o", "json"], more].concat())?;
         let list: Value = serde_json::from_str(&text).context("read kubectl's answer")?;
@@ -125,7 +126,7 @@ impl Server {
         items.context("a list has no items")
     }
 
-    /// Runs kubectl with an input.
+    /// Runs kubectl with an input and returns its output.
     pub(super) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         let what = format!("kubectl {}", arguments.join(" "));
         let mut child = Command::new(&self.kubectl)
@@ -188,14 +189,14 @@ impl Server {
 
     fn wait_until_ready(&self) -> Result<()> {
         let ready = || {
-            // The namespace comes after the answer.
+            // The namespace is created only after the server answers.
             self.kubectl(&["get", "--raw", "/readyz"])?;
             self.kubectl(&["get", "namespace", "kube-system"])
         };
         self.wait("the server is ready", || ready().map(drop))
     }
 
-    /// Tries again until it works.
+    /// Retries until the attempt succeeds.
     pub(super) fn wait(&self, what: &str, attempt: impl Fn() -> Result<()>) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -218,7 +219,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM would take seconds, and nothing of it is kept.
+        // SIGTERM would take seconds, and no state is kept.
         for process in self.processes.iter_mut().rev() {
             _ = process.kill();
             _ = process.wait();

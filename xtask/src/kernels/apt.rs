@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An apt of its own for each processor: lists and packages are in the cache, once per user, and nothing is installed. Used for
-//! kernels, and for what another processor's programs are built and tested with.
+//! A separate apt for each processor: lists and packages are in the cache, once per user, and
+//! nothing is installed. Used for kernels, and for the packages with which another processor's
+//! programs are built and tested.
 
 use std::{
     fs,
@@ -12,7 +13,8 @@ use anyhow::{Context, Result};
 
 use crate::{arch::Arch, cargo, host, setup};
 
-/// Where kernels are looked for: Debian 12 and 13, their security updates, and what is backported to them.
+/// The repositories that are searched for kernels: Debian 12 and 13, their security updates, and
+/// their backports.
 const SUITES: [(&str, &str); 6] = [
     ("debian", "bookworm"),
     ("debian", "bookworm-backports"),
@@ -22,13 +24,14 @@ const SUITES: [(&str, &str); 6] = [
     ("debian-security", "trixie-security"),
 ];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The file that says that a folder of the cache is complete; it holds the kernel's release, or the packages' names.
+/// The file that marks a folder of the cache as complete; it contains the kernel's release, or the
+/// packages' names.
 pub(super) const COMPLETE: &str = "release";
 
 /// Debian's packages for a processor.
 pub(crate) struct Apt {
     pub(super) arch: Arch,
-    /// Of the cache.
+    /// The folder in the cache.
     pub(super) folder: PathBuf,
 }
 
@@ -42,7 +45,7 @@ impl Apt {
         Ok(Self { arch, folder })
     }
 
-    /// Packages unpacked into a folder of the cache; with all that they need, or alone.
+    /// Unpacks packages into a folder of the cache: with all dependencies, or alone.
     pub(crate) fn unpacked(&self, name: &str, wanted: &[&str], alone: bool) -> Result<PathBuf> {
         let place = self.folder.join(name);
         if place.join(COMPLETE).exists() {
@@ -124,7 +127,7 @@ impl Apt {
         Ok(())
     }
 
-    /// One of apt's programs, for the cache.
+    /// Returns a command of one of apt's programs, for the cache.
     pub(super) fn command(&self, program: &str) -> Result<Command> {
         let path = host::find_program(program).with_context(|| {
             format!("{program} is not installed: kernels are taken from Debian's packages")
@@ -146,7 +149,7 @@ pub(super) fn unpack(packages: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The files in a folder whose names end so.
+/// Returns the files in a folder whose names have this ending.
 pub(super) fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut found = Vec::new();

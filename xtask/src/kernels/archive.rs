@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes the archive that a kernel unpacks as its first file system: cpio of the form `newc`. Archives one after another
-//! are one. Used by `initramfs`.
+//! Writes the archive that a kernel unpacks as its first file system: cpio of the form `newc`.
+//! Several archives one after another count as one. Used by `initramfs`.
 
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
-/// Every part is aligned to this.
+/// Alignment of every part, in bytes.
 const ALIGNMENT: usize = 4;
 
-/// An archive in the making.
+/// An archive that is being written.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -19,12 +19,12 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Whether there is something at a path.
+    /// Whether the archive has an entry at a path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.paths.contains(path)
     }
 
-    /// A directory and those above it.
+    /// Adds a directory and its parents.
     pub(super) fn directory(&mut self, path: &str) {
         if path.is_empty() || path == "/" || self.has(path) {
             return;
@@ -38,7 +38,7 @@ impl Archive {
         self.entry(path, REGULAR | mode, content);
     }
 
-    /// A file of this machine with its mode, at another path.
+    /// Adds a file of this machine with its mode, at another path.
     pub(super) fn copy(&mut self, from: &Path, path: &str) -> Result<()> {
         let failed = || format!("read {}", from.display());
         let content = fs::read(from).with_context(failed)?;
@@ -51,7 +51,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

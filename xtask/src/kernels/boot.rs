@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots a kernel in qemu and reads what it says on its serial console, line by line. By software alone (TCG) and with one
-//! processor: two make kernels crash there. Used by `kernels`.
+//! Boots a kernel in qemu and reads its serial console, line by line. By software emulation (TCG)
+//! and with one processor only: with two, kernels crash there. Used by `kernels`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +22,7 @@ use crate::{
     summary::{Tally, failed_test},
 };
 
-/// The program that runs kernels of a processor, with Debian's package of it.
+/// The qemu program for a processor, with its Debian package.
 pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     match arch {
         Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
@@ -30,41 +30,42 @@ pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// The machine, and the device of its console.
+/// The machine type, and the device of its console.
 const fn machine(arch: Arch) -> ([&'static str; 4], &'static str) {
     match arch {
         Arch::Amd64 => (["-machine", "pc", "-cpu", "max"], "ttyS0"),
-        // qemu computes the pointer authentication of `max` at every return, which takes most of the time.
+        // For `max`, qemu computes the pointer authentication at every return, which takes most of
+        // the time.
         Arch::Arm64 => (["-machine", "virt", "-cpu", "cortex-a72"], "ttyAMA0"),
     }
 }
 
-/// Memory of the machine, in MiB: the test programs, and maps of the default sizes.
+/// Memory of the machine, in MiB: enough for the test programs and for maps of the default sizes.
 const MEMORY: &str = "3072";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
 
-/// What a kernel did.
+/// The results of a kernel.
 #[derive(Default, Debug)]
 pub(super) struct Run {
     pub(super) stages: Vec<StageRun>,
-    /// The version of Debian's package, which has upstream's in it.
+    /// The version of Debian's package, which contains upstream's version.
     pub(super) version: Option<String>,
     /// Lines about programs, see `report`.
     pub(super) figures: Vec<String>,
     /// How programs are attached to interfaces.
     pub(super) attached: Option<String>,
-    /// All stages were run and the machine was powered off by itself.
+    /// Whether all stages were run and the machine powered itself off.
     pub(super) finished: bool,
     pub(super) time: Duration,
 }
 
-/// What came of a stage.
+/// The result of a stage.
 #[derive(Default, Debug)]
 pub(super) struct StageRun {
     pub(super) name: String,
     pub(super) tally: Tally,
     pub(super) failures: Vec<String>,
-    /// None where the kernel did not get to its end.
+    /// The exit status; none if the kernel did not reach the stage's end.
     pub(super) status: Option<i32>,
     pub(super) seconds: u64,
 }
@@ -91,7 +92,7 @@ impl StageRun {
 }
 
 impl Run {
-    /// What is wrong with it; nothing if all is well.
+    /// The failures of the run; empty if there are none.
     pub(super) fn complaints(&self) -> Vec<String> {
         let failed = self.stages.iter().filter(|stage| !stage.passed());
         let mut found: Vec<_> = failed.map(StageRun::describe).collect();
@@ -128,7 +129,7 @@ impl Run {
     }
 }
 
-/// Boots a kernel, prints what it says, and waits until it is off; for `limit` at most.
+/// Boots a kernel, prints its console, and waits until the machine is off; for `limit` at most.
 pub(super) fn boot(
     arch: Arch,
     image: &Path,
@@ -164,7 +165,7 @@ pub(super) fn boot(
     let (ended, end) = mpsc::channel::<()>();
     let watchdog = thread::spawn(move || {
         if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // It has gone by itself meanwhile: then there is nothing to end.
+            // qemu may have ended by itself; then there is nothing to kill.
             _ = kill(process, Signal::SIGKILL);
         }
     });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file system of a kernel under test: the programs of this machine that the tests call with their libraries, the
-//! test programs, the kernel's modules, and what to run. Used by `kernels`.
+//! Builds the file system of a kernel under test: the programs of this machine that the tests call
+//! with their libraries, the test programs, the kernel's modules, and the stages to run. Used by
+//! `kernels`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -21,7 +22,7 @@ use crate::{arch::Arch, cargo, host};
 
 const INIT: &str = include_str!("init.sh");
 
-/// The programs that the tests call. Where one is missing, its tests say so.
+/// The programs that the tests call. If one is missing, its tests report that.
 const PROGRAMS: [&str; 11] = [
     "/usr/lib/cni/bandwidth",
     "bpftool",
@@ -36,7 +37,8 @@ const PROGRAMS: [&str; 11] = [
     "wg",
 ];
 
-/// The modules that the agent and the tests use, where the kernel does not have them built in. What they need comes along.
+/// The modules that the agent and the tests use, if the kernel does not have them built in. Their
+/// dependencies are added.
 const MODULES: [&str; 39] = [
     "8021q",
     "act_gact",
@@ -79,7 +81,7 @@ const MODULES: [&str; 39] = [
     "wireguard",
 ];
 
-/// What programs look names up in.
+/// The files in which programs look up names.
 const NAMES: [(&str, &str); 4] = [
     ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
@@ -90,7 +92,8 @@ const NAMES: [(&str, &str); 4] = [
     ),
 ];
 
-/// The part that all kernels of a processor have in common: programs, libraries, test programs and files of the clone.
+/// Builds the part that all kernels of a processor have in common: programs, libraries, test
+/// programs and files of the clone.
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
     let mut archive = Archive::default();
@@ -116,7 +119,7 @@ pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// The part of one kernel: its modules, and the stages to run.
+/// Builds the part of one kernel: its modules, and the stages to run.
 pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     let mut list = String::new();
@@ -148,11 +151,12 @@ pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// The wanted modules and those that they need, in the order of loading. Paths from the folder of the kernel's modules.
+/// Returns the wanted modules and their dependencies, in the order of loading, as paths below the
+/// folder of the kernel's modules.
 fn in_order(folder: &Path) -> Result<Vec<String>> {
     let file = folder.join("modules.dep");
     if !file.exists() {
-        // Packages carry the modules, not the index of them.
+        // Packages contain the modules, but not their index.
         let base = folder
             .ancestors()
             .nth(3)
@@ -168,7 +172,7 @@ fn in_order(folder: &Path) -> Result<Vec<String>> {
     Ok(order(&text, MODULES.iter()))
 }
 
-/// The order of loading, by the text of `modules.dep`.
+/// Returns the order of loading, according to the text of `modules.dep`.
 fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<String> {
     let needs: BTreeMap<&str, Vec<&str>> = index
         .lines()
@@ -181,7 +185,7 @@ fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<Stri
         .collect();
     let (mut order, mut seen) = (Vec::new(), HashSet::new());
     for path in wanted.filter_map(|name| by_name.get(*name)) {
-        // The index names them in the order of need, the most basic one last.
+        // The index lists dependencies in reverse order, the most basic one last.
         let all = needs[path].iter().rev().chain([path]);
         for module in all.copied() {
             if seen.insert(module) {
@@ -207,7 +211,7 @@ fn unpacked(module: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// A program without its debugging information, which is most of it.
+/// Returns a program without its debugging information, which is most of the file.
 fn stripped(program: &Path, arch: Arch) -> Result<Vec<u8>> {
     let copy = program.with_extension("stripped");
     let mut command = if arch == Arch::OWN {

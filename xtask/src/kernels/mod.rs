@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each with the test programs of this
-//! clone, and writes docs/kernels.md. `cargo xtask test kernels` runs it for the kernels of Debian's stable releases.
+//! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each
+//! with the test programs of this clone, and writes docs/kernels.md. `cargo xtask test kernels`
+//! runs it for the kernels of Debian's stable releases.
 
 pub(crate) mod apt;
 mod archive;
@@ -47,7 +48,7 @@ pub(crate) struct Arguments {
     command: Option<String>,
 }
 
-/// Every series that Debian has packages of and portolan is promised for.
+/// Every series that Debian has packages for and that portolan supports.
 const SERIES: [&str; 10] = [
     "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3",
 ];
@@ -134,14 +135,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What came of one kernel in `cargo xtask test`.
+/// The result of one kernel in `cargo xtask test`.
 pub(crate) struct Tested {
     pub(crate) name: String,
     pub(crate) passed: usize,
     pub(crate) failures: Vec<String>,
 }
 
-/// The kernels that `cargo xtask test` boots; an error says why they cannot be had here.
+/// Returns the kernels that `cargo xtask test` boots; an error says why they are not available
+/// here.
 pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     install_tools(Arch::OWN)?;
     let mut packages = Packages::open(Arch::OWN)?;
@@ -149,7 +151,8 @@ pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     kernels.collect()
 }
 
-/// Boots kernels side by side and runs a part of the stages in each. Says what every kernel did.
+/// Boots kernels in parallel and runs a part of the stages in each. Returns the result of every
+/// kernel.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let built = Built::build(Arch::OWN)?;
     let common = initramfs::common(&built)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds and downloads Debian's kernels, once per user. In: a series such as 6.12. Out: its kernel and modules. Called by `kernels`.
+//! Finds and downloads Debian's kernels, once per user. In: a series such as 6.12. Out: its kernel
+//! and modules. Called by `kernels`.
 
 use std::{
     cmp::Ordering,
@@ -13,24 +14,24 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{Apt, COMPLETE, children, unpack};
 use crate::{arch::Arch, cargo};
 
-/// Where packages are that the lists no longer name.
+/// The mirror with packages that the lists no longer contain.
 const MIRROR: &str = "https://deb.debian.org/debian";
-/// The parts of a kernel, one package each. Older kernels have all in the first.
+/// The parts of a kernel, one package each. Older kernels have everything in the first package.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 /// A kernel in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// As `uname -r` says it.
+    /// The release as `uname -r` prints it.
     pub(super) release: String,
     pub(super) image: PathBuf,
     /// The folder of this release below `lib/modules`.
     pub(super) modules: PathBuf,
 }
 
-/// The kernels that can be had for a processor.
+/// The available kernels for a processor.
 pub(super) struct Packages {
     apt: Apt,
-    /// Read from apt when the first kernel is not in the cache.
+    /// The names of packages, read from apt when the first kernel is not in the cache.
     names: Option<Vec<String>>,
 }
 
@@ -42,7 +43,8 @@ impl Packages {
         })
     }
 
-    /// The newest kernel of a series, from the cache if it is there and `newest` does not ask for more.
+    /// Returns the newest kernel of a series. A kernel in the cache is enough unless `newest` is
+    /// true.
     pub(super) fn kernel(&mut self, series: &str, newest: bool) -> Result<Kernel> {
         let place = self.apt.folder.join(series);
         if !newest && let Some(kernel) = read(&place) {
@@ -59,7 +61,7 @@ impl Packages {
             if read(&place).is_some_and(|kernel| kernel.release == *release) {
                 break;
             }
-            // A package may be listed and no longer be on the mirror.
+            // A listed package may no longer be on the mirror.
             match self.fetch(release, &place) {
                 Ok(()) => break,
                 Err(error) => refused = refused.or(Some(error)),
@@ -72,12 +74,12 @@ impl Packages {
         }
     }
 
-    /// Kernels for virtual machines: fewer drivers, the same network stack.
+    /// The flavour for virtual machines: fewer drivers, the same network stack.
     fn flavour(&self) -> String {
         format!("-cloud-{}", self.apt.arch.name())
     }
 
-    /// Names of all packages of kernels.
+    /// Returns the names of all packages of kernels.
     fn names(&mut self) -> Result<&[String]> {
         if self.names.is_none() {
             self.apt.update()?;
@@ -94,7 +96,7 @@ impl Packages {
         Ok(self.names.as_deref().unwrap_or_default())
     }
 
-    /// Downloads and unpacks a release into a folder that then gets its final name.
+    /// Downloads and unpacks a release into a temporary folder, which then gets its final name.
     fn fetch(&self, release: &str, place: &Path) -> Result<()> {
         eprintln!("kernels: downloading {release}");
         let names = self.names.as_deref().unwrap_or_default();
@@ -124,8 +126,9 @@ impl Packages {
     }
 }
 
-/// Downloads the modules of the kernel whose packages are in the folder, where Debian's lists no longer name their package. The
-/// mirrors keep it longer; no signature is about it, so TLS must vouch for it.
+/// Downloads the modules of the kernel whose packages are in the folder, if Debian's lists no
+/// longer contain the package of the modules. The mirrors keep it longer. No signature covers it,
+/// so its authenticity depends on TLS.
 fn unlisted_modules(folder: &Path) -> Result<()> {
     let packages = children(folder, ".deb")?;
     let file_of = |part: &str| {
@@ -148,11 +151,11 @@ fn unlisted_modules(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel in a folder of the cache, if it is complete.
+/// Returns the kernel in a folder of the cache, if the folder is complete.
 fn read(place: &Path) -> Option<Kernel> {
     let release = fs::read_to_string(place.join(COMPLETE)).ok()?;
     let first = |paths: [PathBuf; 2]| paths.into_iter().find(|path| path.exists());
-    // Since 7.2 all is below usr.
+    // Since 7.2 all files are below usr.
     let modules =
         first(["usr/lib/modules", "lib/modules"].map(|at| place.join(at).join(&release)))?;
     let image = first([
@@ -166,7 +169,7 @@ fn read(place: &Path) -> Option<Kernel> {
     })
 }
 
-/// The releases of a series among names of packages, the newest last.
+/// Returns the releases of a series among names of packages, the newest last.
 fn releases(names: &[String], series: &str, flavour: &str) -> Vec<String> {
     let start = format!("{}{series}.", PARTS[0]);
     let mut releases: Vec<_> = names

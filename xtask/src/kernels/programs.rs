@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs that tests call, with their libraries: this machine's own for its own processor, else Debian's packages for that
-//! processor. Used by `initramfs`.
+//! The programs that tests call, with their libraries: this machine's own programs for its own
+//! processor, else Debian's packages for that processor. Used by `initramfs`.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use super::{apt::Apt, archive::Archive};
 use crate::{arch::Arch, cargo, host};
 
-/// Debian's packages of the programs.
+/// Debian's packages with the programs.
 const PACKAGES: [&str; 9] = [
     "bpftool",
     "busybox-static",
@@ -27,13 +27,13 @@ const PACKAGES: [&str; 9] = [
 ];
 /// Folders of programs.
 const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
-/// Folders of libraries, with the processor's below.
+/// Folders of libraries; each processor has its own folder below them.
 const LIBRARIES: [&str; 2] = ["usr/lib", "lib"];
 
-/// Where programs are.
+/// The programs of one processor, and where they are found.
 pub(super) struct Programs {
     arch: Arch,
-    /// The file system of another processor's packages.
+    /// The root of another processor's unpacked packages; none for this machine's own processor.
     root: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl Programs {
         Ok(Self { arch, root })
     }
 
-    /// A program by its name or whole path. Where one is missing, its tests say so.
+    /// Finds a program by its name or full path. If one is missing, its tests report that.
     pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
         let Some(root) = &self.root else {
             return host::find_program(name);
@@ -57,7 +57,7 @@ impl Programs {
         whole.into_iter().chain(places).find(|path| path.is_file())
     }
 
-    /// Where a program that was found is in the file system of its processor.
+    /// Returns the path of a found program in the file system of its processor.
     pub(super) fn path(&self, program: &Path) -> String {
         let root = self.root.as_deref().unwrap_or(Path::new("/"));
         let path = program.strip_prefix(root).unwrap_or(program);
@@ -72,13 +72,13 @@ impl Programs {
         }
     }
 
-    /// By the names in the ELF file: ldd would have to run the program.
+    /// Adds libraries by their names in the ELF file: ldd would have to run the program.
     fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
         let mut command = Command::new("readelf");
         command.args(["--wide", "--dynamic", "--program-headers"]);
         let text = cargo::output(command.arg(program), "list libraries")?;
         for name in needed(&text) {
-            // The loader is named with its path, and needed by that.
+            // The loader is listed with its full path, and must be at that path.
             let path = if name.starts_with('/') {
                 name.to_owned()
             } else {
@@ -104,7 +104,7 @@ impl Programs {
 fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
     let mut command = Command::new("ldd");
     command.arg(program);
-    // A program without libraries makes ldd fail.
+    // ldd fails for a program without libraries.
     let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
     for library in libraries(&text) {
         if !archive.has(library) {
@@ -114,13 +114,13 @@ fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Paths in the output of ldd.
+/// Returns the paths in the output of ldd.
 fn libraries(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
-/// The loader and the libraries that readelf names.
+/// Returns the loader and the libraries that readelf lists.
 fn needed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let is_wanted = line.contains("(NEEDED)") || line.contains("program interpreter");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/kernels.md: what each kernel did. In: runs of kernels. Out: the page, and docs/kernels.json, from which it is made, so that
-//! a run of one kernel leaves the others' figures alone. `lint` holds the figures against a budget.
+//! docs/kernels.md: the results of each kernel. In: runs of kernels. Out: the page, and
+//! docs/kernels.json, from which the page is made, so that a run of one kernel does not change the
+//! others' figures. `lint` compares the figures with a budget.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -29,7 +30,7 @@ fn page_file() -> PathBuf {
     cargo::root().join("docs/kernels.md")
 }
 
-/// Series of kernels and what each did, as stored.
+/// Series of kernels with their results, as stored.
 type Kernels = Map<String, Value>;
 
 fn read() -> Result<Kernels> {
@@ -41,7 +42,8 @@ fn read() -> Result<Kernels> {
     serde_json::from_str(&text).with_context(|| format!("parse {}", file.display()))
 }
 
-/// Stores what a kernel did and writes the page. Stages that were not run now keep what the same release did before.
+/// Stores the results of a kernel and writes the page. Stages that were not run now keep the
+/// earlier results of the same release.
 pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     let mut kernels = read()?;
     let mut new = summary(release, run);
@@ -58,7 +60,7 @@ pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Takes over what a new run does not say.
+/// Copies the results that a new run lacks from the old ones.
 fn keep(old: &Value, new: &mut Value) {
     let stages = |kernel: &Value| kernel["stages"].as_array().cloned().unwrap_or_default();
     let mut all = stages(old);
@@ -96,7 +98,7 @@ fn above(kernels: &Kernels, budget: u64) -> Vec<String> {
     found
 }
 
-/// A kernel's figures: of a program that has several by the settings, the highest.
+/// A kernel's figures; for a program with several figures by the settings, the highest.
 fn summary(release: &str, run: &Run) -> Value {
     let mut programs: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for line in &run.figures {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is run in a kernel: test programs of this clone, one test after another. Used by `kernels`.
+//! The stages that are run in a kernel: test programs of this clone, one test after another. Used
+//! by `kernels`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,10 +13,10 @@ use crate::{
     cross::Builder,
 };
 
-/// Something that is run in a kernel.
+/// One stage: a command that is run in a kernel.
 pub(super) struct Stage {
     pub(super) name: String,
-    /// A line for the shell.
+    /// The command line for the shell.
     pub(super) command: String,
     pub(super) limit: Duration,
 }
@@ -30,39 +31,44 @@ impl Stage {
     }
 }
 
-/// How much is run.
+/// How many of the tests are run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What fits into a run of all tests.
+    /// The tests that are short enough for a run of all tests.
     Part,
     Whole,
 }
 
 const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
 
-/// The packet tests of a part: every program in the plain setting and with all code that settings add, each verdict, both
-/// directions. In one process, in which tests share loaded programs: to load them takes most of the time.
+/// The packet tests of a part: every program in the plain setting and with all code that settings
+/// add, each verdict, both directions. They run in one process, in which tests share loaded
+/// programs, because loading takes most of the time.
 const PACKET_PART: &str =
     "budget::case_1_plain budget::case_4_all conversations errors fragments verdicts";
-/// Attaching, replacing and removing, by links of tcx.
+/// Tests of attaching, replacing and removing by tcx links.
 const BY_TCX: [&str; 4] = [
     "attach::attachments_outlive",
     "attach::pins_of_interfaces_that_are_gone",
     "attach::a_link_of_another_namespaces_interface",
     "attach::an_interface_without_link_layer",
 ];
-/// Whether the kernel has tcx, as the shell asks it.
+/// The shell's test whether the kernel has tcx.
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
-/// An agent that serves from manifests, is started again, and leaves nothing. This attaches, replaces and removes by itself.
+/// Tests of an agent that serves from manifests, is restarted, and leaves nothing behind. They
+/// include attaching, replacing and removing.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
-/// Takes over from IPVS. No other test that is ignored by default is of the node's.
+/// The test of taking over from IPVS. The other tests of `node` that are ignored by default are
+/// those of devices.
 const IPVS: &str = "--ignored takeover::ipvs";
-/// Services through every kind of interface. Most need modules and are ignored by default; a kernel that lacks one here fails.
+/// Tests of services through every kind of interface. Most need modules and are ignored by default;
+/// they fail on a kernel that lacks one.
 const DEVICES: &str = "--include-ignored devices::";
-/// What only newer kernels have: the tests' name, and the first series.
+/// Tests of features that only newer kernels have: the tests' name, and the first series.
 const NEWER: [(&str, &str); 1] = [("netkit", "6.7")];
-/// Cases that touch most of what a kernel may lack: pods, node ports, masquerading, the node's own sockets.
+/// Cases that use most of the features that a kernel may lack: pods, node ports, masquerading, the
+/// node's own sockets.
 const CASES: [&str; 8] = [
     "affinity-sticky-per-client",
     "cluster-ip-sctp",
@@ -74,14 +80,15 @@ const CASES: [&str; 8] = [
     "udp-flow-follows-endpoint-change",
 ];
 
-/// One of the ways of a connection, in both plumbings: in a virtual machine, every case loads the programs for half a minute.
+/// One setting of balancing and forwarding, in both plumbings: in a virtual machine, loading the
+/// programs takes half a minute for every case.
 const SET_UP: &str = "--socket-balancing all --forwarding stack";
 
 /// The programs that run in the kernels.
 pub(super) struct Built {
     pub(super) arch: Arch,
     pub(super) programs: Vec<PathBuf>,
-    /// Files that they read, at their paths.
+    /// Folders that the programs read, at the same paths.
     pub(super) folders: Vec<PathBuf>,
 }
 
@@ -93,7 +100,8 @@ impl Built {
             if builder.is_native() {
                 return cargo::build_test(name);
             }
-            // A folder of its own: of a cross build, everything differs. Static, so that it needs no library there.
+            // A separate folder, because everything differs in a cross build. Static, so that the
+            // program needs no library there.
             cargo::build_test_by(name, |command| {
                 command.arg("--target-dir").arg(folder.join(arch.name()));
                 builder.direct(command, "-Ctarget-feature=+crt-static");
@@ -111,7 +119,7 @@ impl Built {
         })
     }
 
-    /// What is run in the kernel of this release.
+    /// Returns the stages to run in the kernel of this release.
     pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
         let [packet, maps, node, conformance] = TESTS.map(|name| {
             let place = TESTS.iter().position(|test| *test == name);
@@ -138,12 +146,14 @@ impl Built {
                         format!("{packet} {one} --nocapture {PACKET_PART}"),
                     ),
                     Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
-                    Stage::new("ipvs", format!("{node} {one} {IPVS}")),
                 ];
-                // Once is enough: of several kernels of a part, those that have every kind of interface.
-                if skipped(release).is_empty() {
-                    stages.push(Stage::new("devices", devices));
-                }
+                // One kernel is enough for each of both, and kernels run in parallel: interfaces
+                // are tested on a kernel that has every kind of them, IPVS on the others.
+                stages.push(if skipped(release).is_empty() {
+                    Stage::new("devices", devices)
+                } else {
+                    Stage::new("ipvs", format!("{node} {one} {IPVS}"))
+                });
                 stages
             }
             Extent::Whole => vec![
@@ -164,7 +174,7 @@ impl Built {
     }
 }
 
-/// Arguments that leave out what a kernel of this release is too old for.
+/// Returns arguments that skip tests for which a kernel of this release is too old.
 fn skipped(release: &str) -> String {
     let newer = NEWER
         .iter()

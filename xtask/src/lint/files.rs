@@ -9,20 +9,22 @@ use super::File;
 use crate::cargo;
 
 const WARN_LINES: usize = 300;
+/// The most columns of a comment line.
+const COMMENT_COLUMNS: usize = 100;
 const MAX_LINES: usize = 500;
 
-/// Paths that mean something on one machine only.
+/// Paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 3] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
     concat!("/ho", "me/"),
 ];
 
-/// Every text file that is committed or would be added.
+/// Reads every text file that is committed or would be added.
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
     let mut command = Command::new("git");
-    // A clone may belong to another user than the one who lints it, as in a container.
+    // The clone may belong to another user than the one who runs the lint, as in a container.
     command.args([
         "-c",
         "safe.directory=*",
@@ -38,7 +40,7 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     let mut files = Vec::new();
     for path in names.split_terminator('\0') {
         let full = root.join(path);
-        // Listed but deleted, or a link to a folder.
+        // Skip a file that is listed but deleted, and a link to a folder.
         if !full.is_file() {
             continue;
         }
@@ -53,7 +55,7 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Rust files say their licence in the first line, scripts in the second.
+/// Checks the licence lines: Rust files have it in the first line, scripts in the second.
 pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
     files
         .iter()
@@ -95,7 +97,7 @@ pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
     found
 }
 
-/// One complaint per Rust file that is too long.
+/// Returns one complaint per Rust file that is too long.
 pub(super) fn too_long(files: &[File]) -> Vec<String> {
     longer_than(files, MAX_LINES)
         .into_iter()
@@ -103,7 +105,22 @@ pub(super) fn too_long(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// A line about the Rust files that are longer than they should be; `None` if there are none.
+/// Returns one complaint per comment line of a Rust file that is too wide to be read at a glance.
+pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
+    let rust = files.iter().filter(|file| file.is_rust());
+    let wide = rust.flat_map(|file| {
+        let lines = file.text.lines().enumerate();
+        let wide = lines.filter(|(_, line)| {
+            line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS
+        });
+        wide.map(|(at, _)| format!("{}:{}", file.path, at + 1))
+    });
+    wide.map(|place| format!("{place}: break the comment at {COMMENT_COLUMNS} columns"))
+        .collect()
+}
+
+/// Returns a line about the Rust files that are longer than they should be; `None` if there are
+/// none.
 pub(super) fn long(files: &[File]) -> Option<String> {
     let found = longer_than(files, WARN_LINES);
     let longest: Vec<_> = found
@@ -120,7 +137,7 @@ pub(super) fn long(files: &[File]) -> Option<String> {
     })
 }
 
-/// Rust files with more lines than that, the longest first.
+/// Returns the Rust files with more than `limit` lines, the longest first.
 fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
     let mut found: Vec<_> = files
         .iter()
@@ -164,6 +181,14 @@ mod tests {
         assert!(
             machine_paths(&[file("README.md", "in network/ and at the root/ of it")]).is_empty()
         );
+    }
+
+    #[test]
+    fn a_comment_is_refused_by_its_columns_and_not_by_its_bytes() {
+        let line = |filling: &str| format!("fn f() {{}}\n    // {}\n", filling.repeat(93));
+        assert_eq!(wide_comments(&[file("a.rs", &line("é"))]), [""; 0]);
+        let found = wide_comments(&[file("a.rs", &line("é")), file("b.rs", &line("ab"))]);
+        assert_eq!(found, ["b.rs:2: break the comment at 100 columns"]);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lint`: format, lints and documentation by cargo, and the project's own rules. `test`
-//! calls it as its first stage.
+//! `cargo xtask lint`: format, lints and documentation by cargo, and the project's own rules.
+//! `test` calls it as its first stage.
 
-mod direction;
+mod dependencies;
 mod files;
-mod layers;
+mod names;
 mod references;
-mod rules;
-mod source;
 mod tokens;
 
 use std::{
@@ -30,7 +28,8 @@ pub(crate) fn run() -> Result<()> {
     check_all()
 }
 
-/// Runs every check, also after one has failed. What failed is printed last, so that nobody has to look for it.
+/// Runs every check, also after one has failed. The failures are printed last, so that they are
+/// easy to find.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
     let workspace = Workspace::read()?;
@@ -42,11 +41,14 @@ pub(crate) fn check_all() -> Result<()> {
             kernel_programs(&toolchain, &workspace)
         }),
         ("documentation", &documentation),
-        ("direction of dependencies", &|| {
-            directions(&files, &workspace)
+        ("dependencies of packages", &|| {
+            complaints(&dependencies::check(&workspace))
         }),
         ("paths and names in documents", &|| {
             complaints(&references::check(&files, &workspace.foreign_crates()))
+        }),
+        ("names of types and modules", &|| {
+            complaints(&names::check(&files))
         }),
         ("licence lines", &|| {
             complaints(&files::licence_lines(&files))
@@ -54,9 +56,11 @@ pub(crate) fn check_all() -> Result<()> {
         ("paths of a development machine", &|| {
             complaints(&files::machine_paths(&files))
         }),
+        ("width of comments", &|| {
+            complaints(&files::wide_comments(&files))
+        }),
         ("length of files", &|| lengths(&files)),
-        ("settings page", &settings_page),
-        ("licences and sources of dependencies", &dependencies),
+        ("licences and sources of dependencies", &licences),
         ("verified instructions, by docs/kernels.json", &|| {
             complaints(&kernels::over_budget()?)
         }),
@@ -93,8 +97,8 @@ fn format() -> Result<()> {
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
-    // `--all-targets` leaves out targets with `test = false`. Cargo lints those only if nothing but their names
-    // selects them, hence the second run.
+    // `--all-targets` leaves out targets with `test = false`. Cargo lints those only if nothing but
+    // their names selects them, hence the second run.
     let tests = workspace.test_targets();
     let named = tests.iter().flat_map(|test| ["--test", test]).collect();
     for selection in [vec!["--all-targets"], named] {
@@ -109,11 +113,12 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Clippy of the compiler that builds the kernel programs; where it has none, that compiler's own lints.
+/// Runs clippy of the compiler that builds the kernel programs; if that compiler has no clippy, its
+/// own lints.
 fn kernel_programs(toolchain: &Toolchain, workspace: &Workspace) -> Result<()> {
     let target_dir = workspace.target_directory().join("kernel-lint");
     let beside = toolchain.rustc.with_file_name("cargo-clippy");
-    // The instruction set that proxy-user's build script builds for.
+    // The same instruction set as in proxy-user's build script.
     let flags = ["-Ctarget-cpu=v3", "-Cpanic=abort", "-Dwarnings"];
     let mut command = if host::is_executable(&beside) {
         toolchain.command(&beside, "clippy", &flags)
@@ -137,13 +142,6 @@ fn documentation() -> Result<()> {
         .args(["--quiet", "--locked", "--no-deps"])
         .args(HOST_PACKAGES);
     silent(command.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc")
-}
-
-fn directions(files: &[File], workspace: &Workspace) -> Result<()> {
-    let mut found = layers::check(files, rules::LAYERS);
-    found.extend(direction::check(files, rules::RULES));
-    found.extend(rules::check_dependencies(workspace));
-    complaints(&found)
 }
 
 fn lengths(files: &[File]) -> Result<()> {
@@ -173,21 +171,10 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// docs/settings.md is rendered from the table of settings.
-fn settings_page() -> Result<()> {
-    let mut command = cargo::cargo("test");
-    command
-        .args(["--quiet", "--locked", "--package", "proxy-user", "--lib"])
-        .arg("settings_page");
-    silent(
-        &mut command,
-        "compare docs/settings.md with the table of settings",
-    )
-}
-
-/// By deny.toml, for each processor on its own: then only its dependencies need be on this machine, and the check needs no network.
-/// Without the advisories, whose database does.
-fn dependencies() -> Result<()> {
+/// Checks licences by deny.toml, for each processor on its own, without the advisories, whose
+/// database needs the network. Optional dependencies of the workspace are checked too; these are
+/// not necessarily downloaded by a build.
+fn licences() -> Result<()> {
     if !DENY.is_built() {
         println!(
             "lint: warning: licences are not checked, because cargo-deny is not built; `cargo xtask test deploy` builds it"
@@ -196,6 +183,9 @@ fn dependencies() -> Result<()> {
     }
     let tool = setup::cargo_tool(&DENY)?;
     for arch in [Arch::Amd64, Arch::Arm64] {
+        let mut fetch = cargo::cargo("fetch");
+        fetch.args(["--locked", "--target", arch.target()]);
+        silent(&mut fetch, "cargo fetch")?;
         let mut command = Command::new(&tool);
         command
             .args(["--offline", "--target", arch.target(), "check"])
@@ -215,7 +205,7 @@ fn complaints(found: &[String]) -> Result<()> {
 
 /// A text file of the project.
 pub(crate) struct File {
-    /// From the clone's top.
+    /// The path from the top of the clone.
     pub(crate) path: String,
     pub(crate) text: String,
 }

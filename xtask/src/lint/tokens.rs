@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes a Rust source apart into words and symbols. Used by `source`.
+//! Splits a Rust source into words and symbols. Used by `references` and `names`.
 
-/// What a source is made of, as far as paths go.
+/// The parts of a source that matter for paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     Word(String),
@@ -10,7 +10,8 @@ pub(super) enum Token {
     Other(char),
 }
 
-/// Words and symbols with their lines; comments, texts, characters and lifetimes are left out.
+/// Returns words and symbols with their lines; comments, strings, characters and lifetimes are left
+/// out.
 pub(super) fn tokens(text: &str) -> Vec<(Token, usize)> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -65,7 +66,7 @@ pub(super) fn tokens(text: &str) -> Vec<(Token, usize)> {
     tokens
 }
 
-/// Comments nest.
+/// Returns the end of a block comment; block comments may be nested.
 fn end_of_comment(chars: &[char], start: usize) -> usize {
     let mut depth = 0;
     let mut i = start;
@@ -82,7 +83,7 @@ fn end_of_comment(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// The number of `#` of a raw text that starts here: `r"`, `r#"`, `br"`.
+/// Returns the number of `#` of a raw string that starts here: `r"`, `r#"`, `br"`.
 fn raw_hashes(chars: &[char], start: usize) -> Option<usize> {
     let mut i = start;
     if i > 0 && (chars[i - 1].is_alphanumeric() || chars[i - 1] == '_') {

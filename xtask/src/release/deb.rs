@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use super::pack::{Parts, archive, gzip};
 use crate::arch::Arch;
 
-/// The unit is not started before a kubeconfig is there and somebody enables it.
+/// The script after the installation. It does not start the unit: that needs a kubeconfig, and
+/// somebody who enables it.
 const AFTER: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = configure ] && [ -d /run/systemd/system ]; then
@@ -18,7 +19,8 @@ if [ \"$1\" = configure ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// The programs in the kernel stay: `portolan cleanup` before the removal takes them away.
+/// The script before the removal. It leaves the programs in the kernel: `portolan cleanup` before
+/// the removal would remove them.
 const BEFORE: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
@@ -26,7 +28,8 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// The package for a processor, as dpkg reads it: an ar archive of the format's version, control files and files.
+/// Builds the package for a processor in dpkg's format: an ar archive with the format's version,
+/// the control files and the files.
 pub(super) fn package(arch: Arch, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let files = files(binary, parts)?;
     let size: usize = files.iter().map(|(_, _, content)| content.len()).sum();
@@ -76,7 +79,7 @@ Description: service proxy for Kubernetes in eBPF
     Ok(package)
 }
 
-/// Where Debian wants which file.
+/// Returns the files at the paths that Debian requires.
 fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
     let project = |name: &str| {
         let content = parts.project.get(name);
@@ -125,7 +128,7 @@ fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Files after the folders that hold them: dpkg makes only those that it is told of.
+/// Adds the parent folders before the files: dpkg creates only folders that are listed.
 fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>)> {
     let ends = |(name, ..): &(String, u32, Vec<u8>)| -> Vec<String> {
         let ends = name
@@ -138,7 +141,7 @@ fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>
     folders.chain(files).collect()
 }
 
-/// The binary holds the kernel programs, which have a licence of their own.
+/// Returns the copyright file. The binary contains the kernel programs, which have another licence.
 fn copyright(parts: &Parts) -> Result<Vec<u8>> {
     let mut text = b"portolan is licensed under Apache-2.0 OR MIT; the kernel programs in it under these or GPL-2.0-only.\n".to_vec();
     for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {
@@ -159,7 +162,7 @@ mod tests {
         release::{pack::tests::unpacked, trial::parts},
     };
 
-    /// The members of an ar archive.
+    /// Returns the members of an ar archive.
     fn members(mut archive: &[u8]) -> Vec<(String, Vec<u8>)> {
         archive = archive.strip_prefix(b"!<arch>\n").expect("an ar archive");
         let mut members = Vec::new();
@@ -200,7 +203,7 @@ mod tests {
             let mode = data.get(folder).map(|(mode, _)| *mode);
             assert_eq!(mode, Some(0o755), "{folder}");
         }
-        // Settings of an administrator survive an upgrade.
+        // An administrator's settings survive an upgrade.
         let kept = String::from_utf8(control["conffiles"].1.clone()).expect("text");
         for name in kept.lines() {
             assert!(data.contains_key(name.trim_start_matches('/')), "{name}");

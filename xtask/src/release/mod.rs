@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask release`: everything that a release has, in one folder, the same bytes each time. `pack` makes the files from
-//! their parts, which this module builds or reads.
+//! `cargo xtask release`: builds all files of a release in one folder, with the same bytes each
+//! time. `pack` makes the files from their parts, which this module builds or reads.
 
 mod deb;
 mod pack;
@@ -25,7 +25,7 @@ use crate::{
     image,
 };
 
-/// In target/, for `--twice`.
+/// The build folder in target/ for the second build of `--twice`.
 const AGAIN: &str = "static-again";
 
 #[derive(clap::Args)]
@@ -91,9 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 #[derive(Clone)]
 struct Commit {
     id: String,
-    /// Seconds since 1970.
+    /// The time of the commit, in seconds since 1970.
     time: u64,
-    /// The same for people and OCI.
+    /// The same time in the form for people and OCI.
     date: String,
 }
 
@@ -131,7 +131,8 @@ fn binaries(archs: &[Arch], target: &str) -> Result<Vec<(Arch, Vec<u8>)>> {
     built.into_iter().map(read).collect()
 }
 
-/// Manual pages and completions, by a program of the agent's package that this machine runs.
+/// Returns manual pages and completions, written by a program of the agent's package that runs on
+/// this machine.
 fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let folder = cargo::root().join("target").join(target).join("pages");
     if folder.exists() {
@@ -152,7 +153,8 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     read_folder(&folder, "")
 }
 
-/// What the repository gives to the packages: the chart, the kubectl plugin, the unit, licences and the changelog.
+/// Reads the repository's files for the packages: the chart, the kubectl plugin, the unit, licences
+/// and the changelog.
 fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
@@ -171,7 +173,7 @@ fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(files)
 }
 
-/// All files below a folder, by their names below `prefix`.
+/// Reads all files below a folder; their names begin with `prefix`.
 fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let attempt = || format!("read {}", folder.display());
     let mut files = BTreeMap::new();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a release's files from their parts. A pure function: no clock, no folder, no name of the machine.
+//! Makes a release's files from their parts. A pure function: no clock, no folder, no name of the
+//! machine.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -10,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{Commit, deb, statement};
 use crate::{arch::Arch, image, oci};
 
-/// Contents by name.
+/// Contents of files by name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 /// What a release is made from.
@@ -20,15 +21,16 @@ pub(super) struct Parts {
     pub(super) source: Option<String>,
     pub(super) maintainer: String,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
-    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, `portolan.fish`).
+    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`,
+    /// `portolan.fish`).
     pub(super) pages: Files,
-    /// Files of the repository, by their paths in it.
+    /// Files of the repository, by their paths in the repository.
     pub(super) project: Files,
     /// Bills of materials.
     pub(super) bills: Files,
 }
 
-/// All files of the release, with their checksums and the provenance to sign.
+/// Returns all files of the release, with their checksums and the provenance to sign.
 pub(super) fn files(parts: &Parts) -> Result<Files> {
     let version = &parts.version;
     let mut files = parts.bills.clone();
@@ -60,7 +62,7 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     Ok(files)
 }
 
-/// The chart as `helm package` makes it, but the same each time.
+/// Packs the chart like `helm package`, but with the same bytes each time.
 fn chart(parts: &Parts) -> Result<Vec<u8>> {
     let named = |(path, content): (&String, &Vec<u8>)| {
         let inside = path.strip_prefix("deploy/chart/")?;
@@ -69,7 +71,7 @@ fn chart(parts: &Parts) -> Result<Vec<u8>> {
     archive(&parts.project.iter().filter_map(named).collect::<Vec<_>>())
 }
 
-/// The kubectl plugin, as krew unpacks it.
+/// Packs the kubectl plugin in the form that krew unpacks.
 fn plugin(parts: &Parts) -> Result<Vec<u8>> {
     let program = "deploy/kubectl/kubectl-portolan";
     let files = [program, "LICENSE-APACHE", "LICENSE-MIT"];
@@ -83,7 +85,7 @@ fn plugin(parts: &Parts) -> Result<Vec<u8>> {
     archive(&entries.into_iter().collect::<Result<Vec<_>>>()?)
 }
 
-/// The plugin's manifest; none if nobody knows where the release will be.
+/// Makes the plugin's manifest; none if the address of the release is not known.
 fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     let Some(source) = &parts.source else {
         return Ok(None);
@@ -91,7 +93,7 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     let template = parts.project.get("deploy/kubectl/krew.yaml");
     let template = template.context("there is no deploy/kubectl/krew.yaml")?;
     let mut text = String::from_utf8(template.clone()).context("read krew.yaml")?;
-    // Without the lines about the template itself.
+    // Removes the lines about the template itself.
     text = text
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -106,7 +108,7 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(text.into_bytes()))
 }
 
-/// The binary with its pages, for machines without a package.
+/// Packs the binary with its pages, for machines without a package.
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
     for (name, content) in &parts.pages {
@@ -127,7 +129,7 @@ fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     archive(&entries)
 }
 
-/// A compressed tar archive of names, modes and contents.
+/// Makes a compressed tar archive of names, modes and contents.
 pub(super) fn archive(entries: &[(String, u32, Vec<u8>)]) -> Result<Vec<u8>> {
     let entries: Vec<_> = entries
         .iter()
@@ -136,14 +138,14 @@ pub(super) fn archive(entries: &[(String, u32, Vec<u8>)]) -> Result<Vec<u8>> {
     gzip(&oci::tar(&entries)?)
 }
 
-/// Compressed, without name and time.
+/// Compresses the content, without name and time.
 pub(super) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
     writer.write_all(content).context("compress")?;
     writer.finish().context("compress")
 }
 
-/// A SHA-256 in hexadecimal.
+/// Returns a SHA-256 in hexadecimal.
 pub(super) fn digest(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -158,7 +160,7 @@ pub(super) mod tests {
     use super::*;
     use crate::release::{compare, trial::parts};
 
-    /// Names, modes and contents of a compressed archive.
+    /// Returns names, modes and contents of a compressed archive.
     pub(in super::super) fn unpacked(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut archive = tar::Archive::new(GzDecoder::new(archive));
         let entries = archive.entries().expect("an archive");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bills of materials in CycloneDX, by cargo-cyclonedx: of the agent, and of the kernel programs, which its build script builds.
+//! Bills of materials in CycloneDX, by cargo-cyclonedx: one of the agent, and one of the kernel
+//! programs, which the agent's build script builds.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -13,7 +14,7 @@ use crate::{
     setup::{self, CYCLONEDX},
 };
 
-/// The tool writes files of this name beside the manifest of each member.
+/// The name of the files that the tool writes next to the manifest of each member.
 const NAME: &str = "portolan-bill-of-materials";
 
 pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -22,7 +23,7 @@ pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
     command
         .args(["cyclonedx", "--format", "json", "--spec-version", "1.5"])
         .args(["--no-build-deps", "--override-filename", NAME, "--quiet"])
-        // What is for other systems only is in none of the binaries.
+        // Dependencies for other systems only are in none of the binaries.
         .args(["--target", Arch::OWN.target()])
         .args(["--manifest-path", "xtask/Cargo.toml"])
         .env("SOURCE_DATE_EPOCH", commit.time.to_string())
@@ -50,8 +51,8 @@ pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
     made.map(|_| bills)
 }
 
-/// Fails unless the bills name what is built in, nothing that only tests use, and no folder of this machine. A test for `deploy`,
-/// because the tool has to be built first.
+/// Fails unless the bills name the dependencies that are built in, nothing that only tests use, and
+/// no folder of this machine. It is a test of `deploy`, because the tool must be built first.
 pub(crate) fn check() -> Result<()> {
     let commit = Commit {
         id: String::new(),

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The provenance of a release as an in-toto statement, ready to sign: what was made, from which commit, with which tools.
+//! The provenance of a release as an in-toto statement, ready to be signed: which files were built,
+//! from which commit, with which tools.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::pack::{Files, Parts, digest};
 
-/// Where this way of building is described.
+/// The URI that identifies and describes this kind of build.
 const BUILD_TYPE: &str = "https://portolan.dev/build/xtask-release/v1";
 
-/// The statement about these files, by SLSA's provenance v1. It has no time, so that it is the same for the same build.
+/// Makes the statement about these files, in the form of SLSA's provenance v1. It contains no time,
+/// so that the same build gives the same statement.
 pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
     let subjects: Vec<_> = files
         .iter()
@@ -37,7 +39,7 @@ pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
                     {"name": "Cargo.lock", "digest": {"sha256": digest(lock)}},
                 ],
             },
-            // Whoever signs names the builder.
+            // The builder is named by whoever signs the statement.
             "runDetails": {"builder": {"id": "https://portolan.dev/builder/unsigned"}},
         },
     });
@@ -58,7 +60,7 @@ mod tests {
         let text = &files["portolan-1.2.3.intoto.json"];
         let statement: Value = serde_json::from_slice(text).expect("JSON");
         let subjects = statement["subject"].as_array().expect("subjects");
-        // All but itself and the sums, which have its own.
+        // All files except the statement itself and the checksums, which include the statement's.
         assert_eq!(subjects.len(), files.len() - 2);
         for subject in subjects {
             let name = subject["name"].as_str().expect("a name");

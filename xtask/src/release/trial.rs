@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A release of small stand-ins for what takes minutes to build, and of the repository's own files. For tests, those of `deploy`
-//! among them.
+//! A release made of the repository's own files, and of small stand-ins for the parts that take
+//! minutes to build. For tests, including those of `deploy`.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::arch::Arch;
 
 pub(super) const VERSION: &str = "1.2.3";
 
-/// The files of such a release.
+/// Makes the files of such a release.
 pub(crate) fn files() -> Result<Files> {
     pack::files(&parts()?)
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which toolchain builds the kernel programs, as a pure function of what the machine offers.
+//! Chooses the toolchain that builds the kernel programs, as a pure function of what the machine
+//! offers.
 
 use std::path::PathBuf;
 
-/// The version of bpf-linker that is built if none fits. Older ones emit BTF of maps that aya cannot read.
+/// The version of bpf-linker that is built if no installed one fits. Older versions emit BTF of
+/// maps that aya cannot read.
 pub(crate) const LINKER_VERSION: (u32, u32, u32) = (0, 13, 0);
 /// LLVM versions that this bpf-linker can be built against.
 pub(crate) const LINKER_LLVM: std::ops::RangeInclusive<u32> = 21..=23;
@@ -18,14 +20,14 @@ pub(crate) const COMPILER_PACKAGES: [&str; 3] =
 pub(crate) struct Compiler {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
-    /// `rustc --version`.
+    /// The output of `rustc --version`.
     pub(crate) version: String,
     pub(crate) release: (u32, u32),
     pub(crate) llvm: u32,
     pub(crate) nightly: bool,
-    /// Carries a prebuilt core for the BPF target.
+    /// Whether the compiler has a prebuilt core for the BPF target.
     pub(crate) bpf_core: bool,
-    /// Carries the library's source, to build core from.
+    /// Whether the compiler has the library's source, to build core from.
     pub(crate) rust_source: bool,
 }
 
@@ -49,33 +51,34 @@ impl Compiler {
 pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     pub(crate) version: (u32, u32, u32),
-    /// `None` if it is linked statically; only a trial shows whether it fits.
+    /// The LLVM version; `None` if it is linked statically: only a trial shows whether the linker
+    /// fits.
     pub(crate) llvm: Option<u32>,
-    /// Set-up has built it, in the cache.
+    /// Whether set-up has built the linker, in the cache.
     pub(crate) built_here: bool,
 }
 
 impl Linker {
-    /// A linker reads the bitcode of its own LLVM and of older ones.
+    /// Whether the linker fits: a linker reads the bitcode of its own LLVM and of older ones.
     fn fits(&self, compiler: &Compiler) -> bool {
         self.version >= LINKER_VERSION && self.llvm.is_none_or(|llvm| llvm >= compiler.llvm)
     }
 }
 
-/// What was found on the machine.
+/// The facts that were found on the machine.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Facts {
     pub(crate) compilers: Vec<Compiler>,
     pub(crate) linkers: Vec<Linker>,
     /// LLVM versions whose development files are complete.
     pub(crate) llvm_dev: Vec<u32>,
-    /// This process may call apt.
+    /// Whether this process may call apt.
     pub(crate) can_install: bool,
-    /// apt's package lists have been fetched in this run.
+    /// Whether apt's package lists have been fetched in this run.
     pub(crate) lists_updated: bool,
-    /// The release of Debian's compiler that apt has.
+    /// The release of Debian's compiler that apt offers.
     pub(crate) apt_compiler: Option<(u32, u32)>,
-    /// LLVM versions whose development files apt has.
+    /// LLVM versions whose development files apt offers.
     pub(crate) apt_llvm: Vec<u32>,
     /// Packages installed in this run.
     pub(crate) installed: Vec<String>,
@@ -83,10 +86,10 @@ pub(crate) struct Facts {
     pub(crate) ruled_out: Vec<(PathBuf, PathBuf)>,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// Try these out.
+    /// Try this pair.
     Use { compiler: Compiler, linker: Linker },
     /// Build bpf-linker against this LLVM.
     BuildLinker { llvm: u32 },
@@ -94,12 +97,12 @@ pub(crate) enum Choice {
     InstallPackages(Vec<String>),
     /// Fetch apt's package lists.
     UpdateLists,
-    /// A person has to install something: one line each.
+    /// A person must install something: one line for each program.
     Impossible(Vec<String>),
 }
 
-/// A ready pair first, nightly's before Debian's; then a pair that only lacks a linker that can be built
-/// here; then what apt can install.
+/// Chooses the next action: first a ready pair, nightly's before Debian's; then a pair whose linker
+/// can be built here; then packages that apt can install.
 pub(crate) fn choose(facts: &Facts) -> Choice {
     let mut compilers: Vec<_> = facts
         .compilers
@@ -136,7 +139,7 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         });
         let compiler = (facts.apt_compiler >= Some(MIN_RUST))
             .then(|| COMPILER_PACKAGES.map(str::to_owned).to_vec());
-        // If apt lacks the LLVM of a nightly, Debian's compiler is still a choice.
+        // If apt lacks the LLVM of a nightly, Debian's compiler can still be installed.
         [linker, compiler]
             .into_iter()
             .flatten()
@@ -157,8 +160,8 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         .unwrap_or_else(|| Choice::Impossible(missing(&compilers)))
 }
 
-/// The oldest LLVM of these that a linker for the compiler can be built against, unless that linker has
-/// been built (and was ruled out).
+/// Returns the oldest LLVM of these against which a linker for the compiler can be built, unless
+/// that linker has been built (and was ruled out).
 fn linker_llvm(versions: &[u32], compiler: &Compiler, facts: &Facts) -> Option<u32> {
     let built = |llvm| {
         facts

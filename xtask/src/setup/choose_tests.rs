@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The choice on simulated machines.
+//! Tests of the choice on simulated machines.
 
 use super::*;
 

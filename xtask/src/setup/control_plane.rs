@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real kube-apiserver, etcd and kubectl for the tests: found as envtest finds them, else built once from
-//! the Go module xtask/go/kubernetes. Called by `test`, `conformance` and `bench`.
+//! A real kube-apiserver, etcd and kubectl for the tests: found as envtest finds them, else built
+//! once from the Go module xtask/go/kubernetes. Called by `test`, `conformance` and `bench`.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use super::go::{self, Module, Program};
 use crate::host;
 
-/// The folder of ready programs, by envtest's convention.
+/// The variable with the folder of the programs, by envtest's convention.
 const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
 pub(crate) const KUBERNETES: Module = Module {
@@ -26,13 +26,13 @@ pub(crate) const PROGRAMS: [Program; 3] = [
 pub(crate) const KUBE_PROXY: Program =
     Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
 
-/// Sets the variable by which a command finds the programs; builds them if needed.
+/// Sets the variable in a command's environment; builds the programs if needed.
 pub(crate) fn offer(command: &mut Command) -> Result<()> {
     command.env(VARIABLE, find()?);
     Ok(())
 }
 
-/// The folder with all three.
+/// Returns the folder with all three programs.
 pub(crate) fn find() -> Result<PathBuf> {
     let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
         return go::programs(&KUBERNETES, &PROGRAMS, "4 to 8 minutes");

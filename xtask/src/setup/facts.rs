@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the machine for `choose`: compilers, linkers, LLVM, apt. Changes nothing.
+//! Examines the machine for `choose`: compilers, linkers, LLVM, apt. Changes nothing.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{cargo, host};
 
-/// Looks again at the machine; keeps what is known of this run of set-up.
+/// Examines the machine again; keeps the facts about this run of set-up.
 pub(super) fn gather(facts: &mut Facts, cache: &Path) {
     facts.compilers = compilers();
     facts.linkers = linkers(cache);
@@ -32,9 +32,10 @@ pub(super) fn can_install() -> bool {
     host::is_root() && host::find_program("apt-get").is_some()
 }
 
-/// A program's output; `None` if it fails.
+/// Returns a program's output; `None` if it fails.
 fn ask(program: &Path, arguments: &[&str]) -> Option<String> {
-    // Rustup's programs answer for the toolchain that this variable names, not for the one asked about.
+    // With this variable, rustup's programs would answer for the toolchain that it names, not for
+    // the requested one.
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RUSTUP_TOOLCHAIN");
     cargo::output(&mut command, "ask")
@@ -77,7 +78,8 @@ fn compiler(rustc: PathBuf) -> Option<Compiler> {
     let verbose = ask(&rustc, &["--version", "--verbose"])?;
     let field = |name: &str| verbose.lines().find_map(|line| line.strip_prefix(name));
     let library = PathBuf::from(ask(&rustc, &["--print", "sysroot"])?).join("lib/rustlib");
-    // Nightly's own cargo takes -Zbuild-std; any other compiler runs under the cargo that runs us.
+    // A nightly needs its own cargo for -Zbuild-std; any other compiler runs under the cargo that
+    // runs us.
     let sibling = rustc.with_file_name("cargo");
     let nightly = field("release: ")?.contains("nightly");
     let cargo = if nightly && host::is_executable(&sibling) {
@@ -120,7 +122,7 @@ fn linkers(cache: &Path) -> Vec<Linker> {
         .collect()
 }
 
-/// The LLVM that a program is linked with dynamically.
+/// Returns the version of the LLVM that a program is linked with dynamically.
 fn linked_llvm(program: &Path) -> Option<u32> {
     let libraries = ask(&host::find_program("ldd")?, &[program.to_str()?])?;
     let (_, version) = libraries.split_once("libLLVM")?;
@@ -132,13 +134,14 @@ fn linked_llvm(program: &Path) -> Option<u32> {
         .ok()
 }
 
-/// Whether Debian's development files of LLVM are there, with Polly, which bpf-linker links as well.
+/// Whether Debian's development files of LLVM are installed, including Polly, which bpf-linker
+/// links as well.
 fn has_llvm_dev(llvm: u32) -> bool {
     let prefix = super::install::llvm_prefix(llvm);
     prefix.join("bin/llvm-config").exists() && prefix.join("lib/libPolly.a").exists()
 }
 
-/// The version of a package that apt would install.
+/// Returns the version of a package that apt would install.
 fn apt_version(package: &str) -> Option<String> {
     let answer = ask(&host::find_program("apt-cache")?, &["policy", package])?;
     let candidate = answer
@@ -147,13 +150,13 @@ fn apt_version(package: &str) -> Option<String> {
     (candidate != "(none)").then(|| candidate.to_owned())
 }
 
-/// Major and minor of `1.96.0+dfsg1-1` or `1:22.1.8-1`.
+/// Returns major and minor of `1.96.0+dfsg1-1` or `1:22.1.8-1`.
 pub(super) fn release(text: &str) -> Option<(u32, u32)> {
     let (major, minor, _) = numbers(text)?;
     Some((major, minor))
 }
 
-/// The three leading numbers of a version; one that is missing counts as 0.
+/// Returns the three leading numbers of a version; a missing number is 0.
 fn numbers(text: &str) -> Option<(u32, u32, u32)> {
     let text = text.split_once(':').map_or(text, |(_, version)| version);
     let mut parts = text

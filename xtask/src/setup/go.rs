@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds programs of the Go modules below xtask/go, each once, into the per-user cache: Kubernetes' own programs and
-//! others that the tests, the cluster and the benchmarks run. Called by `control_plane`, `cluster`, `lab` and others.
+//! Builds programs of the Go modules below xtask/go, each once, into the per-user cache:
+//! Kubernetes' own programs and others that the tests, the cluster and the benchmarks run. Called
+//! by `control_plane`, `cluster`, `lab` and others.
 
 use std::{
     fs,
@@ -17,7 +18,7 @@ use crate::{cargo, host};
 /// A folder below xtask/go: go.mod and go.sum pin everything that its programs are built from.
 pub(crate) struct Module {
     pub(crate) folder: &'static str,
-    /// The module that gives its programs their version.
+    /// The Go module whose version is the version of the programs.
     pub(crate) versioned: &'static str,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Module {
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) package: &'static str,
-    /// It is the package's tests.
+    /// Whether the program is the package's tests.
     pub(crate) is_test: bool,
     /// Build tags, separated by commas.
     pub(crate) tags: &'static str,
@@ -42,13 +43,13 @@ impl Program {
         }
     }
 
-    /// The same, built with these tags.
+    /// The same program, built with these tags.
     pub(crate) const fn tagged(self, tags: &'static str) -> Self {
         Self { tags, ..self }
     }
 }
 
-/// Whether these programs are there already.
+/// Whether these programs are built already.
 pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| fs::read_to_string(source.join(name)).ok();
@@ -62,7 +63,8 @@ pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
         .all(|program| host::is_executable(&place.join(program.name)))
 }
 
-/// The folder that holds these programs. Builds those that are missing; `takes` says how long that takes.
+/// Returns the folder that holds these programs. Builds the missing ones; `takes` tells the user
+/// how long that takes.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| {
@@ -99,7 +101,8 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
     Ok(place)
 }
 
-/// Names what the programs are built from: half of a SHA-256 in hexadecimal. It is the same with every release of Rust.
+/// Names what the programs are built from: half of a SHA-256 in hexadecimal. It is the same with
+/// every release of Rust.
 fn digest(go_mod: &str, go_sum: &str) -> String {
     let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
     let half = digest.finalize().into_iter().take(16);
@@ -119,13 +122,14 @@ fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
         .filter(|version| version.starts_with('v'))
 }
 
-/// Go, where its packages and its own installer put it.
+/// Finds Go where its packages or its own installer put it.
 fn go() -> Option<PathBuf> {
     let usual = Path::new("/usr/local/go/bin/go");
     host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
 }
 
-/// Builds a program under another name first: under its own name it is complete.
+/// Builds a program under a temporary name first, so that a program with the final name is
+/// complete.
 fn build(
     cache: &Path,
     source: &Path,
@@ -154,7 +158,7 @@ fn build(
     command
         .args(["-mod=readonly", "-trimpath", "-tags", program.tags])
         .arg("-ldflags")
-        // Programs that are not Kubernetes' lack these variables, which is no error.
+        // Programs other than Kubernetes' own do not have these variables, which is no error.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ))

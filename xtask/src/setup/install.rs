@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What set-up changes on the machine: Debian packages, and bpf-linker in the per-user cache.
+//! Changes the machine for set-up: installs Debian packages, and bpf-linker in the per-user cache.
 
 use std::{
     env, fs,
@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail};
 use super::{choose::LINKER_VERSION, progress::Progress};
 use crate::{cargo, host};
 
-/// Holds the output of the program that set-up called last.
+/// The file with the output of the program that set-up called last.
 pub(super) fn log_file(cache: &Path) -> PathBuf {
     cache.join("setup.log")
 }
 
-/// Where the linker for an LLVM version is kept.
+/// The path of the linker for an LLVM version.
 pub(super) fn linker_path(cache: &Path, llvm: u32) -> PathBuf {
     linker_folder(cache, llvm).join("bin/bpf-linker")
 }
@@ -27,12 +27,13 @@ fn linker_folder(cache: &Path, llvm: u32) -> PathBuf {
     cache.join(format!("bpf-linker-{a}.{b}.{c}-llvm-{llvm}"))
 }
 
-/// Where Debian's packages put an LLVM version.
+/// The folder of an LLVM version in Debian's packages.
 pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
     PathBuf::from(format!("/usr/lib/llvm-{llvm}"))
 }
 
-/// Builds bpf-linker in a folder of the cache that then gets its final name: under that name it is complete.
+/// Builds bpf-linker in a temporary folder of the cache, which then gets its final name: a folder
+/// with the final name is complete.
 pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
     let (a, b, c) = LINKER_VERSION;
     let version = format!("{a}.{b}.{c}");
@@ -75,7 +76,7 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
     Ok(())
 }
 
-/// Settings for the project's own builds are none for a tool's.
+/// Removes settings for the project's own builds, which must not affect a tool's build.
 fn without_settings(command: &mut Command) {
     for inherited in [
         "RUSTFLAGS",
@@ -87,7 +88,8 @@ fn without_settings(command: &mut Command) {
     }
 }
 
-/// Builds a command of cargo's in a folder that then gets its final name: under that name it is complete.
+/// Builds a cargo subcommand in a temporary folder, which then gets its final name: a folder with
+/// the final name is complete.
 pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) -> Result<()> {
     let partial = cache.join(format!("{name}.partial"));
     remove(&partial)?;
@@ -95,7 +97,7 @@ pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) 
     command
         .args([name, "--version", version, "--locked", "--root"])
         .arg(&partial)
-        // It runs for a second: a quick build is worth more than a quick program.
+        // The tool runs for a second only, so a fast build matters more than a fast program.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .current_dir(cache);
@@ -112,8 +114,8 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs Debian packages. If that fails, tries once more with new package lists: old ones name files that mirrors
-/// no longer have.
+/// Installs Debian packages. If that fails, tries once more with new package lists: old lists may
+/// name files that mirrors no longer have.
 pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -> Result<()> {
     progress.step(&format!(
         "installing Debian packages: {}",
@@ -133,8 +135,8 @@ pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -
     Ok(())
 }
 
-/// Fetches apt's lists. A failure is only printed: if one source fails, the packages of the others can still be
-/// installed.
+/// Fetches apt's lists. A failure is only printed: if one source fails, the packages of the others
+/// can still be installed.
 pub(super) fn update_lists(cache: &Path, progress: &Progress) {
     progress.step("fetching apt's package lists");
     if let Err(error) = logged(cache, apt_get().arg("update"), "apt-get update") {
@@ -157,7 +159,7 @@ fn apt_get() -> Command {
         Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Another apt may be running, as on a machine that has just booted.
+        // Another apt may be running, for example on a machine that has just booted.
         .args([
             "-o",
             "DPkg::Lock::Timeout=300",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and writes the toolchain's paths
-//! to the per-user cache, where proxy-user/build.rs reads them. Read `choose` for the policy.
+//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and writes the
+//! toolchain's paths to the per-user cache, where proxy-user/datapath/build.rs reads them. Read
+//! `choose` for the policy.
 
 mod choose;
 pub(crate) mod control_plane;
@@ -27,14 +28,14 @@ use crate::host;
 /// How much of the set-up a command needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// The BPF toolchain.
+    /// Only the BPF toolchain.
     Build,
     /// The BPF toolchain, and the tools that tests and the demo call.
     All,
 }
 
-/// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its whole path: it is in no folder
-/// of the PATH, and a program there may have its name.
+/// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its
+/// full path, because its folder is not in the PATH, and a program there may have the same name.
 const TOOLS: [(&str, &str); 8] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
@@ -46,7 +47,8 @@ const TOOLS: [(&str, &str); 8] = [
     ("tmux", "tmux"),
 ];
 
-/// Every round of `choose` installs, builds or rules out something. More rounds than these lead nowhere.
+/// The most rounds of `choose`. Every round installs, builds or rules out something; more rounds
+/// than these cannot succeed.
 const ROUNDS: usize = 12;
 
 /// Prepares the machine and returns the toolchain for the kernel programs.
@@ -84,7 +86,7 @@ fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     Ok(lock)
 }
 
-/// A command of cargo's that is built once per user.
+/// A cargo subcommand that is built once per user.
 pub(crate) struct CargoTool {
     name: &'static str,
     version: &'static str,
@@ -92,14 +94,14 @@ pub(crate) struct CargoTool {
     takes: &'static str,
 }
 
-/// Checks licences and sources of dependencies.
+/// The subcommand that checks licences and sources of dependencies.
 pub(crate) const DENY: CargoTool = CargoTool {
     name: "cargo-deny",
     version: "0.20.2",
     takes: "3 to 8 minutes",
 };
 
-/// Writes bills of materials.
+/// The subcommand that writes bills of materials.
 pub(crate) const CYCLONEDX: CargoTool = CargoTool {
     name: "cargo-cyclonedx",
     version: "0.5.9",
@@ -110,14 +112,14 @@ impl CargoTool {
     fn place(&self) -> Result<PathBuf> {
         Ok(cache_dir()?.join(format!("{}-{}", self.name, self.version)))
     }
-    /// Whether it is there already.
+    /// Whether the subcommand is built already.
     pub(crate) fn is_built(&self) -> bool {
         let program = self.place().map(|place| place.join("bin").join(self.name));
         program.is_ok_and(|program| host::is_executable(&program))
     }
 }
 
-/// The program of such a command, of exactly this version; builds it if it is missing.
+/// Returns the program of a cargo subcommand in exactly this version; builds it if it is missing.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
     let cache = cache_dir()?;
     let place = tool.place()?;
@@ -158,7 +160,7 @@ pub(crate) fn packages(missing: &[String]) -> Result<()> {
     install::packages(&cache, missing, &progress)
 }
 
-/// Looks at the machine, chooses and acts, until a toolchain has built a trial program.
+/// Examines the machine, chooses and acts, until a toolchain has built a trial program.
 fn find_toolchain(
     cache: &Path,
     missing_tools: &[(&str, &str)],
@@ -209,7 +211,7 @@ fn find_toolchain(
     )
 }
 
-/// The programs that are not installed.
+/// Returns the programs that are not installed.
 fn missing_of(tools: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let all = tools.iter().copied();
     all.filter(|(tool, _)| host::find_program(tool).is_none())
@@ -249,7 +251,8 @@ fn list(lines: &[String]) -> String {
         .join("\n")
 }
 
-/// The cache that all clones of a user share; the same rule as in proxy-user/build.rs.
+/// Returns the cache that all clones of a user share; the same rule as in
+/// proxy-user/datapath/build.rs.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let base = match folder("XDG_CACHE_HOME") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tries a compiler and a linker on the smallest kernel program, because version numbers prove little.
+//! Tests a compiler and a linker with the smallest kernel program, because version numbers prove
+//! little.
 
 use std::{fs, path::Path};
 
@@ -33,7 +34,8 @@ pub extern "C" fn probe(number: u32) -> u32 { number.count_ones() }
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
 "#;
 
-/// Builds the program as proxy-user/build.rs builds ours and looks for its section and its BTF.
+/// Builds the program in the way in which proxy-user/datapath/build.rs builds ours, and looks for
+/// its section and its BTF.
 pub(super) fn probe(toolchain: &Toolchain, cache: &Path) -> Result<()> {
     let folder = cache.join("probe");
     fs::create_dir_all(&folder)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain and the file from which proxy-user/build.rs reads it: `key=value` lines.
+//! The chosen toolchain and the file from which proxy-user/datapath/build.rs reads it: `key=value`
+//! lines.
 
 use std::{
     collections::BTreeMap,
@@ -16,19 +17,19 @@ use crate::{cargo, host};
 /// The target of the kernel programs.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
-/// What the kernel programs are built with.
+/// The toolchain that builds the kernel programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Toolchain {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
     pub(crate) linker: PathBuf,
-    /// The compiler has no core for the target; it is built from rust-src.
+    /// Whether core must be built from rust-src, because the compiler has none for the target.
     pub(crate) build_std: bool,
-    /// `rustc --version`, so that an updated compiler is tried again.
+    /// The output of `rustc --version`, so that an updated compiler is tested again.
     version: String,
 }
 
-/// Where the file is: the cache, unless PORTOLAN_TOOLCHAIN_FILE names another place.
+/// Returns the path of the file: in the cache, unless PORTOLAN_TOOLCHAIN_FILE names another one.
 pub(crate) fn file(cache: &Path) -> PathBuf {
     env::var_os("PORTOLAN_TOOLCHAIN_FILE").map_or_else(|| cache.join("toolchain"), PathBuf::from)
 }
@@ -70,7 +71,7 @@ impl Toolchain {
         )
     }
 
-    /// The toolchain of an earlier set-up, if it still exists and its compiler is the same.
+    /// Returns the toolchain of an earlier set-up, if it still exists and its compiler is the same.
     pub(super) fn still_valid(file: &Path) -> Option<Self> {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
         let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
@@ -85,8 +86,8 @@ impl Toolchain {
         (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
     }
 
-    /// Replaces the file at once, and only if its content changes: a newer file makes every clone build the kernel
-    /// programs again.
+    /// Replaces the file atomically, and only if its content changes: a newer file makes every
+    /// clone build the kernel programs again.
     pub(super) fn written(self, file: &Path) -> Result<Self> {
         let text = self.text();
         if fs::read_to_string(file).is_ok_and(|old| old == text) {
@@ -108,7 +109,8 @@ impl Toolchain {
         format!("{}{std}; {}", self.version, self.linker.display())
     }
 
-    /// Cargo for the kernel programs; the same environment as in proxy-user/build.rs.
+    /// Returns a cargo command for the kernel programs, with the same environment as in
+    /// proxy-user/datapath/build.rs.
     pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
         let mut command = Command::new(cargo);
         command

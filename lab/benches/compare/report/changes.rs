@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report's sections about changes: how long packets take to follow, once and among many.
+//! The report's sections about changes: how long until packets follow, once and during churn.
 
 use std::fmt::Write;
 

@@ -18,7 +18,7 @@ use crate::{
     rows::{Row, Rows},
 };
 
-/// Writes the tables; the pictures that they name are beside them.
+/// Writes the tables; the pictures that they refer to are in the same folder.
 pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     let report = Report {
         rows: Rows::new(results),
@@ -27,7 +27,7 @@ pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     fs::write(&file, report.text()?).with_context(|| format!("write {}", file.display()))
 }
 
-/// Figures of proxies that cannot be had here.
+/// Published figures of proxies that cannot be run here.
 const PUBLISHED: &str = include_str!("published.md");
 
 struct Report<'a> {
@@ -160,7 +160,7 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
     }
 }
 
-/// With a space between thousands.
+/// The number with a space between thousands.
 fn grouped(number: u32) -> String {
     if number < 1_000 {
         number.to_string()

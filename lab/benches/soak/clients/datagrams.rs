@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients by UDP: questions by many sockets and by one, one-way senders, one question with a long stream of answers, answers
-//! that are cut into fragments or segments.
+//! UDP clients: requests from many sockets and from one, one-way senders, one request with a long
+//! stream of answers, and answers that are cut into fragments or segments.
 
 use std::{
     io::{self, ErrorKind},
@@ -14,15 +14,15 @@ use crate::{
     servers::{SEGMENT, SEGMENTS},
 };
 
-/// A datagram, or its answer, that takes longer is lost: a busy machine may stand still for a second.
+/// A datagram or an answer that takes longer counts as lost: a busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LENGTH: u64 = 100;
-/// Larger than two packets.
+/// Length of a large answer: more than two packets.
 const LARGE: u64 = 4000;
 /// Datagrams of one stream, and milliseconds between two.
 const STREAM: u64 = 900;
 const PERIOD: u64 = 50;
-/// A datagram of a one-way sender is looked for when so many more have been sent.
+/// One-way senders check whether a datagram has arrived after this many more datagrams.
 const LATER: u64 = 30;
 
 /// A UDP socket, connected or not.
@@ -56,7 +56,7 @@ impl Datagrams {
         sent.map(drop).map_err(named)
     }
 
-    /// The next answer to this question, and its length.
+    /// The next answer to this request, and its length.
     fn receive(&self, number: u64) -> io::Result<(Answer, usize)> {
         let deadline = Instant::now() + PATIENCE;
         let mut buffer = vec![0; 65_536];
@@ -84,7 +84,7 @@ impl Datagrams {
                 return Err(io::Error::other(text));
             }
             let answer = Answer::parse(&String::from_utf8_lossy(&buffer[..length]))?;
-            // An answer to an earlier question may come late.
+            // An answer to an earlier request may come late.
             if answer.number == number {
                 return Ok((answer, length));
             }
@@ -98,7 +98,7 @@ impl Datagrams {
     }
 }
 
-/// A socket for each question, connected and not in turn, as resolvers do.
+/// A new socket for each request, alternately connected and not, as resolvers do.
 #[derive(Default)]
 pub(super) struct Queries {
     count: u64,
@@ -114,7 +114,7 @@ impl Client for Queries {
     }
 }
 
-/// One socket for all questions.
+/// One socket for all requests.
 pub(super) struct Socket {
     socket: Option<Datagrams>,
     is_connected: bool,
@@ -137,11 +137,11 @@ impl Socket {
     pub(super) const fn connected() -> Self {
         Self::new(true, "ask", LENGTH)
     }
-    /// Answers come in fragments.
+    /// A socket whose answers come in fragments.
     pub(super) const fn fragments() -> Self {
         Self::new(false, "ask", LARGE)
     }
-    /// Answers come in segments of one buffer.
+    /// A socket whose answers come as segments of one buffer.
     pub(super) const fn segments() -> Self {
         Self::new(true, "segments", SEGMENT as u64)
     }
@@ -162,7 +162,7 @@ impl Socket {
 }
 
 impl Client for Socket {
-    /// The socket stays also when there is no answer: many programs never make another one.
+    /// The socket is kept even when there is no answer: many programs never open another one.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
@@ -180,16 +180,16 @@ impl Client for Socket {
     }
 }
 
-/// Datagrams that nobody answers, by one socket. All come to one pod.
+/// Datagrams that nobody answers, from one socket. All must arrive at one pod.
 #[derive(Default)]
-pub(super) struct OneWay {
+pub(super) struct Simplex {
     socket: Option<Datagrams>,
     sender: u64,
     sent: u64,
     pod: Option<Ipv4Addr>,
 }
 
-impl OneWay {
+impl Simplex {
     fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
@@ -216,7 +216,7 @@ impl OneWay {
     }
 }
 
-impl Client for OneWay {
+impl Client for Simplex {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let mut begun = match &self.socket {
             Some(socket) => socket.begun.again(),
@@ -227,7 +227,7 @@ impl Client for OneWay {
     }
 }
 
-/// One question, and a long stream of answers.
+/// One request with a long stream of answers.
 #[derive(Default)]
 pub(super) struct Question {
     socket: Option<(Datagrams, u64)>,

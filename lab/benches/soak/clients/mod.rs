@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clients. Each is a thread that does one exchange after the other, at its pace, until the run is over.
+//! The clients. Each is a thread that does one exchange after the other, at its pace, until the end
+//! of the run.
 
 mod datagrams;
 mod plan;
@@ -27,22 +28,24 @@ use crate::{
     world::World,
 };
 
-/// A connection or an answer over TCP that takes longer has failed; a SYN is sent again after a second.
+/// Timeout of a TCP connection or of an answer over TCP. It allows for a SYN that is sent again
+/// after a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From one short connection to the next, of clients that take each of few source ports again and again.
+/// Pause between two short connections, for clients that use each of few source ports again and
+/// again.
 const OFTEN: Duration = Duration::from_millis(10);
 
 /// A kind of client.
 pub(crate) trait Client {
-    /// Does an exchange, or several at once, and says what became of each.
+    /// Does one or several exchanges, and reports the outcome of each to `note`.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange));
 }
 
-/// Whom a client calls.
+/// The destination of a client's calls, and what else a client needs.
 pub(crate) struct Calls<'a> {
     service: Service,
-    /// The service's addresses; without a proxy clients choose an endpoint themselves.
+    /// The service's addresses; none without a proxy, where clients choose an endpoint themselves.
     frontend: Option<[SocketAddr; 2]>,
     cluster: &'a Cluster,
     arrivals: &'a Arrivals,
@@ -70,7 +73,7 @@ impl Calls<'_> {
         }
     }
 
-    /// Whether an address that was called still is one to call: an endpoint may have gone.
+    /// Whether an address that was called can still be called: an endpoint may have been removed.
     fn stays(&self, address: SocketAddr) -> bool {
         self.frontend.is_some() || self.cluster.serves(self.service, address.ip())
     }
@@ -96,12 +99,12 @@ fn nonce() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a server has said.
+/// The answer of a server.
 #[derive(Debug)]
 struct Answer {
     by: Ipv4Addr,
     number: u64,
-    /// The server closes the connection.
+    /// Whether the server closes the connection now.
     is_last: bool,
 }
 
@@ -150,7 +153,7 @@ impl Begun {
             is_new: true,
         }
     }
-    /// Another one on the same connection or socket.
+    /// Begins another exchange on the same connection or socket.
     fn again(self) -> Self {
         Self {
             began: Instant::now(),
@@ -170,7 +173,7 @@ impl Begun {
     }
 }
 
-/// Whether the same pod answers as before.
+/// Fails unless the same pod answers as before.
 fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
     if before == now {
         return Ok(());
@@ -180,7 +183,7 @@ fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
 }
 
 impl Plan {
-    /// Does exchanges until the run is over.
+    /// Does exchanges until the end of the run.
     pub(crate) fn run(&self, scene: &Scene<'_>, seed: u64) -> Result<Tally> {
         scene.world.run(self.origin, || self.exchanges(scene, seed))
     }
@@ -213,7 +216,7 @@ impl Plan {
             random: Random::new(seed),
             span,
         };
-        // Not all at the same moment.
+        // Spreads the clients' starts.
         let offset = Duration::from_millis(calls.random.below(500));
         sleep((span.begin + offset).saturating_duration_since(Instant::now()));
         while !span.is_over() {

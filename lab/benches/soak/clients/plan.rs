@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Client,
-    datagrams::{OneWay, Queries, Question, Socket},
+    datagrams::{Queries, Question, Simplex, Socket},
     sctp::Associations,
     short::{Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
@@ -15,7 +15,7 @@ use crate::{
     world::Origin,
 };
 
-/// Makes a client.
+/// A function that makes a client.
 type Make = fn() -> Box<dyn Client>;
 
 /// A client.
@@ -23,9 +23,10 @@ pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
-    /// By which of the service's addresses; none: past every service, to its endpoint.
+    /// The kind of address by which the client reaches the service; none: it calls an endpoint
+    /// directly.
     pub(crate) by: Option<Frontend>,
-    /// From one exchange to the next.
+    /// Time from one exchange to the next.
     pub(crate) pace: Duration,
     pub(crate) make: Make,
 }
@@ -37,10 +38,11 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 pub(super) const SHORT_CONNECTIONS: &str = "short connections";
 pub(super) const AT_ONCE: &str = "200 connections at once";
 
-/// Ends the names of kinds that call an endpoint itself. Their times show what the machine does beside.
+/// Ending of the names of clients that call an endpoint directly. Their times show how fast the
+/// machine itself is.
 pub(super) const DIRECT: &str = "direct";
 
-/// Who asks whom by a kind.
+/// The clients of one kind: where each is, and which service it calls.
 type Who = &'static [(Origin, Service)];
 
 const SHORT: Who = &[
@@ -81,7 +83,7 @@ const POOL: Who = &[
     (Origin::Node, Service::Ten),
     (Origin::Outside, Service::Two),
 ];
-/// What takes no notice of endpoints that come and go.
+/// For clients that do not react to endpoints that come and go.
 const STEADY: Who = &[
     (Origin::Pod(4), Service::Two),
     (Origin::Sandbox(5), Service::Two),
@@ -94,7 +96,7 @@ const STICKY: Who = &[
     (Origin::Sandbox(5), Service::Sticky),
     (Origin::Outside, Service::Sticky),
 ];
-/// FTP, and direct calls.
+/// For FTP, and for direct calls.
 const TRANSFERS: Who = &[
     (Origin::Pod(4), Service::One),
     (Origin::Sandbox(5), Service::One),
@@ -151,7 +153,7 @@ pub(crate) fn plans() -> Vec<Plan> {
         ("UDP questions, one connected", 50, SOCKET, || {
             Box::new(Socket::connected())
         }),
-        ("UDP one-way", 100, STEADY, make::<OneWay>),
+        ("UDP one-way", 100, STEADY, make::<Simplex>),
         ("UDP question and stream", 0, STEADY, make::<Question>),
         ("UDP answers in fragments", 100, STEADY, || {
             Box::new(Socket::fragments())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that make a connection for each question: one after another, 200 at once, and FTP's pairs.
+//! Clients that open a connection for each request: one after another, 200 at once, and FTP's pairs
+//! of connections.
 
 use std::{
     fs,
@@ -22,7 +23,7 @@ const LENGTH: u64 = 100;
 pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects, from a certain port if one is given; also tells the local address.
+    /// Connects, from `port` unless it is 0; records the local address in `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -35,7 +36,8 @@ impl Connection {
             begun.local = socket.local_addr()?.as_socket();
             match connected {
                 Ok(()) => break socket,
-                // The connection before, from the same port, still waits for the last acknowledgement.
+                // The previous connection from the same port still waits for the last
+                // acknowledgement.
                 Err(error)
                     if port != 0
                         && error.kind() == ErrorKind::AddrNotAvailable
@@ -71,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Asks, and waits for the server to close if it says so.
+    /// Sends a request, and waits for the server to close if the answer says that it does.
     pub(super) fn ask(
         &mut self,
         calls: &Calls<'_>,
@@ -92,7 +94,8 @@ impl Connection {
     }
 }
 
-/// Where the SYNs of a socket go that is still open: to an endpoint if it was translated at the socket.
+/// Where the SYNs of a still open socket go: to an endpoint if the connection was translated at the
+/// socket.
 fn sent_to(local: Option<SocketAddr>) -> String {
     const SYN_SENT: &str = "02";
     let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
@@ -114,7 +117,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{attempt}: {error}"))
 }
 
-/// One connection and one question; the server closes first, or the client.
+/// One connection with one request; `server_closes`: the server closes first, else the client.
 fn ask(calls: &Calls<'_>, begun: &mut Begun, server_closes: bool) -> io::Result<Answer> {
     Connection::open(begun, 0)?.ask(calls, LENGTH, server_closes)
 }
@@ -139,7 +142,7 @@ impl Client for Short {
     }
 }
 
-/// Short connections that one pod has to answer.
+/// Short connections that must all be answered by one pod.
 #[derive(Default)]
 pub(super) struct Sticky {
     pod: Option<Ipv4Addr>,
@@ -149,7 +152,7 @@ impl Client for Sticky {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let mut begun = Begun::now(calls.address());
         let answer = ask(calls, &mut begun, false).and_then(|answer| {
-            // Without a proxy nobody keeps a client at its endpoint.
+            // Without a proxy nothing keeps a client at its endpoint.
             let before = self
                 .pod
                 .replace(answer.by)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients whose TCP connections stay: keep-alive, a pool that takes the same source ports again, long streams, idle ones.
+//! Clients with long TCP connections: keep-alive, a pool that reuses its source ports, long
+//! streams, idle connections.
 
 use std::{io, time::Duration, time::Instant};
 
@@ -11,16 +12,16 @@ const REQUESTS: u32 = 100;
 /// Connections of a pool, and requests on each.
 const POOL: usize = 8;
 const POOL_REQUESTS: u32 = 20;
-/// The pool's ports: outside every range that the kernel chooses from.
+/// The first source port of the pool: outside every range that the kernel chooses from.
 const POOL_PORTS: u16 = 20_000;
-/// Messages of one stream: more than a run is long.
+/// Messages of one stream: more than fit into a run.
 const MESSAGES: u64 = 1_000_000;
 const PERIOD: Duration = Duration::from_millis(50);
 const IDLE: usize = 5;
-/// Before the end of the run, idle connections are used again.
+/// Idle connections are used again when less than this is left of the run.
 const END: Duration = Duration::from_secs(8);
 
-/// An open connection, and what it was opened with.
+/// An open connection and its first exchange.
 struct Open {
     connection: Connection,
     begun: Begun,
@@ -29,7 +30,8 @@ struct Open {
 }
 
 impl Open {
-    /// Asks on a connection, which is made if it is not there; it is gone when the server has closed it, or on an error.
+    /// Sends a request on the connection in `kept`, which is opened if there is none. The
+    /// connection is dropped after an error, or when the server has closed it.
     fn ask(
         kept: &mut Option<Self>,
         calls: &mut Calls<'_>,
@@ -74,7 +76,7 @@ impl Open {
     }
 }
 
-/// Requests on one connection, of many sizes; after a hundred the next one.
+/// Requests of many sizes on one connection; after a hundred requests, a new connection.
 #[derive(Default)]
 pub(super) struct KeepAlive(Option<Open>);
 
@@ -85,7 +87,7 @@ impl Client for KeepAlive {
     }
 }
 
-/// A pool of connections: each is opened again from the port that it had before.
+/// A pool of connections: each is opened again from its previous source port.
 #[derive(Default)]
 pub(super) struct Pool {
     connections: [Option<Open>; POOL],
@@ -101,7 +103,7 @@ impl Client for Pool {
     }
 }
 
-/// One connection on which messages come all the time.
+/// One connection on which messages arrive all the time.
 #[derive(Default)]
 pub(super) struct Stream(Option<(Connection, Begun)>);
 
@@ -130,7 +132,7 @@ impl Client for Stream {
     }
 }
 
-/// Connections that say nothing between the beginning and the end of the run.
+/// Connections without traffic between the beginning and the end of the run.
 #[derive(Default)]
 pub(super) struct Idle {
     connections: [Option<Open>; IDLE],

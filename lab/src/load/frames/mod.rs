@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Live frames without end, and the bare XDP programs that make, return and count them. Used by benchmarks.
+//! Live frames in large numbers, and the bare XDP programs that generate, return and count them.
+//! Used by benchmarks.
 
 mod programs;
 
@@ -21,14 +22,14 @@ pub use programs::{far_end, looking_mirror, mirror, sink};
 
 /// The most flows that a generator makes.
 pub const MOST_FLOWS: u32 = 65_536;
-/// How the addresses of all clients begin: 198.18.
+/// The first two bytes of all clients' addresses: 198.18.
 const CLIENTS: u16 = 0xc612;
-/// The third byte of the source address has the upper four bits of a flow's number; the identification makes up for it, so that the
-/// header's checksum stays right.
+/// Mask of the upper four bits of a flow's number, which are in the third byte of the source
+/// address. The identification compensates for them, so that the header's checksum stays correct.
 const UPPER: i32 = 15;
 
-/// A datagram of flow 0, as long as the shortest frame; its own checksum is left out. For a [`Generator`], whose flows come from
-/// `198.18.N.1`.
+/// A datagram of flow 0 in the shortest possible frame, without a UDP checksum. For a
+/// [`Generator`], whose flows come from `198.18.N.1`.
 pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
     const CHECKSUM: usize = 40;
     let payload = [0; 18];
@@ -48,7 +49,7 @@ pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
     frame
 }
 
-/// The client of a flow of a [`Generator`]'s.
+/// The client's address and port of a flow of a [`Generator`].
 pub fn client(flow: u32) -> (Ipv4Addr, u16) {
     let [first, second] = CLIENTS.to_be_bytes();
     let address = Ipv4Addr::new(first, second, (flow >> 12) as u8, 1);
@@ -59,12 +60,12 @@ pub fn client(flow: u32) -> (Ipv4Addr, u16) {
 pub struct Generator {
     program: OwnedFd,
     frame: Vec<u8>,
-    /// The number of the next frame, the mask of flows, the interface.
+    /// The number of the next frame, the mask of flows, the interface's index.
     state: Element<[u32; 3]>,
 }
 
 impl Generator {
-    /// Its frames are like this [`datagram`] but for the client.
+    /// Makes a generator. Its frames equal this [`datagram`] except for the client.
     pub fn new(frame: Vec<u8>) -> Result<Self> {
         let state = Element::new()?;
         let program = load_xdp(&programs::generator(state.map(), &frame))?;
@@ -75,12 +76,14 @@ impl Generator {
         })
     }
 
-    /// Sends frames of so many flows, a power of two, by the interface with this index from now on.
+    /// Sets the number of flows, a power of two, and the index of the interface for the next
+    /// frames.
     pub fn aim(&self, flows: u32, interface: u32) -> Result<()> {
         self.state.write([0, flows - 1, interface])
     }
 
-    /// Sends so many frames from the interface's namespace: how many arrived, by `count`, in how many seconds.
+    /// Sends this many frames from the interface's namespace. Returns how many arrived, as `count`
+    /// reports it, and in how many seconds.
     pub fn send(
         &self,
         from: &NetNs,
@@ -94,8 +97,8 @@ impl Generator {
         Ok((count()? - before, took))
     }
 
-    /// The same, after `first` others, again until nine of ten frames arrive: where others use the processor, a device's queue overflows
-    /// now and then.
+    /// Like `send`, after `first` other frames, and repeated until nine of ten frames arrive: if
+    /// other programs use the processor, a device's queue overflows now and then.
     pub fn send_most(
         &self,
         from: &NetNs,

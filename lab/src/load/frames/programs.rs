@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bare XDP programs for live frames, written instruction by instruction: a generator that writes every header anew, one that only sends
-//! frames back, one that counts and drops them, and a far end that counts or answers.
+//! Bare XDP programs for live frames, written instruction by instruction: a generator that writes
+//! every header anew, a mirror that only sends frames back, a sink that counts and drops them, and
+//! a far end that counts or answers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,7 +12,8 @@ const CALL_REDIRECT: i32 = 23;
 const DROP: i32 = 1;
 const PASS: i32 = 2;
 const TX: i32 = 3;
-/// Where headers have what: Ethernet's type, IPv4's identification, protocol and addresses, and UDP's ports.
+/// Offsets in the frame: Ethernet's type, IPv4's identification, protocol and addresses, and UDP's
+/// ports.
 const TYPE: i16 = 12;
 const IDENTIFICATION: i16 = 18;
 const PROTOCOL: i16 = 23;
@@ -21,7 +23,8 @@ const SOURCE_PORT: i16 = 34;
 const DESTINATION_PORT: i16 = 36;
 const DATAGRAM: i32 = 17;
 
-/// Looks up the element whose key lies at this place of the stack; it is in r0, and the frame is dropped if there is none.
+/// Looks up the element whose key lies at this offset of the stack. Afterwards the element is in
+/// r0; the frame is dropped if there is none.
 fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
     [
         Instruction(0x18, 0x11, 0, map.as_raw_fd()),
@@ -42,7 +45,7 @@ fn element(map: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// Has r2 point to the frame of the context in r1, which is dropped if it is shorter than this.
+/// Sets r2 to the frame of the context in r1. The frame is dropped if it is shorter than `length`.
 fn frame_of(length: i32) -> [Instruction; 7] {
     [
         Instruction(0x61, 0x12, 0, 0),
@@ -55,8 +58,9 @@ fn frame_of(length: i32) -> [Instruction; 7] {
     ]
 }
 
-/// Writes `frame` into every frame, with the number of a flow in source address and port, and redirects it. The element of `state`:
-/// number of the next frame, mask of flows, index of the interface.
+/// Writes `frame` into every frame, with the number of a flow in source address and port, and
+/// redirects it. The element of `state`: number of the next frame, mask of flows, index of the
+/// interface.
 pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(element(state));
@@ -66,7 +70,7 @@ pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
         Instruction(0xbf, 0x81, 0, 0),
         Instruction(0x07, 1, 0, 1),
         Instruction(0x63, 0x17, 0, 0),
-        // A multiplicative hash: flows in no order.
+        // A multiplicative hash, so that flows come in a mixed order.
         Instruction(0x24, 8, 0, 0x9e37_79b1_u32.cast_signed()),
         Instruction(0x61, 0x71, 4, 0),
         Instruction(0x5f, 0x18, 0, 0),
@@ -99,7 +103,7 @@ pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     program
 }
 
-/// Adds 1 to the first word of an array's element, which is in r0 then.
+/// Adds 1 to the first word of an array's element 0, which is in r0 afterwards.
 fn counted(map: &OwnedFd) -> Vec<Instruction> {
     let mut program = element(map);
     program.extend([
@@ -117,13 +121,14 @@ pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// What [`mirror`] does, after one look-up of the frame's flow, whose value it reads a word of.
+/// Does what [`mirror`] does, after one look-up of the frame's flow, of whose value it reads a
+/// word.
 pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
-    /// Behind the first cache line of an element, which has its key.
+    /// Offset of a word behind the first cache line of an element, which contains the key.
     const IN_VALUE: i16 = 40;
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
-    // Both addresses and both ports.
+    // Both addresses and both ports are the key.
     for (from, to) in [(SOURCE, -16), (DESTINATION, -12), (SOURCE_PORT, -8)] {
         program.extend([
             Instruction(0x61, 0x25, from, 0),
@@ -134,7 +139,7 @@ pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program.extend(lookup(flows, -16));
     program.extend([
         Instruction(0x79, 0x01, IN_VALUE, 0),
-        // One that is there, or the frame is dropped.
+        // Continue if the word is not 0, else drop the frame.
         Instruction(0x55, 1, 2, 0),
         Instruction(0xb7, 0, 0, DROP),
         Instruction(0x95, 0, 0, 0),
@@ -144,8 +149,9 @@ pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// The far end: passes what is no IPv4 datagram, and drops datagrams to the generator's clients, which are answers. Others it counts in the
-/// first word of the element of `state`, and drops, or sends back as the answer if the second word is not 0.
+/// The far end: passes everything except IPv4 datagrams, and drops datagrams to the generator's
+/// clients, which are answers. It counts other datagrams in the first word of the element of
+/// `state`, and drops them, or sends them back as answers if the second word is not 0.
 pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
@@ -168,7 +174,7 @@ pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
         Instruction(0x55, 1, 2, 0),
         Instruction(0xb7, 0, 0, DROP),
         Instruction(0x95, 0, 0, 0),
-        // Both addresses and both ports change places.
+        // Swap both addresses and both ports.
         Instruction(0x61, 0x71, SOURCE, 0),
         Instruction(0x61, 0x72, DESTINATION, 0),
         Instruction(0x63, 0x27, SOURCE, 0),
@@ -183,7 +189,7 @@ pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// Exchanges the link-layer addresses and sends the frame back.
+/// Swaps the link-layer addresses and sends the frame back.
 pub fn mirror() -> Vec<Instruction> {
     let mut program = Vec::from(frame_of(14));
     program.extend([

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. Each host is a
-//! network namespace. Built from a `Layout` by the conformance runner, the demo, benchmarks and tests.
+//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. Each
+//! host is a network namespace. Built from a `Layout` by the conformance runner, the demo,
+//! benchmarks and tests.
 //!
-//! `outside` is the segment that the node's uplink is on: a bridge with the router's address and every
-//! outside client's. `remote` stands for all other nodes, one hop away on the same segment; its default
-//! route leads through the node, so that answers to a client that was not masqueraded pass the node.
+//! `outside` is the segment that the node's uplink is on: a bridge with the addresses of the router
+//! and of every outside client. `remote` stands for all other nodes, one hop away on the same
+//! segment. Its default route leads through the node, so that answers to a client that was not
+//! masqueraded pass the node.
 
 mod wiring;
 
@@ -42,18 +44,19 @@ impl Plumbing {
 
 /// The node's end of the veth that is its uplink.
 pub const UPLINK: &str = "eth0";
-/// The far end of the uplink, in the outside namespace: where packets that left the node are seen.
+/// The far end of the uplink, in the outside namespace: packets that left the node are captured
+/// here.
 pub const UPLINK_PEER: &str = "to-node";
 
 const TO_SETTLE: Duration = Duration::from_secs(5);
-/// How iproute2 shows a link that is not up yet.
+/// How iproute2 prints a link that is not up yet.
 const DOWN: [&str; 3] = [
     "state DOWN",
     "state LOWERLAYERDOWN",
     "bridge_slave state disabled",
 ];
 
-/// The namespaces, up and wired. Dropping it removes everything.
+/// The namespaces, up and connected. Dropping it removes all of them.
 pub struct Topology {
     pub layout: Layout,
     pub plumbing: Plumbing,
@@ -61,7 +64,7 @@ pub struct Topology {
     pub outside: NetNs,
     pub remote: NetNs,
     pub pods: Vec<NetNs>,
-    /// Every address of the node that a packet may leave it with: its own and its gateways'.
+    /// Every address that the node may use as a source: its own and its gateways'.
     pub node_addresses: Vec<IpAddr>,
 }
 
@@ -92,25 +95,26 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Has the uplink's far end suit an XDP program at the node's.
+    /// Prepares the uplink's far end for an XDP program at the node's end.
     pub fn prepare_for_xdp(&self) -> Result<()> {
         self.outside.enter(|| prepare_far_end(UPLINK_PEER))?
     }
 
-    /// Has the node's uplink take live frames of the outside namespace.
+    /// Makes the node's uplink accept live frames from the outside namespace.
     pub fn take_live_frames(&self) -> Result<()> {
         self.node.enter(|| take_frames(UPLINK))?
     }
 
-    /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its sender waits a second
-    /// until it asks for the neighbour again.
+    /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its
+    /// sender asks for the neighbour again only after a second.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + TO_SETTLE;
         let hosts = [&self.node, &self.outside, &self.remote];
         for host in hosts.into_iter().chain(&self.pods) {
             loop {
                 let links = host.feed("ip", &["-details", "-oneline", "link"], "")?;
-                // Every namespace has the kernel's own tunnel devices once their modules are loaded; these stay down.
+                // Once the tunnel modules are loaded, every namespace has the kernel's own tunnel
+                // devices; these stay down.
                 let is_ours = |link: &&str| !link.contains("@NONE: ");
                 let is_down = |link: &&str| DOWN.iter().any(|state| link.contains(state));
                 let Some(link) = links.lines().filter(is_ours).find(is_down) else {
@@ -138,7 +142,8 @@ impl Topology {
     }
 }
 
-/// Kernel parameters of every host but the node. They ignore ICMP redirects, which would lead around the node.
+/// Kernel parameters of every host except the node. They ignore ICMP redirects, which would send
+/// packets around the node.
 pub const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -152,7 +157,8 @@ pub const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv6/conf/default/accept_redirects", "0"),
 ];
 
-/// Kernel parameters of the node: a router with strict reverse path filters, as distributions have them.
+/// Kernel parameters of the node: a router with strict reverse path filters, as distributions
+/// configure it.
 pub const NODE_PARAMETERS: [(&str, &str); 8] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),

@@ -16,8 +16,8 @@ use super::{
     Plumbing, Topology, UPLINK, UPLINK_PEER,
 };
 
-/// Numbers of the interfaces at one end of each pair. If both ends have the same number in their namespaces, the
-/// kernel (6.18) takes up to a second to notice that the link is up.
+/// Interface indexes at one end of each pair. If both ends have the same index in their namespaces,
+/// the kernel (6.18) takes up to a second to notice that the link is up.
 const UPLINK_INDEX: usize = 50;
 const FIRST_POD_INDEX: usize = 100;
 const SEGMENT: &str = "segment";
@@ -28,7 +28,7 @@ const POINT_TO_POINT_MAC: &str = "ee:ee:ee:ee:ee:ee";
 const BRIDGE_MAC: &str = "02:00:00:00:ff:01";
 
 impl Topology {
-    /// The node's uplink, the router with the clients behind it, the other nodes.
+    /// Connects the node's uplink, the router with the clients behind it, and the other nodes.
     pub(super) fn wire_segment(&self) -> Result<()> {
         let layout = &self.layout;
         let mut node = String::from("link set lo up\n");
@@ -96,7 +96,7 @@ impl Topology {
                     nodad(*ip)
                 )?;
             }
-            // Packets to an unowned address in a subnet of the node must pass the node as well.
+            // Packets to an unowned address in a subnet of the node must also pass the node.
             for ip in layout.unowned.iter().filter(same) {
                 writeln!(node, "route add {} via {router} dev {UPLINK}", host(*ip))?;
                 writeln!(
@@ -112,8 +112,9 @@ impl Topology {
     }
 
     pub(super) fn wire_bridge(&mut self) -> Result<()> {
-        // An address of its own. One that it has from its ports may change when a pod comes or goes, and frames that are on their way to the
-        // old one are lost, whoever is the proxy.
+        // The bridge needs an explicit link-layer address. An address derived from its ports may
+        // change when a pod comes or goes; then frames on their way to the old address are lost,
+        // with any proxy.
         let mut node = format!(
             "link add {POD_BRIDGE} address {BRIDGE_MAC} type bridge forward_delay 0\nlink set {POD_BRIDGE} up\n"
         );
@@ -135,7 +136,7 @@ impl Topology {
         self.node.ip(&node)
     }
 
-    /// Joins all pods.
+    /// Joins all pods to the node.
     pub(super) fn wire_pods(&self) -> Result<()> {
         let mut node = String::new();
         for number in 0..self.pods.len() {
@@ -148,13 +149,14 @@ impl Topology {
         Ok(())
     }
 
-    /// Removes a pod's interface, and with it what the pod's and the node's kernel know by it.
+    /// Removes a pod's interface, and with it what the pod's and the node's kernel know about it.
     pub fn unplug(&self, pod: usize) -> Result<()> {
         self.node.ip(&format!("link del veth{pod}\n"))
     }
 
-    /// Joins a pod that was unplugged: its interface has another index and another link-layer address, as that of a new pod. A
-    /// bridged one tells its neighbours, as CNI plugins do.
+    /// Joins a pod that was unplugged: its interface has another index and another link-layer
+    /// address, like that of a new pod. A bridged pod announces its addresses to its neighbours, as
+    /// with CNI plugins.
     pub fn plug(&self, pod: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -163,10 +165,10 @@ impl Topology {
         namespace.ip(&self.addresses(pod)?)?;
         self.settle()?;
         if self.plumbing == Plumbing::Routed {
-            // It has no neighbours but the node.
+            // The pod has no neighbours except the node.
             return Ok(());
         }
-        // What is sent before the bridge forwards reaches nobody.
+        // Packets that are sent before the bridge forwards are lost.
         namespace.set(&[
             ("ipv4/conf/eth0/arp_notify", "1"),
             ("ipv6/conf/eth0/ndisc_notify", "1"),
@@ -177,7 +179,7 @@ impl Topology {
         ))
     }
 
-    /// Commands of the node that make a pod's pair of interfaces.
+    /// Commands for the node that create a pod's pair of interfaces.
     fn link(&self, number: usize, index: usize) -> String {
         let pod = self.pods[number].path();
         match self.plumbing {
@@ -197,7 +199,7 @@ impl Topology {
         }
     }
 
-    /// Commands of a pod that give its interface addresses and routes.
+    /// Commands for a pod that set addresses and routes of its interface.
     fn addresses(&self, number: usize) -> Result<String> {
         let mut script = String::from("link set lo up\n");
         let addresses = &self.layout.pods[number];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients in the lab's namespaces: each call is one connection with its outcome. Called by `flows` and tests.
+//! Clients in the lab's namespaces: each call is one connection with its outcome. Called by `flows`
+//! and tests.
 
 mod sctp;
 mod tcp;
@@ -25,12 +26,12 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait for the rest of an answer.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A host's address that calls.
+/// A client at an address of a host.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     pub namespace: &'a NetNs,
     pub address: IpAddr,
-    /// 0: any.
+    /// The source port; 0: any.
     pub port: u16,
     /// How long to wait for the first answer.
     pub patience: Duration,
@@ -64,7 +65,8 @@ impl<'a> Client<'a> {
             })
     }
 
-    /// A socket at the client's address and port. Loopback clients connect without binding (conformance/FORMAT.md).
+    /// A socket at the client's address and port. Loopback clients connect without binding
+    /// (conformance/FORMAT.md).
     fn socket(&self, kind: Type, protocol: Option<i32>) -> io::Result<Socket> {
         let at = SocketAddr::new(self.address, if kind == Type::RAW { 0 } else { self.port });
         let socket = Socket::new(Domain::for_address(at), kind, protocol.map(Into::into))?;
@@ -89,8 +91,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A port that no earlier datagram came from. With a random one a datagram could belong to an earlier flow, which
-/// keeps its endpoint.
+/// A port that no earlier datagram came from. With a random port, a datagram could belong to an
+/// earlier flow, which keeps its endpoint.
 fn fresh_port() -> u16 {
     const FIRST: u16 = 33_000;
     const COUNT: u16 = 27_000;
@@ -99,7 +101,7 @@ fn fresh_port() -> u16 {
     FIRST + u16::try_from(next).unwrap_or_default()
 }
 
-/// Makes ICMP errors show on a socket that is not connected.
+/// Makes the kernel report ICMP errors on a socket that is not connected.
 fn report_errors(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     if to.is_ipv4() {
         setsockopt(socket, sockopt::Ipv4RecvErr, &true)?;
@@ -109,7 +111,7 @@ fn report_errors(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// What a socket's error says about the network.
+/// Derives the outcome from a socket's error.
 fn failure(error: &io::Error) -> Outcome {
     match error.kind() {
         // Only ICMP's port unreachable and TCP's reset become this error.

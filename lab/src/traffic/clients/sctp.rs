@@ -17,7 +17,8 @@ use crate::traffic::{
     sctp::{self, Chunk},
 };
 
-/// A kernel with SCTP of its own sends an ABORT beside our server's answer.
+/// Time to wait after an ABORT: a kernel with its own SCTP sends one in addition to our server's
+/// answer.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
 
 impl Client<'_> {

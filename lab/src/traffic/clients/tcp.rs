@@ -61,8 +61,8 @@ impl Client<'_> {
     }
 }
 
-/// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be used again at once. Closing
-/// is not enough: a process that another thread is starting may still hold the socket.
+/// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be reused at once. Closing
+/// is not enough: a process that another thread is starting may still have the socket open.
 fn disconnect(stream: &TcpStream) -> io::Result<()> {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,

@@ -35,7 +35,8 @@ impl Client<'_> {
         })
     }
 
-    /// The socket is not connected, so that an answer from a wrong address is seen.
+    /// Waits for the answer. The socket is not connected, so that an answer from a wrong address is
+    /// seen.
     fn await_datagram(
         &self,
         socket: &UdpSocket,

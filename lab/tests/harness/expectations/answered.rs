@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backends`: which endpoint answers, what it sees, how whole the answer is.
+//! `backends`: which endpoint answers, which source it sees, and whether the answer is complete.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn an_endpoint_that_is_never_seen_fails_the_flow() {
     let mut both = one_sided;
     both.push(answered(OTHER_POD, CLIENT));
     assert!(holds(&expect, &both));
-    // Five tries may miss one of two by chance.
+    // Five connections may miss one of two endpoints by chance.
     assert!(holds(&expect, &both[..5]));
 }
 

@@ -114,7 +114,7 @@ fn what_nobody_owns_must_be_seen_leaving_the_node_unchanged(
         holds(&Expect::Untouched, std::slice::from_ref(&silent)),
         expected
     );
-    // With an answer it is no longer nobody's.
+    // With an answer, some host owns the address.
     for outcome in [Outcome::Refused, Outcome::Answered(answer(VIP, CLIENT))] {
         assert!(!holds(
             &Expect::Untouched,

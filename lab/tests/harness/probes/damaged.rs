@@ -7,7 +7,8 @@ use super::{check, flow, mangle};
 
 #[test]
 fn an_answer_from_another_address_is_noticed() {
-    // Only the way there is translated, without a flow's memory: the answer comes from the pod itself.
+    // The rule translates only packets to the pod, without conntrack: the answer comes from the pod
+    // itself.
     let there = "chain x { type filter hook prerouting priority -150; ip daddr 198.51.100.1 ip daddr set 10.40.1.10 }";
     let expect = "{backends: ['10.40.1.10:8080'], masquerade: false}";
     let seen = check(Plumbing::Routed, there, &flow("UDP", expect)).expect_err("from elsewhere");
@@ -22,7 +23,7 @@ fn an_answer_from_another_address_is_noticed() {
 
 #[test]
 fn a_wrong_sctp_checksum_on_arrival_is_noticed() {
-    // A port changed without the checksum.
+    // Changes a port without correcting the checksum.
     let port = mangle("ip daddr 10.40.1.10 ip protocol sctp @th,16,16 set 8080");
     let flow = "{from: 203.0.113.9, to: '10.40.1.10:8081', protocol: SCTP, expect: {backends: ['10.40.1.10:8080']}}";
     let seen = check(Plumbing::Routed, &port, flow).expect_err("a wrong checksum");

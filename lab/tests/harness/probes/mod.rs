@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every kind of probe against stand-ins for a proxy, right and wrong ones, made of nft rules on the
-//! simulated node: each check of conformance must be able to fail.
+//! Every kind of probe against imitations of a proxy, right and wrong ones, made of nft rules on
+//! the simulated node: each check of conformance must be able to fail.
 
 mod damaged;
 mod refused;
@@ -33,7 +33,7 @@ ports: [{port: 8080}, {port: 8080, protocol: UDP}, {port: 8080, protocol: SCTP}]
 endpoints: [{addresses: [10.40.1.10], nodeName: node-a}, {addresses: [10.40.2.10]}]
 ";
 
-/// Probes that expect pods' connections to be translated per packet.
+/// Flows whose probes expect pods' connections to be translated per packet.
 fn flows_of<'a>(
     topology: &'a Topology,
     cgroup: &'a Cgroup,
@@ -49,11 +49,11 @@ fn flows_of<'a>(
     .expect("servers")
 }
 
-/// Whether a flow holds on a node with these rules.
+/// Checks whether a flow is as expected on a node with these rules.
 fn check(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
     let topology = Topology::build(layout(), plumbing).expect("topology");
     if !rules.is_empty() {
-        // One chain a line; nft 1.0.6 wants the closing brace on a line of its own.
+        // `rules` has one chain a line; nft 1.0.6 needs the closing brace on its own line.
         let chains: Vec<_> = rules
             .lines()
             .map(|chain| chain.trim_end_matches('}'))
@@ -89,7 +89,7 @@ fn forward(rule: &str) -> String {
     format!("chain through {{ type filter hook forward priority 0; {rule} }}")
 }
 
-/// Changes packets without a flow's knowledge, after routing.
+/// A chain that changes packets without conntrack, after routing.
 fn mangle(rule: &str) -> String {
     format!("chain mangle {{ type filter hook forward priority -150; {rule} }}")
 }

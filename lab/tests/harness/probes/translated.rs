@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows that are translated: rightly, wrongly, not at all.
+//! Flows that are translated: correctly, wrongly, not at all.
 
 use std::collections::BTreeSet;
 

@@ -9,8 +9,8 @@ const FIN: Signals = Signals(Signals::FIN | Signals::ACK);
 const RST: Signals = Signals(Signals::RST);
 const SYN_ACK: Signals = Signals(Signals::SYN | Signals::ACK);
 
-/// The state after these packets, each with whether it is a reply; every number is right. The first one
-/// makes the flow.
+/// The state after these packets; the bool says whether a packet is a reply. All numbers are right.
+/// The first packet makes the flow.
 fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
     packets
         .iter()
@@ -213,7 +213,7 @@ fn the_second_repetition_of_an_unanswered_syn_goes_to_another_backend() {
         assert_eq!(anew(first, true), Anew::No);
         let second = after(protocol, &[(false, SYN), (false, SYN)]);
         assert_eq!(anew(second, true), Anew::Unanswered);
-        // A client's port that comes again, for a connection of its own.
+        // The client's port is reused for a new connection.
         assert_eq!(anew(second, false), Anew::No);
         let another =
             change_by_client(second, protocol, SYN, || false, || true, || true).of(second);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a table promises; and what it must be to the last slot, because nodes of two versions share one service.
+//! Properties of a table, and its exact content, because nodes of two versions may share one
+//! service.
 
 use super::*;
 use crate::{FrontendKey, Protocol, V4, V6, select};
@@ -116,8 +117,9 @@ fn there_may_be_more_backends_than_slots() {
     assert_eq!(shares.last(), Some(&0));
 }
 
-/// What nodes of every version must agree about. If a line differs, nodes of this version and of others choose different backends
-/// for one client: then this needs a new name for the selection, not another line.
+/// What nodes of every version must agree about. If a line differs, nodes of this version and of
+/// others choose different backends for one client: then this needs a new name for the selection,
+/// not another line.
 #[test]
 fn numbers_and_tables_are_the_same_in_every_version() {
     let port = Port::from_host;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Connections to a backend that leave with the node's address and are not ours: a process's own, past every service or translated at
-//! its socket; and those that the node's rules masquerade, as flannel's do, after ingress has marked them. One that begins with the
-//! tuple of a masqueraded flow, which would get its answers, leaves with another source port: as a flow of no service, whose client is
-//! the node. A masqueraded flow that begins later avoids the ports of the node's sockets (`masquerade`).
+//! Connections to a backend that leave with the node's address and are not flows of a service: a
+//! process's own connections, direct ones or translated at their socket; and connections that the
+//! node's rules masquerade, as flannel's do, after ingress has marked them. If such a connection
+//! begins with the tuple of a masqueraded flow, that flow would get its answers. So the connection
+//! leaves with another source port: as a flow of no service, whose client is the node. If the
+//! masqueraded flow has ended, it is removed instead. A masqueraded flow that begins later avoids
+//! the ports of the node's sockets, and the connections of others that this module has seen begin
+//! (`masquerade`).
 
 use proxy_common::{
-    Counter, FlowKind, Port,
+    Counter, FlowKey, FlowKind, Port, Protocol,
     flow::{Anew, ClientInterface, begins_anew, may_begin, ring::Ring},
-    masquerade::{PORT_TRIES, PortRanges},
+    masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
 
@@ -21,12 +25,13 @@ use crate::{
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
-    tc::{direct, masquerade::has_socket, translate},
+    tc::{direct, masquerade::has_socket, rank::rank_of, translate},
 };
 
 by_family! {
-    /// The packet in the workspace, which leaves from a port that masqueraded flows have.
-    own portolan_own_v4 portolan_own_v6 = decide_on
+    /// Decides about the packet in the workspace, which leaves from a port that masqueraded flows
+    /// use.
+    own portolan_own_v4 portolan_own_v6 = decide_on -> Outcome
 }
 
 #[inline(always)]
@@ -47,13 +52,16 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return outcome;
     }
     let key = &packet.key;
-    scratch.key.assign_reversed(key);
-    if !may_begin(key.protocol, packet.signals)
-        || node::is_drained()
-        || node::is_behind()
-        || !is_masqueraded::<F>(scratch)
-    {
+    if !may_begin(key.protocol, packet.signals) || node::is_drained() || node::is_behind() {
         return Outcome::pass(Counter::Untouched);
+    }
+    scratch.key.assign_reversed(key);
+    if !is_masqueraded::<F>(scratch) {
+        return pass_noted::<F>(skb, key, scratch);
+    }
+    if reuse::is_over(rank_of::<F>(scratch, 0)) {
+        release::<F>(scratch);
+        return pass_noted::<F>(skb, key, scratch);
     }
     scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
     scratch.key.assign_reversed(key);
@@ -70,22 +78,61 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         scratch, result, ..
     } = search;
     if result != OURS {
-        // The flow that has its tuple may be over.
-        return Outcome::pass(Counter::Untouched);
+        scratch.key.assign_reversed(key);
+        if rank_of::<F>(scratch, 0) == reuse::NEVER {
+            return Outcome::drop(if result == FULL {
+                Counter::DroppedFlowTableFull
+            } else {
+                Counter::DroppedNoMasqueradePort
+            });
+        }
+        release::<F>(scratch);
+        return pass_noted::<F>(skb, key, scratch);
     }
-    let entry = &mut scratch.entry;
+    let Scratch {
+        entry,
+        found,
+        key: reply_key,
+        ..
+    } = &mut *scratch;
     entry.kind = FlowKind::ORIGINAL;
-    entry.client_port = scratch.key.dst_port;
+    entry.client_port = reply_key.dst_port;
     flow::seal::<F>(entry, key);
+    let mut port = entry.client_port;
     if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
-        // Another packet of the same conversation was faster, or the table is full.
-        flow::remove::<F>(&scratch.key);
-        return Outcome::drop(Counter::DroppedNoTuple);
+        flow::remove::<F>(reply_key);
+        match flow::find::<F>(key, found) {
+            // Another packet of the same conversation has entered the flow first.
+            Some(first) => port = first.entry.client_port,
+            None => return Outcome::drop(Counter::DroppedFlowTableFull),
+        }
     }
-    leave::<F>(skb, packet, entry.client_port)
+    leave::<F>(skb, packet, port)
 }
 
-/// A packet of a flow that is there. `None` if there is none, or if another one begins.
+/// Lets the packet pass unchanged; `scratch.key` has the key of its answers. A masqueraded flow
+/// that begins later avoids the tuple. It finds the node's own connections by their sockets, and
+/// those that the node's rules masquerade by this note.
+#[inline(always)]
+fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::Addr>) -> Outcome {
+    if !skb.is_own() && key.protocol != Protocol::UDP && node::is_node_address::<F>(&key.src) {
+        direct::note(&scratch.key);
+    }
+    Outcome::pass(Counter::Untouched)
+}
+
+/// Removes the flow that [`rank_of`] has rated, whose tuple now belongs to this packet's
+/// connection. Late packets of that flow's client belong to no flow then.
+#[inline(always)]
+fn release<F: Family>(scratch: &Scratch<F::Addr>) {
+    // The original first: another CPU may be taking the port over.
+    if F::flows().remove(&scratch.evicted).is_ok() {
+        flow::remove::<F>(&scratch.holder);
+        flow::remove::<F>(&scratch.key);
+    }
+}
+
+/// Sends on a packet of a known flow. `None` if there is no flow, or if another flow begins.
 #[inline(always)]
 fn follow<F: Family>(
     skb: Skb,
@@ -115,7 +162,7 @@ fn follow<F: Family>(
     Some(outcome)
 }
 
-/// Whether a masqueraded flow gets the answers to the packet, by their key in `scratch.key`.
+/// Whether a masqueraded flow gets the packet's answers, whose key is in `scratch.key`.
 #[inline(always)]
 fn is_masqueraded<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     flow::find::<F>(&scratch.key, &mut scratch.other)
@@ -158,7 +205,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     let Scratch { key, entry, .. } = &mut **scratch;
-    // As in `masquerade`: answers at a frontend's port would be taken for requests.
+    // As in `masquerade`: answers to a frontend's port would be taken for requests.
     if ports::bits(port) & port_bits::FRONTEND != 0 {
         return 0;
     }

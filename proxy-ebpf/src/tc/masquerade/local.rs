@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Whether a process of the node has a port already. Called by `masquerade`.
+//! Whether a process of the node already uses a port. Called by `masquerade`.
 
 use aya_ebpf::{bindings::bpf_sock, helpers::generated as helpers};
 use proxy_common::{FlowKey, Protocol};
 
 use crate::{family::Family, packet::Skb};
 
-/// Whether a socket of this node receives packets with this tuple: a TCP connection, or a UDP socket with the port.
+/// Whether a socket of this node receives packets with this tuple: a TCP connection, or a UDP
+/// socket with the port.
 #[inline(always)]
 pub fn has_socket<F: Family>(skb: Skb, tuple: &FlowKey<F::Addr>) -> bool {
     // linux/bpf.h: BPF_F_CURRENT_NETNS, BPF_TCP_LISTEN
@@ -27,7 +28,8 @@ pub fn has_socket<F: Family>(skb: Skb, tuple: &FlowKey<F::Addr>) -> bool {
             if socket.is_null() {
                 return false;
             }
-            // A connection comes before a listener, which gets none of a backend's answers.
+            // The look-up finds a connection before a listener. A listener gets none of a backend's
+            // answers.
             // SAFETY: not null, and held until it is released.
             let state = unsafe { (&raw const (*socket).state).read_volatile() };
             release(socket);
@@ -49,6 +51,6 @@ pub fn has_socket<F: Family>(skb: Skb, tuple: &FlowKey<F::Addr>) -> bool {
 
 #[inline(always)]
 fn release(socket: *mut bpf_sock) {
-    // SAFETY: a look-up holds it, and nobody uses it any more.
+    // SAFETY: the look-up holds a reference to the socket, and no code uses it any more.
     unsafe { helpers::bpf_sk_release(socket.cast()) };
 }

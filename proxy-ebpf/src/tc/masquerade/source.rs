@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The source address that a masqueraded flow leaves with. The selection is `proxy_common::masquerade`'s.
+//! The source address that a masqueraded flow leaves with. The selection is
+//! `proxy_common::masquerade`'s.
 
 use proxy_common::{Addr, maps::interface};
 
@@ -12,8 +13,8 @@ use crate::{
     },
 };
 
-/// Writes the source into `scratch.key`, as the destination of the backend's answers; whether there is one: an address of the
-/// interface that the packet leaves by, else the node's InternalIP.
+/// Writes the source into `scratch.key`, as the destination of the backend's answers: an address of
+/// the interface that the packet leaves by, else the node's InternalIP. `false` if there is none.
 #[inline(never)]
 pub fn select<F: Family>(
     skb: Skb,
@@ -31,7 +32,7 @@ pub fn select<F: Family>(
     address.assign(&packet.key.dst);
     // KUBE: as MASQUERADE, by the next hop for IPv4, by the destination for IPv6.
     if F::VERSION == 4 && sources.has_several() {
-        // A dry run's packet has come in by none.
+        // In a dry run the packet has come in by no interface.
         let incoming = match skb.incoming() {
             0 => outgoing,
             index => through(node::interface_word(index), index),
@@ -61,7 +62,8 @@ pub fn select<F: Family>(
     selected != F::Addr::UNSPECIFIED
 }
 
-/// The interface by which the stack routes what passes the one with this word: of a bridge's port, the bridge.
+/// The interface by which the stack routes packets of the interface with this word: for a bridge's
+/// port, the bridge.
 #[inline(always)]
 fn through(word: u64, index: u32) -> u32 {
     match interface::bridge(word) {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::{Addr, Counter, FrontendKey, Port, Protocol, Verdict, select};
 
 use super::{
-    Flow, Given, Held, Judgement, Key, Live, MARK, Model, NEXT, Seen, counted, dropped,
+    AffinityEntry, Flow, Given, Judgement, Key, Live, MARK, Model, NEXT, Seen, counted, dropped,
     ingress::untouched,
     life::Life,
     passes, reject,
@@ -15,8 +15,9 @@ use super::{
 };
 use crate::services::{Frontend, service_range, v4, v6};
 
-/// Backends that are tried before the source port is translated, and source ports that are tried then: ARCHITECTURE.md says
-/// "another backend, or another source port" and leaves the numbers to the programs.
+/// Backends that are tried before the source port is translated, and source ports that are tried
+/// then: ARCHITECTURE.md says "another backend, or another source port" and leaves the numbers to
+/// the programs.
 const BACKEND_TRIES: usize = 4;
 pub(crate) const PORT_TRIES: usize = 8;
 
@@ -120,8 +121,9 @@ impl Model {
         }
     }
 
-    /// A segment of no known connection: a reset where a service would have served it, no answer where policy drops. Where a hash
-    /// names the backend and the client keeps its address, it goes there.
+    /// A segment of no known connection: a reset where a service would have served it, no answer
+    /// where policy drops. Where a hash names the backend and the client keeps its address, it goes
+    /// there.
     fn in_the_middle(
         &mut self,
         given: &Given<'_>,
@@ -225,7 +227,8 @@ impl Model {
             let at = |port| SocketAddr::new(client.ip(), port);
             let all =
                 (low..=high).flat_map(|port| wanted.allowed.iter().map(move |to| (to.0, port)));
-            // Tries meet every port, each with another backend; the last one takes a stranger's tuple.
+            // Tries meet every port, each with another backend; the last one takes a stranger's
+            // tuple.
             let is_last = || {
                 let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
                 taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
@@ -256,7 +259,7 @@ impl Model {
             self.remove_flow(*over);
         }
         if wanted.has_affinity {
-            let held = Held {
+            let held = AffinityEntry {
                 backend,
                 incarnation: *incarnation,
                 last_used: self.now,

@@ -12,10 +12,11 @@ use super::{
     rings::{Named, Ring},
     wire::{self, Headers, Tuple, UDP},
 };
-use crate::place;
+use crate::node;
 
 impl Model {
-    /// A first packet to no service: it gets another source port if a flow of the same client has its tuple.
+    /// A first packet to no service: it gets another source port if a flow of the same client has
+    /// its tuple.
     pub(crate) fn past_every_service(
         &mut self,
         given: &Given<'_>,
@@ -38,7 +39,7 @@ impl Model {
             self.remove_flow(over);
         }
         if protocol != UDP && self.backend_ports.contains(&dst.port()) {
-            self.recalled.insert(place::direct(reply), reply);
+            self.recalled.insert(node::direct(reply), reply);
         }
         untouched(given, seen)
     }

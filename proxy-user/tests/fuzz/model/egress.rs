@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet that goes out: replies get the service's address back, marked packets leave with the node's address.
+//! A packet that goes out: replies get the service's address back, marked packets leave with the
+//! node's address.
 
 use proxy_common::Counter;
 
@@ -11,6 +12,7 @@ use super::{
     rings::{Named, Ring},
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
+use crate::{node, services::is_node};
 
 impl Model {
     /// Judges what the egress program did with a packet.
@@ -62,10 +64,21 @@ impl Model {
             }
             return untouched(given, seen);
         }
-        // No IPv4 packet that has come with an address of the node is forwarded: it got it from the node's rules.
+        // No IPv4 packet that has come with an address of the node is forwarded: it got it from the
+        // node's rules.
         let is_the_nodes = given.is_own || tuple.src.is_ipv4() && self.settings.resets;
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
+        }
+        // Others have masqueraded it: our masqueraded flows avoid its tuple.
+        let is_of_others = given.mark & MARK != 0 && !given.is_own && is_node(tuple.src.ip());
+        let reply = tuple.reversed();
+        if is_of_others
+            && tuple.protocol != UDP
+            && headers.begins()
+            && !self.masqueraded.contains_key(&reply)
+        {
+            self.recalled.insert(node::direct(reply), reply);
         }
         untouched(given, seen)
     }

@@ -8,7 +8,7 @@ use proxy_common::flow::IdleTimes;
 use super::{
     Model,
     life::{Life, Phase},
-    rings::{Named, Place, Ring},
+    rings::{Named, Position, Ring},
     wire::{FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
 use crate::services::Interface;
@@ -38,11 +38,12 @@ pub(crate) struct Flow {
     pub(crate) last_seen: u64,
     /// Datagrams: when the frontend was last seen to be the service's.
     pub(crate) checked: u64,
-    /// When a reply was last noted, which is done once a second unless it changes the state; `None` before the first.
+    /// When a reply was last noted, which is done once a second unless it changes the state; `None`
+    /// before the first.
     pub(crate) reply_noted: Option<u64>,
     /// Past the stack: when a reply to the masquerade address was last noted, and its number.
     pub(crate) answer_noted: Option<(u64, u32)>,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 /// A datagram of the node's own from a served node port.
@@ -51,7 +52,7 @@ pub(crate) struct Untouched {
     pub(crate) is_repeated: bool,
     pub(crate) is_established: bool,
     pub(crate) last_seen: u64,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 impl Flow {

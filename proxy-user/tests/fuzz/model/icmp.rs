@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about flows: translated both ways, outside and inside. An error travels against the packet that it quotes, so
-//! it belongs to the flow of the quoted tuple reversed.
+//! ICMP errors about flows: translated both ways, outside and inside. An error travels against the
+//! packet that it quotes, so it belongs to the flow of the quoted tuple reversed.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -12,7 +12,8 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// How long an established connection must have been silent, in seconds, until a SYN that anyone may have sent ends it.
+/// How long an established connection must have been silent, in seconds, until a SYN that anyone
+/// may have sent ends it.
 const SILENCE: u64 = 60;
 
 impl Model {
@@ -116,7 +117,8 @@ impl Model {
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
     }
 
-    /// Whether the frontend of datagrams is no longer their service's, which is asked once a second.
+    /// Whether the frontend of datagrams is no longer their service's, which is asked once a
+    /// second.
     fn lost_its_frontend(&mut self, key: Key) -> bool {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {

@@ -21,8 +21,9 @@ pub(crate) struct Life {
     pub(crate) reset: bool,
     /// It began in the middle of its connection, whose ends have proven nothing yet.
     pub(crate) picked_up: bool,
-    /// TCP: what each side has acknowledged last; the client, until it does: what follows the backend's SYN, and before that its own
-    /// SYN's number. SCTP: the tag of each side's packets; the client's, until it is answered: its INIT's own.
+    /// TCP: what each side has acknowledged last; the client, until it does: what follows the
+    /// backend's SYN, and before that its own SYN's number. SCTP: the tag of each side's packets;
+    /// the client's, until it is answered: its INIT's own.
     pub(crate) client_number: u32,
     pub(crate) backend_number: u32,
     /// TCP: of the client's last FIN; 0 without one.
@@ -136,7 +137,8 @@ impl Life {
         !self.acknowledged || self.is_closed()
     }
 
-    /// Whether a packet that ends an established connection has the numbers of its sender; `other`: of the other side.
+    /// Whether a packet that ends an established connection has the numbers of its sender; `other`:
+    /// of the other side.
     fn ends(&self, headers: &Headers, other: u32) -> bool {
         if !self.acknowledged {
             return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Masquerading: the address and port that a flow leaves with. ARCHITECTURE.md, "Masquerade" and "A flow's life".
+//! Masquerading: the address and port that a flow leaves with. ARCHITECTURE.md, "Masquerade" and "A
+//! flow's life".
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,8 +45,8 @@ impl Model {
         passes(seen, &frame, given.mark & !MARK, &[Counter::Masqueraded])
     }
 
-    /// The table is full: the packet is dropped, and there is room for the next one. Where ports are scarce, it may have taken one
-    /// over instead.
+    /// The table is full: the packet is dropped, and there is room for the next one. Where ports
+    /// are scarce, it may have taken one over instead.
     fn masquerade_without_room(&mut self, v6: bool, seen: &Seen) -> Judgement {
         let (low, high) = self.settings.ports;
         if seen.counter != Counter::DroppedFlowTableFull && u32::from(high - low) < 8 * TRIES {
@@ -79,14 +80,20 @@ impl Model {
         let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
         let timestamp = headers.timestamp;
         let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port), timestamp);
+        let is_recalled =
+            |port| self.is_recalled(reply_of(flow, key, SocketAddr::new(address, port)));
+        let is_free = |port| at(port).is_none() && !is_recalled(port);
+        if is_recalled(source.port()) {
+            return Err(format!("{source} is others'"));
+        }
         let first = flow.port_before.unwrap_or(headers.tuple.src.port());
-        if (low..=high).contains(&first) && at(first).is_none() && source.port() != first {
+        if (low..=high).contains(&first) && is_free(first) && source.port() != first {
             return Err(format!(
                 "port {first} is free and comes first, not {source}"
             ));
         }
         if let Some(holder) = at(source.port()) {
-            if u32::from(high - low) < TRIES && (low..=high).any(|port| at(port).is_none()) {
+            if u32::from(high - low) < TRIES && (low..=high).any(is_free) {
                 return Err(format!("{source} is taken, and another port is free"));
             }
             let own = rank(source.port());
@@ -101,12 +108,7 @@ impl Model {
             }
             self.remove_flow(holder);
         }
-        let tuple = Tuple {
-            protocol: key.tuple.protocol,
-            src: flow.backend,
-            dst: source,
-        };
-        self.masqueraded.insert(tuple, key);
+        self.masqueraded.insert(reply_of(flow, key, source), key);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.masquerade = Some(source);
             // Answers that came before count.
@@ -122,18 +124,15 @@ impl Model {
         let usable = (low..=high).find(|port| {
             let source = SocketAddr::new(address, *port);
             let holder = self.holder(key, flow, source);
-            holder.is_none_or(|holder| self.rank(holder, source, 0).is_some())
+            !self.is_recalled(reply_of(flow, key, source))
+                && holder.is_none_or(|holder| self.rank(holder, source, 0).is_some())
         });
         usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
     }
 
     /// The flow that leaves with this source, to the same backend.
     fn holder(&self, key: Key, flow: &Flow, source: SocketAddr) -> Option<Key> {
-        let tuple = Tuple {
-            protocol: key.tuple.protocol,
-            src: flow.backend,
-            dst: source,
-        };
+        let tuple = reply_of(flow, key, source);
         // A client with an address of the node may have the tuple, too.
         self.masqueraded
             .get(&tuple)
@@ -141,8 +140,9 @@ impl Model {
             .copied()
     }
 
-    /// The order in which ports of flows that give way are taken over; `None` for a living one's. The documents order
-    /// half-open ones by age alone. A client that has the tuple itself keeps it. `timestamp`: the new SYN's.
+    /// The order in which ports of flows that give way are taken over; `None` for a living one's.
+    /// The documents order half-open ones by age alone. A client that has the tuple itself keeps
+    /// it. `timestamp`: the new SYN's.
     fn rank(&self, holder: Key, source: SocketAddr, timestamp: u32) -> Option<u32> {
         let flow = &self.flows[&holder];
         if flow.masquerade != Some(source) || !flow.life.gives_way() {
@@ -158,6 +158,15 @@ impl Model {
             (true, true) => 2,
             (false, _) => 3,
         })
+    }
+}
+
+/// What a flow's backend answers with, if that leaves with this source.
+fn reply_of(flow: &Flow, key: Key, source: SocketAddr) -> Tuple {
+    Tuple {
+        protocol: key.tuple.protocol,
+        src: flow.backend,
+        dst: source,
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model of the packet path: what must become of a packet, by the project's documents. It keeps whole flows, not entries,
-//! and shares `decide` with the programs and nothing else. Where the programs choose at random, it takes the choice that it
-//! sees and says whether that one was allowed.
+//! The model of the packet path: what must become of a packet, by the project's documents. It keeps
+//! whole flows, not entries, and shares `decide` with the programs and nothing else. Where the
+//! programs choose at random, it takes the choice that it sees and says whether that one was
+//! allowed.
 
 mod begin;
 mod direct;
@@ -31,7 +32,7 @@ use proxy_common::{Counter, EndpointSet, FrontendKind};
 use crate::services::{Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
-pub(crate) use past::Way;
+pub(crate) use past::Exit;
 use rings::Rings;
 use wire::Tuple;
 pub(crate) use xdp::AtXdp;
@@ -65,7 +66,8 @@ pub(crate) struct Given<'a> {
 /// What was seen differs from what must be.
 pub(crate) type Judgement = Result<(), String>;
 
-/// What fragments of one datagram have in common: source, destination, identification, protocol and the client's interface.
+/// What fragments of one datagram have in common: source, destination, identification, protocol and
+/// the client's interface.
 type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 
 /// The state of the packet path.
@@ -80,9 +82,10 @@ pub(crate) struct Model {
     masqueraded: HashMap<Tuple, Key>,
     /// Datagrams from served node ports: from the tuple of the answers to the state.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
-    pub(crate) affinity: HashMap<(String, IpAddr), Held>,
+    pub(crate) affinity: HashMap<(String, IpAddr), AffinityEntry>,
     fragments: HashMap<Datagram, (u16, u16)>,
-    /// Tuples of replies to connections past every service, by their places in the map: a later one may overwrite it.
+    /// Tuples of replies to connections past every service, by their places in the map: a later one
+    /// may overwrite it.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
     /// Ports of backends that there have ever been.
@@ -96,7 +99,8 @@ pub(crate) struct Model {
     pub(crate) counts: HashMap<Counter, u64>,
 }
 
-/// A service, with the time in the service of each of its backends: another one once it has stopped serving.
+/// A service, with the time in the service of each of its backends: another one once it has stopped
+/// serving.
 pub(crate) struct Live {
     service: Service,
     incarnations: HashMap<SocketAddr, u64>,
@@ -104,7 +108,7 @@ pub(crate) struct Live {
 
 /// The backend that affinity holds a client to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct AffinityEntry {
     pub(crate) backend: SocketAddr,
     pub(crate) incarnation: u64,
     pub(crate) last_used: u64,

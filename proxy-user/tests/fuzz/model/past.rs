@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet must be what the stack would have made
-//! of it between ingress and egress, one hop older.
+//! What leaves past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet must be
+//! what the stack would have made of it between ingress and egress, one hop older.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,13 @@ use super::{
 };
 use crate::services::{self, Interface, is_node};
 
-/// How much further than the last reply that was noted another one may acknowledge, in bytes, and be none to note.
+/// How much further than the last reply that was noted another one may acknowledge, in bytes, and
+/// be none to note.
 const FAR: i32 = 1 << 20;
 
 /// How a packet goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Exit {
     /// By the stack, if at all.
     Stack,
     /// To egress of the interface that it leaves by.
@@ -30,7 +31,7 @@ pub(crate) enum Way {
 
 impl Model {
     /// Judges what ingress did with a packet where packets leave past the stack.
-    pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Way, String> {
+    pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Exit, String> {
         let is_answer = matches!(
             seen.counter,
             Counter::EchoAnswered
@@ -41,7 +42,7 @@ impl Model {
         let headers = wire::read(given.frame).filter(|_| !is_answer);
         let Some(headers) = headers else {
             self.ingress(given, seen)?;
-            return Ok(Way::Stack);
+            return Ok(Exit::Stack);
         };
         let is_routine = self
             .masqueraded
@@ -52,7 +53,7 @@ impl Model {
             if seen.verdict == NEXT && self.must_leave(given, &headers, seen) {
                 return Err("it must leave past the stack".into());
             }
-            return Ok(Way::Stack);
+            return Ok(Exit::Stack);
         }
         let (back, is_handed) = as_before(given.frame, &headers, &seen.frame)?;
         let back = Seen {
@@ -79,10 +80,11 @@ impl Model {
                 return Err("it must get both of its ends".into());
             }
         }
-        Ok(if at_once { Way::Out } else { Way::Egress })
+        Ok(if at_once { Exit::Out } else { Exit::Egress })
     }
 
-    /// Judges a packet that has both of its new ends, if it does: as ingress and then egress would have made it.
+    /// Judges a packet that has both of its new ends, if it does: as ingress and then egress would
+    /// have made it.
     fn at_once(
         &mut self,
         given: &Given<'_>,
@@ -211,7 +213,8 @@ impl Model {
             }
     }
 
-    /// Whether a reply to a masqueraded flow is none to note: another one like it was noted just now.
+    /// Whether a reply to a masqueraded flow is none to note: another one like it was noted just
+    /// now.
     pub(super) fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
         let Some((at, number)) = flow.answer_noted else {
             return false;
@@ -257,7 +260,8 @@ fn is_of(key: Key, interface: Interface) -> bool {
     key.interface == Model::client_interface(interface)
 }
 
-/// Whether a flow has an end that the stack must judge: of a conversation past every service, nobody asks.
+/// Whether a flow has an end that the stack must judge: of a conversation past every service,
+/// nobody asks.
 pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
     let (client, backend) = (key.tuple.src.ip(), flow.backend.ip());
     flow.service.is_some() && (is_node(client) || is_node(backend))

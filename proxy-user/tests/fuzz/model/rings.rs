@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rings: half-open connections and datagrams' flows in the order of their last use, closed ones in that of their end.
+//! The rings: half-open connections and datagrams' flows in the order of their last use, closed
+//! ones in that of their end.
 
 use super::{
     Key, Model,
@@ -21,7 +22,7 @@ pub(crate) enum Named {
 }
 
 /// A place in a ring.
-pub(crate) type Place = (Ring, u64);
+pub(crate) type Position = (Ring, u64);
 
 impl Ring {
     /// The ring of a flow that gives way and is not over.
@@ -57,8 +58,9 @@ impl Rings {
 }
 
 impl Model {
-    /// Puts a name into a ring. The flow of the name that it overwrites goes if it gives way and has not been named since.
-    pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Place {
+    /// Puts a name into a ring. The flow of the name that it overwrites goes if it gives way and
+    /// has not been named since.
+    pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
         let v6 = match named {
             Named::Flow(key) => key.tuple.src.is_ipv6(),
             Named::Untouched(tuple) => tuple.src.is_ipv6(),
@@ -73,7 +75,7 @@ impl Model {
         (ring, n)
     }
     /// The flow named at a place goes if it gives way and has not been named since.
-    fn evict(&mut self, v6: bool, place: Place) {
+    fn evict(&mut self, v6: bool, place: Position) {
         let (ring, n) = place;
         match self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize] {
             Named::Flow(key) => {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::{EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy};
 
 use super::{
-    Given, Held, Live, Model,
+    AffinityEntry, Given, Live, Model,
     wire::{ACK, Headers, SYN, Tuple},
 };
 use crate::services::{Frontend, is_node, pod_range};
@@ -52,7 +52,7 @@ impl Model {
     /// The backend that affinity holds a client to, of those in the set.
     pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
         let timeout = u64::from(live.service.affinity);
-        let Held {
+        let AffinityEntry {
             backend,
             incarnation,
             last_used,
@@ -63,7 +63,8 @@ impl Model {
             && live.in_set(set, backend.is_ipv6()).contains(&backend);
         holds.then_some(backend)
     }
-    /// Which client is held to which backend that still serves, whether its time has run out or not; in order.
+    /// Which client is held to which backend that still serves, whether its time has run out or
+    /// not; in order.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
         let held = self
             .affinity
@@ -75,7 +76,8 @@ impl Model {
         held.sort();
         held
     }
-    /// Whether a segment in the middle of a connection to the frontend may be answered with a reset: not at an address of the node.
+    /// Whether a segment in the middle of a connection to the frontend may be answered with a
+    /// reset: not at an address of the node.
     pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
         let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {

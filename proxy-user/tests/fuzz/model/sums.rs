@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes the ends of packets, with every checksum that covers them, by the standards; shares no code with the programs.
+//! Changes the ends of packets, with every checksum that covers them, by the standards; shares no
+//! code with the programs.
 
 use std::net::{IpAddr, SocketAddr};
 

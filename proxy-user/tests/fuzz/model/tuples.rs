@@ -8,20 +8,22 @@ use super::{
     begin::PORT_TRIES,
     wire::{Tuple, UDP},
 };
-use crate::place;
+use crate::node;
 
 impl Model {
-    /// Whether a client may use its own port towards a backend: no living flow has the tuple, nor has a connection past every
-    /// service.
+    /// Whether a client may use its own port towards a backend: no living flow has the tuple, nor
+    /// has a connection past every service.
     pub(crate) fn is_free(&self, key: Key, backend: SocketAddr, client: SocketAddr) -> bool {
         let reply = Tuple {
             protocol: key.tuple.protocol,
             src: backend,
             dst: client,
         };
-        let is_recalled =
-            key.tuple.protocol != UDP && self.recalled.get(&place::direct(reply)) == Some(&reply);
-        !is_recalled && self.is_free_for(key, backend, client)
+        !self.is_recalled(reply) && self.is_free_for(key, backend, client)
+    }
+    /// Whether a connection past every service has begun that has these replies.
+    pub(crate) fn is_recalled(&self, reply: Tuple) -> bool {
+        reply.protocol != UDP && self.recalled.get(&node::direct(reply)) == Some(&reply)
     }
     pub(crate) fn is_free_for(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
         let reply = Tuple {

@@ -45,14 +45,16 @@ pub(crate) enum Fragment {
 /// A packet's headers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
-    /// Offsets of the IP header, of what follows it and its extensions, and of the packet's end by its length field.
+    /// Offsets of the IP header, of what follows it and its extensions, and of the packet's end by
+    /// its length field.
     pub(crate) l3: usize,
     pub(crate) l4: usize,
     pub(crate) end: usize,
     /// Ports are 0 for a later fragment, and for protocols without.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
-    /// The client's interface at ingress, by which fragments of one client are told from those of another; else 0.
+    /// The client's interface at ingress, by which fragments of one client are told from those of
+    /// another; else 0.
     pub(crate) interface: u32,
     /// Quoted by an ICMP error.
     pub(crate) is_quoted: bool,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of interfaces, as iproute2 makes them. In the commands, these words stand for what a lane fills in: UPLINK and TUNNEL for the
-//! names of interfaces, OUTSIDE for the client's namespace, OWN and OTHER for the addresses of the two nodes.
+//! The kinds of interfaces, as iproute2 makes them. In the commands, these words stand for what a
+//! lane fills in: UPLINK and TUNNEL for the names of interfaces, OUTSIDE for the client's
+//! namespace, OWN and OTHER for the addresses of the two nodes.
 
 use rtnetlink::packet_route::link::NetkitMode;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One lane: a client outside, which is the router between two nodes as well, a pod on each node, and the interfaces of one kind between
-//! them.
+//! One lane: a client outside, which is the router between two nodes as well, a pod on each node,
+//! and the interfaces of one kind between them.
 //!
 //!     near pod -- node -- uplink -- client -- other node -- far pod
 //!                   \------------ tunnel ------------/

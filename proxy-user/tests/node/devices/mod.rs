@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services through every kind of interface that clusters use: tunnels between nodes, uplinks, pairs that join pods. From outside, from
-//! a pod here and from a pod of another node, 300 kB each way over TCP, and datagrams.
+//! Services through every kind of interface that clusters use: tunnels between nodes, uplinks,
+//! pairs that join pods. From outside, from a pod here and from a pod of another node, 300 kB each
+//! way over TCP, and datagrams.
 
 mod addresses;
 mod kinds;
@@ -10,6 +11,7 @@ mod transfer;
 
 use std::path::Path;
 
+use datapath::read::Reader;
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -21,18 +23,18 @@ use lab::node::{
     },
     topology::NODE_PARAMETERS,
 };
-use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 use rstest::rstest;
 
 use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
 use crate::world::{self, BINARY};
 
-/// Past the stack, a connection's beginning may still pass it. All of a transfer are three times as many at least, and one direction of
-/// it is half of that.
+/// Past the stack, a connection's beginning may still pass it. All of a transfer are three times as
+/// many at least, and one direction of it is half of that.
 const FEW: u64 = 15;
 
-// Each start of an agent takes half a minute in a virtual machine, so the kinds that come from modules share one.
+// Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
+// modules share one.
 #[rstest]
 #[case::vxlan(&[VXLAN])]
 #[ignore = "needs the modules geneve, ipip, ip_gre, wireguard, 8021q, bonding: `cargo xtask kernels` runs it on every kernel"]

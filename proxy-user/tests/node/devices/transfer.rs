@@ -14,7 +14,8 @@ use socket2::SockRef;
 use super::lane::Flow;
 
 const LENGTH: usize = 300_000;
-/// If packets are lost the transfer stands still. Otherwise it takes milliseconds, in a virtual machine a second.
+/// If packets are lost the transfer stands still. Otherwise it takes milliseconds, in a virtual
+/// machine a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 /// The first ones may ask for neighbours, and find out about the path.
@@ -63,7 +64,8 @@ pub(super) fn datagrams(flow: &Flow<'_>) -> io::Result<()> {
         })
     })?;
     client.connect(flow.service)?;
-    // One that every interface takes, and one that only those outside take: the sender learns from an ICMP error to cut it.
+    // One that every interface takes, and one that only those outside take: the sender learns from
+    // an ICMP error to cut it.
     let largest = 1500 - if flow.service.is_ipv6() { 48 } else { 28 };
     [1200, largest].into_iter().try_for_each(|length| {
         let request = pattern(length);

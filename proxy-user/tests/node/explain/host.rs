@@ -3,11 +3,9 @@
 
 use std::{net::TcpListener, os::fd::AsFd, path::Path};
 
-use lab::node::foreign::{END, Foreign, Place};
-use portolan::datapath::{
-    maps::pins::links_dir,
-    sys::{detach, get_pinned},
-};
+use datapath::maps::pins::links_dir;
+use lab::node::foreign::{ChainPosition, END, Foreign};
+use linux::{detach, get_pinned};
 
 use super::{CLIENT, OUTSIDE, Said, ask, outside};
 use crate::{objects::service, world::World};
@@ -188,10 +186,12 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     nft(&world, "delete table ip other\n");
 
     let client = world.client_interface();
-    let foreign = Foreign::new(world.node(), &client, false, Place::Last, END).expect("attached");
+    let foreign =
+        Foreign::new(world.node(), &client, false, ChainPosition::Last, END).expect("attached");
     agree(&world, &[]).finds("note", "runs behind portolan's at ingress");
     drop(foreign);
-    let foreign = Foreign::new(world.node(), &client, false, Place::First, END).expect("attached");
+    let foreign =
+        Foreign::new(world.node(), &client, false, ChainPosition::First, END).expect("attached");
     let said = ask(&world, CLIENT, CART, &[]);
     said.finds("differs", "runs before portolan's at ingress");
     assert!(world.connect(CART).is_err(), "it ends the chain");
@@ -205,7 +205,8 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     agree(&world, &[]).is_clean();
 }
 
-/// Detaches the link that is pinned there, at once; without its pin the kernel would do so some time later.
+/// Detaches the link that is pinned there, at once; without its pin the kernel would do so some
+/// time later.
 fn detach_at(pin: &Path) {
     let link = get_pinned(pin, false).expect("a link");
     detach(link.as_fd()).expect("detached");

@@ -13,11 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use datapath::read::{Flow, Reader};
 use lab::node::{netns::NetNs, pod::plug};
-use portolan::datapath::{
-    read::{Flow, Reader},
-    sys::Plain,
-};
+use linux::Plain;
 use proxy_common::{AffinityEntry, AffinityKey, Counter, V4, maps};
 use serde_json::Value;
 
@@ -98,7 +96,8 @@ impl Said {
         let outcomes = steps.iter().map(|step| step["outcome"].as_str());
         outcomes.map(|one| one.expect("an outcome")).collect()
     }
-    /// Expects a finding of a level with these words, with a page; and a remedy unless it is a note.
+    /// Expects a finding of a level with these words, with a page; and a remedy unless it is a
+    /// note.
     #[track_caller]
     pub(crate) fn finds(&self, level: &str, words: &str) {
         let findings = self.report["findings"].as_array().expect("findings");

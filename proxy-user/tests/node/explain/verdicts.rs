@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every verdict of the policy: explain's word, the dry run's, and what then happens to a connection.
+//! Every verdict of the policy: explain's word, the dry run's, and what then happens to a
+//! connection.
 
 use proxy_common::maps;
 
@@ -217,7 +218,7 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     let said = explain_quietly(&world, CLIENT, to, &[]);
     said.is_clean();
     let held = said.report["affinity"].as_str().expect("words").to_owned();
-    let reader = portolan::datapath::read::Reader::open(world.pins()).expect("pins");
+    let reader = datapath::read::Reader::open(world.pins()).expect("pins");
     let flow = reader.flows().expect("flows").remove(0);
     assert!(
         held.starts_with(&format!("held to {}, for ", flow.backend)),

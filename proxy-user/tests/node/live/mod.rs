@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live `portolan top` in a real terminal: driven by keys in tmux, its screens compared with kept pictures, and the terminal as it
-//! was before, however the command ends.
+//! The live `portolan top` in a real terminal: driven by keys in tmux, its screens compared with
+//! kept pictures, and the terminal as it was before, however the command ends.
 
 use std::{
     fs::{self, File},

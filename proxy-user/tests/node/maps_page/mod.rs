@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/maps.md against the maps of a real node: each map has its section, with an output of bpftool that has the fields which the
-//! kernel knows, and says of each field what it means. With PORTOLAN_UPDATE_DOCS=1 the outputs are renewed.
+//! docs/maps.md against the maps of a real node: each map has its section, with an output of
+//! bpftool that has the fields which the kernel knows, and says of each field what it means. With
+//! PORTOLAN_UPDATE_DOCS=1 the outputs are renewed.
 
 mod json;
 mod service;
 
 use std::{collections::BTreeSet, fmt::Write, fs, net::UdpSocket, process::Command};
 
-use json::Json;
-use portolan::datapath::{maps::tables::Table, read::Reader};
+use datapath::{maps::tables::Table, read::Reader};
 use proxy_common::{
     Counter, LocalPod, V4,
     maps::{self, ALL, LAYOUT_VERSION},
@@ -22,6 +22,7 @@ use crate::{
     repair::table,
     world::World,
 };
+use json::Json;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/maps.md");
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node maps_page";
@@ -68,7 +69,8 @@ struct Maps<'a> {
 }
 
 impl Maps<'_> {
-    /// What follows `bpftool map` for a map, without its path: the whole map, or one element of an array.
+    /// What follows `bpftool map` for a map, without its path: the whole map, or one element of an
+    /// array.
     fn words(&self, map: &str) -> Vec<String> {
         let Some(index) = self.index(map) else {
             return vec!["dump".to_owned()];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan services NAME --bpftool`: the commands that it prints are run, and lead from a frontend to its endpoint.
+//! `portolan services NAME --bpftool`: the commands that it prints are run, and lead from a
+//! frontend to its endpoint.
 
 use std::process::Command;
 

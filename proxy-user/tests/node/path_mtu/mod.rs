@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Path MTU discovery through a service: a router that finds a packet too large says so to an address that it knows, and the
-//! end that sent it learns it, whatever was translated between them.
+//! Path MTU discovery through a service: a router that finds a packet too large says so to an
+//! address that it knows, and the end that sent it learns it, whatever was translated between them.
 
 mod cluster;
 mod transfer;

@@ -112,7 +112,8 @@ pub(super) fn fragments(world: &World) -> io::Result<()> {
     })
 }
 
-/// Runs a client's part while the backend answers everything by `answer`, or says that it is too large.
+/// Runs a client's part while the backend answers everything by `answer`, or says that it is too
+/// large.
 fn converse<T>(
     world: &World,
     answer: &[u8],
@@ -173,7 +174,8 @@ fn is_too_large(sent: &io::Result<usize>) -> bool {
     error == Some(libc::EMSGSIZE)
 }
 
-/// Sets the bit "don't fragment" in all that the socket sends, and lets it send nothing that is too large for its path.
+/// Sets the bit "don't fragment" in all that the socket sends, and lets it send nothing that is too
+/// large for its path.
 fn never_cut(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     let (level, option, value) = if v6 {
         (

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node between a client far away and a backend far away, with a client and a backend in pods as well, in one address
-//! family. Every interface of theirs takes 1500 bytes; one link on the way is narrower.
+//! A node between a client far away and a backend far away, with a client and a backend in pods as
+//! well, in one address family. Every interface of theirs takes 1500 bytes; one link on the way is
+//! narrower.
 
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
 };
 
+use datapath::read::Reader;
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
     cgroup::Cgroup,
     netns::NetNs,
     pod::plug,
+    routed_path::RoutedPath,
     settings::{Forwarding, SocketBalancing},
     topology::NODE_PARAMETERS,
-    way::Way,
 };
-use portolan::datapath::read::Reader;
 use proxy_common::Counter;
 
 use super::cluster::Cluster;
@@ -26,7 +27,8 @@ use crate::world::BINARY;
 /// Of the narrow link, in bytes. IPv6 asks for 1280 at least.
 pub(super) const NARROW: u32 = 1400;
 
-/// What firewalls and CNIs have: whatever belongs to no connection that the node's stack knows is dropped.
+/// What firewalls and CNIs have: whatever belongs to no connection that the node's stack knows is
+/// dropped.
 const STRICT: &str = "add table inet strict
 add chain inet strict input { type filter hook input priority filter; }
 add rule inet strict input ct state invalid drop
@@ -94,8 +96,8 @@ pub(super) enum Where {
 pub(super) struct World {
     agent: Agent<'static>,
     node: &'static NetNs,
-    clients: Way,
-    backends: Way,
+    clients: RoutedPath,
+    backends: RoutedPath,
     client_pod: NetNs,
     backend_pod: NetNs,
     cgroup: Cgroup,
@@ -112,7 +114,7 @@ impl World {
         node.set(&NODE_PARAMETERS).expect("forwarding");
         node.ip("link set lo up\n").expect("loopback");
         node.feed("nft", &["-f", "-"], STRICT).expect("rules");
-        let way = |interface, links| Way::build(node, interface, links).expect("a way");
+        let way = |interface, links| RoutedPath::build(node, interface, links).expect("a way");
         let clients = way("clients", cluster.to_client);
         let backends = way("backends", cluster.to_backend);
         let pod = |address: IpAddr| {
@@ -164,7 +166,8 @@ impl World {
         world
     }
 
-    /// Makes one link of a side narrow, and the others wide; both ends forget what they have learned.
+    /// Makes one link of a side narrow, and the others wide; both ends forget what they have
+    /// learned.
     pub(super) fn narrow(&self, side: Side, at: Where) {
         let way = match side {
             Side::Client => &self.clients,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reasons one by one: how each is provoked, and what is asked about it. In this order: the last ones use up what others need.
+//! The reasons one by one: how each is provoked, and what is asked about it. In this order: the
+//! last ones use up what others need.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -34,7 +35,8 @@ pub(super) enum Explain {
     DryRun(&'static str, &'static str),
     /// What the policy says, of which the reason follows.
     Policy(&'static str, &'static str, Counter),
-    /// Afterwards, a note that flows have met the reason; with the protocol. Its dry run has tables of its own.
+    /// Afterwards, a note that flows have met the reason; with the protocol. Its dry run has tables
+    /// of its own.
     Note(&'static str, &'static str, &'static str),
     /// Why it cannot be asked.
     CannotBeAsked(&'static str),

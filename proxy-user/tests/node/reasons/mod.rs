@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every reason for which a packet or a call is dropped, rejected or refused: provoked with real packets on a real node, and named
-//! by every witness that an operator may ask. A reason is a case of `cases`, a way to ask one of `witnesses`.
+//! Every reason for which a packet or a call is dropped, rejected or refused: provoked with real
+//! packets on a real node, and named by every witness that an operator may ask. A reason is a case
+//! of `cases`, a way to ask one of `witnesses`.
 
 mod cases;
 mod packets;
@@ -9,14 +10,13 @@ mod witnesses;
 
 use std::collections::BTreeSet;
 
-use portolan::runbooks::of_outcome;
+use config::runbooks::of_outcome;
 use proxy_common::Counter;
 
+use crate::world::World;
 use cases::{CASES, Case};
 use scene::Scene;
 use witnesses::{Counters, Explained, Metrics, Topped, Traced, Witness};
-
-use crate::world::World;
 
 /// Reasons that cannot be provoked here, each with the sentence why.
 const NOT_PROVOKED: [(Counter, &str); 0] = [];

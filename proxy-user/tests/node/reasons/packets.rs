@@ -33,7 +33,8 @@ pub(super) fn ack(from: SocketAddrV4, to: SocketAddrV4, number: u32) -> Vec<u8> 
     packet
 }
 
-/// The number that acknowledges a packet, if it accepts the connection of this client with this server.
+/// The number that acknowledges a packet, if it accepts the connection of this client with this
+/// server.
 pub(super) fn accepted(packet: &[u8], client: SocketAddrV4, server: SocketAddrV4) -> Option<u32> {
     let packet = SlicedPacket::from_ip(packet).ok()?;
     let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) =
@@ -55,7 +56,8 @@ pub(super) fn later_fragment(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     written(packet, &[0; 64])
 }
 
-/// The word of a router, in the name of the client, that it should have sent its answer to this client elsewhere.
+/// The word of a router, in the name of the client, that it should have sent its answer to this
+/// client elsewhere.
 pub(super) fn redirect(client: SocketAddrV4, server: SocketAddrV4) -> Vec<u8> {
     let mut answer = Vec::new();
     PacketBuilder::ipv4(server.ip().octets(), client.ip().octets(), 64)

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which the cases happen: small tables, few ports to masquerade with, services of every kind, and two devices by
-//! which any packet of any client can come in.
+//! The node on which the cases happen: small tables, few ports to masquerade with, services of
+//! every kind, and two devices by which any packet of any client can come in.
 
 use std::{
     cell::RefCell,
     net::{Ipv4Addr, SocketAddrV4},
 };
 
+use datapath::maps::tables::Table;
+use linux::Plain;
 use nix::sys::signal::Signal;
-use portolan::datapath::{maps::tables::Table, sys::Plain};
 
 use super::packets::{accepted, ack, syn};
 use crate::{agent::Agent, objects::service, repair::table, tunnel::Tunnel, world::World};
 
-/// Tables that a handful of connections fills and that may not grow, and two ports to masquerade with.
+/// Tables that a handful of connections fills and that may not grow, and two ports to masquerade
+/// with.
 pub(super) const CONFIG: &str = "portolan:
   unallocatedClusterIPs: drop
   reserveNodePorts: true
@@ -140,7 +142,8 @@ impl<'a> Scene<'a> {
     /// Has one come in whose checksum somebody is asked to fill in, far behind its header.
     pub(super) fn send_odd(&self, from_port: u16, to: &str) {
         let from = SocketAddrV4::new(ODD.parse().expect("an address"), from_port);
-        // A virtio_net_hdr: fill in a checksum; it covers what follows byte 100, and lies 16 bytes behind.
+        // A virtio_net_hdr: fill in a checksum; it covers what follows byte 100, and lies 16 bytes
+        // behind.
         let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
         packet.extend(syn(from, at(to), &[0; 200]));
         self.odd.borrow_mut().send(&packet).expect("sent");

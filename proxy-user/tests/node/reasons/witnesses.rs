@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who names a reason: one type for each. What is asked before a case happens, after it, and at the end of all.
+//! Who names a reason: one type for each. What is asked before a case happens, after it, and at the
+//! end of all.
 
 use std::{collections::BTreeMap, process::Command};
 
+use config::runbooks::of_outcome;
 use nix::sys::signal::Signal;
-use portolan::runbooks::of_outcome;
 use proxy_common::Counter;
 use serde_json::Value;
 
@@ -15,7 +16,8 @@ use super::{
 };
 use crate::{agent::eventually, explain::explain, trace::Tracing, world::BINARY};
 
-/// One column of the table of cases: it watches each of them and panics if it does not name the reason.
+/// One column of the table of cases: it watches each of them and panics if it does not name the
+/// reason.
 pub(super) trait Witness {
     fn before(&mut self, scene: &Scene<'_>, case: &Case);
     fn after(&mut self, scene: &Scene<'_>, case: &Case);
@@ -72,7 +74,8 @@ impl Witness for Counters {
     }
 }
 
-/// `portolan explain`, asked about the flow before it happens; about what others have used up, afterwards.
+/// `portolan explain`, asked about the flow before it happens; about what others have used up,
+/// afterwards.
 pub(super) struct Explained;
 
 impl Witness for Explained {
@@ -108,7 +111,8 @@ impl Witness for Explained {
     fn at_the_end(&mut self, _: &Scene<'_>) {}
 }
 
-/// `/metrics`: every reason counts there what it counts in the map. The agent reads the map once a second.
+/// `/metrics`: every reason counts there what it counts in the map. The agent reads the map once a
+/// second.
 pub(super) struct Metrics(Counts);
 
 impl Metrics {

@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, fs, process::Command, thread::sleep, time::Duration};
 
-use lab::node::foreign::{END, Foreign, Place};
+use lab::node::foreign::{ChainPosition, END, Foreign};
 use nix::sys::signal::Signal;
 use proxy_common::{Backend, FrontendKey, Settings, V4, V6, maps};
 
@@ -13,7 +13,8 @@ use crate::{
     repair::{detach, pins, repairs, table},
 };
 
-/// The whole look comes every 30 s and compares 256 services; there may be a thousand, and the machine may be busy.
+/// The whole look comes every 30 s and compares 256 services; there may be a thousand, and the
+/// machine may be busy.
 const REPAIRED: Duration = Duration::from_secs(240);
 
 const fn by_hand(name: &'static str, harm: Harm, run: fn(&mut Node<'_>) -> bool) -> Disturbance {
@@ -106,7 +107,8 @@ fn qdisc_deleted(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Detaches one of the links whose names are so; false if there is none, because maps have begun to grow.
+/// Detaches one of the links whose names are so; false if there is none, because maps have begun to
+/// grow.
 fn detach_one(node: &mut Node<'_>, kind: &str, is_wanted: fn(&str) -> bool) -> bool {
     let all = pins(node.world);
     let names = all.iter().filter_map(|path| path.file_name()?.to_str());
@@ -133,7 +135,7 @@ fn program_before(node: &mut Node<'_>) -> bool {
     let interface = interface(node);
     let egress = node.random.one_in(2);
     let world = node.world;
-    let before = Foreign::new(world.node(), &interface, egress, Place::First, END);
+    let before = Foreign::new(world.node(), &interface, egress, ChainPosition::First, END);
     // Ours goes before it, unless it has done so a moment ago.
     sleep(Duration::from_secs(3));
     drop(before);
@@ -143,7 +145,7 @@ fn program_before(node: &mut Node<'_>) -> bool {
 }
 
 fn frontends_changed(node: &mut Node<'_>) -> bool {
-    fn change<K: portolan::datapath::sys::Plain>(node: &Node<'_>, map: &str) {
+    fn change<K: linux::Plain>(node: &Node<'_>, map: &str) {
         let frontends = table::<K, u32>(node.world, map);
         let all = frontends.entries().expect("readable");
         for (at, (key, record)) in all.iter().enumerate() {
@@ -154,7 +156,7 @@ fn frontends_changed(node: &mut Node<'_>) -> bool {
             };
         }
     }
-    fn entries<K: portolan::datapath::sys::Plain>(node: &Node<'_>, map: &str) -> Vec<u32> {
+    fn entries<K: linux::Plain>(node: &Node<'_>, map: &str) -> Vec<u32> {
         let entries = table::<K, u32>(node.world, map).entries();
         let records = entries.unwrap_or_default().into_iter();
         let mut records: Vec<_> = records.map(|(_, record)| record).collect();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disturbances that nobody may notice: of the agent, of its maps, of the API server and of what it tells.
+//! The disturbances that nobody may notice: of the agent, of its maps, of the API server and of
+//! what it tells.
 
 use std::{
     net::UdpSocket,
@@ -8,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use datapath::Capacities;
 use nix::sys::signal::Signal;
-use portolan::datapath::Capacities;
 
 use super::{
-    kinds::{Harm, Kind, Way},
+    kinds::{ClientKind, Harm, Kind},
     node::{Node, OTHERS},
-    place::target,
+    topology::target,
 };
 use crate::{next_layout, world::BINARY};
 
@@ -22,7 +23,8 @@ use crate::{next_layout, world::BINARY};
 const LARGEST: u32 = 65_536;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Something that happens to the node. It returns when all is served again, or false if it cannot be.
+/// Something that happens to the node. It returns when all is served again, or false if it cannot
+/// be.
 pub(crate) struct Disturbance {
     pub(crate) name: &'static str,
     pub(crate) harm: Harm,
@@ -156,11 +158,11 @@ fn growth_by_flows(node: &mut Node<'_>) -> bool {
             // In a second, a tenth of the room that is left when it begins to grow.
             let pace = Duration::from_secs(1) / (size / 80);
             let end = Instant::now() + Duration::from_millis(500);
-            place.home(Way::Packet4).run(|| {
+            place.home(ClientKind::Packet4).run(|| {
                 while Instant::now() < end {
                     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
                     _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
-                    let to = target(Kind::New, Way::Packet4);
+                    let to = target(Kind::New, ClientKind::Packet4);
                     // The second one establishes it.
                     for _ in 0..2 {
                         _ = socket.send_to(b"flow", to);

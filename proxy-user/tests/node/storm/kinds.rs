@@ -89,7 +89,7 @@ impl Service {
 
 /// From where and through what a client reaches a service.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Way {
+pub(crate) enum ClientKind {
     /// A pod whose sockets the hooks do not reach.
     Packet4,
     Packet6,
@@ -103,7 +103,7 @@ pub(crate) enum Way {
     Outside6,
 }
 
-impl Way {
+impl ClientKind {
     pub(crate) const ALL: [Self; 7] = [
         Self::Packet4,
         Self::Packet6,
@@ -153,7 +153,7 @@ pub(crate) enum Harm {
 
 impl Harm {
     /// Whether this may fail meanwhile.
-    pub(crate) const fn includes(self, kind: Kind, way: Way, is_new: bool) -> bool {
+    pub(crate) const fn includes(self, kind: Kind, way: ClientKind, is_new: bool) -> bool {
         match self {
             Self::Nothing => false,
             Self::Packets => !way.is_at_sockets(),

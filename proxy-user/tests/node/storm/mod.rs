@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A storm: clients of every kind ask without a pause while one disturbance follows another. Nothing may be lost, and nobody
-//! answered by whom he may not be: docs/reliability.md. `cargo xtask storm` runs it longer.
+//! A storm: clients of every kind ask without a pause while one disturbance follows another.
+//! Nothing may be lost, and nobody answered by whom he may not be: docs/reliability.md. `cargo
+//! xtask storm` runs it longer.
 
 mod damage;
 mod disturb;
 mod kinds;
 mod moving;
 mod node;
-mod place;
 mod record;
 mod table;
+mod topology;
 mod traffic;
 
 use std::{
@@ -21,10 +22,10 @@ use std::{
 
 use self::{
     disturb::Disturbance,
-    kinds::{Harm, Kind, Way},
+    kinds::{ClientKind, Harm, Kind},
     node::Node,
-    place::{Place, STEADY},
     record::{BETWEEN, Record},
+    topology::{STEADY, Topology},
     traffic::Client,
 };
 use crate::{
@@ -47,7 +48,7 @@ fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
     println!("a storm of {seconds} s, seed {seed}: PORTOLAN_STORM_SECONDS, PORTOLAN_STORM_SEED");
     next_layout::binary();
     let world = World::build();
-    let place = Place::build(&world);
+    let place = Topology::build(&world);
     let record = Record::new(STEADY);
     let mut node = Node::start(&world, &place, &record, Random::new(seed));
     let done = AtomicBool::new(false);
@@ -55,10 +56,10 @@ fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
     thread::scope(|scope| {
         // Also if a disturbance panics.
         let _end = End(&done);
-        let clients = Way::ALL.len() as u32 * NEW;
+        let clients = ClientKind::ALL.len() as u32 * NEW;
         let pace = Duration::from_secs(1) * clients / rate.max(1) as u32;
         for kind in Kind::ALL {
-            for way in Way::ALL {
+            for way in ClientKind::ALL {
                 let client = Client {
                     kind,
                     way,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The endpoints of the service whose endpoints change, over time: which of them may answer, and when a conversation may move.
+//! The endpoints of the service whose endpoints change, over time: which of them may answer, and
+//! when a conversation may move.
 
 use std::{
     sync::Mutex,
@@ -28,7 +29,8 @@ impl Moving {
         Self(Mutex::new(vec![first]))
     }
 
-    /// A change is written. With `at_once`, an agent follows it; otherwise [`Moving::settle`] says when.
+    /// A change is written. With `at_once`, an agent follows it; otherwise [`Moving::settle`] says
+    /// when.
     pub(crate) fn change(&self, backends: u8, at_once: bool) {
         let mut sets = self.0.lock().expect("no panic");
         let now = Instant::now();

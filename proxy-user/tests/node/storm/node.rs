@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the storm: the agent that runs there, the API server that it follows, and how both are changed.
+//! The node of the storm: the agent that runs there, the API server that it follows, and how both
+//! are changed.
 
 use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use lab::load::objects::Objects;
-use portolan::datapath::{
+use datapath::{
     Capacities,
     maps::{pinned_capacities, pins::generations},
     read::Reader,
 };
+use lab::load::objects::Objects;
 
 use super::{
     kinds::Service,
-    place::{self, BACKENDS, Place, STEADY, services, slices},
     record::Record,
+    topology::{self, BACKENDS, STEADY, Topology, services, slices},
 };
 use crate::{
     agent::Agent,
@@ -33,7 +34,7 @@ const FLOWS: u64 = 16_384;
 /// The node, and what is changed on it.
 pub(crate) struct Node<'a> {
     pub(crate) world: &'a World,
-    pub(crate) place: &'a Place<'a>,
+    pub(crate) place: &'a Topology<'a>,
     pub(crate) record: &'a Record,
     pub(crate) objects: Objects<'a>,
     pub(crate) random: Random,
@@ -45,7 +46,7 @@ pub(crate) struct Node<'a> {
 impl<'a> Node<'a> {
     pub(crate) fn start(
         world: &'a World,
-        place: &'a Place<'a>,
+        place: &'a Topology<'a>,
         record: &'a Record,
         random: Random,
     ) -> Self {
@@ -121,7 +122,8 @@ impl<'a> Node<'a> {
         status == 200 && is_alone && body.contains(r#""faultCount":0"#)
     }
 
-    /// Waits until all has been well for longer than from one look at the maps to the next: none is about to grow.
+    /// Waits until all has been well for longer than from one look at the maps to the next: none is
+    /// about to grow.
     pub(crate) fn settle(&self) {
         let mut since = Instant::now();
         self.wait("all stays well", PATIENCE, || {
@@ -145,7 +147,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Writes other endpoints of the service whose endpoints change. Without `at_once`, [`Self::follow`] has to be called.
+    /// Writes other endpoints of the service whose endpoints change. Without `at_once`,
+    /// [`Self::follow`] has to be called.
     pub(crate) fn change(&mut self, at_once: bool) {
         self.moving = 1 + self.random.below((1 << BACKENDS) - 1) as u8;
         self.record.moving.change(self.moving, at_once);
@@ -158,7 +161,7 @@ impl<'a> Node<'a> {
 
     /// Waits until the maps hold the last endpoints.
     pub(crate) fn follow(&self) {
-        let mut wanted: Vec<_> = place::endpoints(self.moving).collect();
+        let mut wanted: Vec<_> = topology::endpoints(self.moving).collect();
         wanted.sort_unstable();
         self.wait("the last endpoints", PATIENCE, || {
             let rows = Reader::open(self.world.pins()).and_then(|reader| reader.backends());

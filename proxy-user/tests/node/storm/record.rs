@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts what was asked and what became of it, by the disturbance of the time, and keeps what went wrong.
+//! Counts what was asked and what became of it, by the disturbance of the time, and keeps what went
+//! wrong.
 
 use std::{
     collections::BTreeMap,
@@ -13,9 +14,9 @@ use std::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    kinds::{Harm, Kind, Service, Way},
+    kinds::{ClientKind, Harm, Kind, Service},
     moving::Moving,
-    place::STEADY,
+    topology::STEADY,
 };
 
 pub(crate) const BETWEEN: &str = "none";
@@ -25,7 +26,7 @@ const PRINTED: usize = 30;
 /// A question and its answer.
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
-    pub(crate) way: Way,
+    pub(crate) way: ClientKind,
     pub(crate) local: Option<SocketAddr>,
     /// When the same connection or client was answered last; for a new one, when it began.
     pub(crate) since: Instant,
@@ -78,7 +79,7 @@ pub(crate) struct Times {
     pub(crate) longest: Duration,
 }
 
-type Key = (&'static str, Kind, Way);
+type Key = (&'static str, Kind, ClientKind);
 
 #[derive(Default)]
 struct State {
@@ -148,7 +149,8 @@ impl Record {
         let is_allowed = fault.is_some()
             && during(asked.since)
                 .any(|phase| phase.harm.includes(asked.kind, asked.way, asked.is_new));
-        // What went wrong belongs to the last disturbance; what did not, to that at which it was asked.
+        // What went wrong belongs to the last disturbance; what did not, to that at which it was
+        // asked.
         let from = if fault.is_some() {
             asked.since
         } else {
@@ -174,7 +176,7 @@ impl Record {
                 "{}, {}, {local}{}: {fault}, asked at {at}, {:.1?} ago, answered before {:.1?} ago; disturbance: {}",
                 asked.kind.name(),
                 asked.way.name(),
-                super::place::target(asked.kind, asked.way),
+                super::topology::target(asked.kind, asked.way),
                 now - asked.begun,
                 now - asked.since,
                 phases.join(", before that ")

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    kinds::{Kind, Way},
+    kinds::{ClientKind, Kind},
     record::{BETWEEN, Record, Tally, Times},
 };
 
@@ -35,7 +35,7 @@ fn row(text: &mut String, first: &str, tally: &Tally) {
 fn sums<K: Ord>(
     record: &Record,
     title: &str,
-    of: impl Fn(&'static str, Kind, Way) -> K,
+    of: impl Fn(&'static str, Kind, ClientKind) -> K,
     name: impl Fn(&K) -> String,
 ) -> String {
     let mut by: BTreeMap<K, Tally> = BTreeMap::new();

@@ -10,9 +10,9 @@ use std::{
 };
 
 use super::{
-    kinds::{Kind, Way},
-    place::target,
+    kinds::{ClientKind, Kind},
     record::{Asked, Record},
+    topology::target,
 };
 use crate::connection::repeated;
 
@@ -25,7 +25,7 @@ const IDLE: usize = 10;
 /// A client.
 pub(crate) struct Client<'a> {
     pub(crate) kind: Kind,
-    pub(crate) way: Way,
+    pub(crate) way: ClientKind,
     /// From one new connection to the next.
     pub(crate) pace: Duration,
     pub(crate) record: &'a Record,
@@ -57,7 +57,7 @@ enum Line {
 }
 
 impl Line {
-    fn open(kind: Kind, way: Way) -> io::Result<Self> {
+    fn open(kind: Kind, way: ClientKind) -> io::Result<Self> {
         let to = target(kind, way);
         if !matches!(kind, Kind::Datagram | Kind::Talk | Kind::MovingTalk) {
             let stream = TcpStream::connect_timeout(&to, ANSWER)?;
@@ -127,7 +127,7 @@ impl Line {
 }
 
 /// A line that stays: who answers, and when that was last.
-struct Held {
+struct OpenLine {
     line: Line,
     by: u8,
     last: Instant,
@@ -169,7 +169,7 @@ impl Client<'_> {
     }
 
     /// A new connection, and its first question.
-    fn open(&self, since: Option<Instant>, expected: Option<u8>) -> Option<Held> {
+    fn open(&self, since: Option<Instant>, expected: Option<u8>) -> Option<OpenLine> {
         let begun = Instant::now();
         let mut opened = Line::open(self.kind, self.way);
         let answer = match &mut opened {
@@ -185,7 +185,7 @@ impl Client<'_> {
         asked.expected = expected;
         self.record.note(&asked);
         let line = opened.ok()?;
-        Some(Held {
+        Some(OpenLine {
             line,
             by: by?,
             last: Instant::now(),
@@ -199,7 +199,8 @@ impl Client<'_> {
             let (by, last) = kept.unzip();
             let held = self.open(last, by);
             if let Some(held) = held.filter(|_| self.kind == Kind::Sticky) {
-                // One that began while nobody served may have been answered by another way, which has an affinity of its own.
+                // One that began while nobody served may have been answered by another way, which
+                // has an affinity of its own.
                 kept = Some((held.by, begun));
             }
             sleep((begun + self.pace).saturating_duration_since(Instant::now()));
@@ -208,7 +209,7 @@ impl Client<'_> {
 
     /// Keeps so many lines, and asks by one after another.
     fn keep(&self, count: usize, pace: Duration) {
-        let mut lines: Vec<Option<Held>> = (0..count).map(|_| None).collect();
+        let mut lines: Vec<Option<OpenLine>> = (0..count).map(|_| None).collect();
         let mut next = 0;
         while !self.is_done() {
             let begun = Instant::now();
@@ -222,7 +223,7 @@ impl Client<'_> {
         }
     }
 
-    fn ask_again(&self, mut held: Held) -> Option<Held> {
+    fn ask_again(&self, mut held: OpenLine) -> Option<OpenLine> {
         let begun = Instant::now();
         let answer = held.line.ask();
         let by = answer.as_ref().ok().copied();

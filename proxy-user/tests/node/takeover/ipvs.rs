@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that IPVS has translated, as kube-proxy's mode ipvs sets it up, become ours, so that IPVS may go. Needs the module
-//! `ip_vs`, which `cargo xtask kernels` loads in its virtual machines.
+//! Connections that IPVS has translated, as kube-proxy's mode ipvs sets it up, become ours, so that
+//! IPVS may go. Needs the module `ip_vs`, which `cargo xtask kernels` loads in its virtual
+//! machines.
 
 use super::{STREAMS, feed, flows, forget_the_other, imported, outside, streams, translated};
 use crate::{
@@ -9,7 +10,8 @@ use crate::{
     world::World,
 };
 
-/// The device on which kube-proxy puts the address of every service: IPVS acts on packets for the node itself.
+/// The device on which kube-proxy puts the address of every service: IPVS acts on packets for the
+/// node itself.
 const DEVICE: &str = "link add kube-ipvs0 type dummy\naddress add 172.30.1.1/32 dev kube-ipvs0\n";
 const SERVERS: &str = "-A -t 172.30.1.1:80 -s rr
 -a -t 172.30.1.1:80 -r 10.40.1.20:8090 -m

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What another proxy leaves behind, its rules and ended connections, keeps none of ours from being made or from going on.
+//! What another proxy leaves behind, its rules and ended connections, keeps none of ours from being
+//! made or from going on.
 
 use std::{
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
-use portolan::datapath::{read::Reader, sys::Tracked};
+use datapath::read::Reader;
+use linux::Tracked;
 use proxy_common::Settings;
 
 use super::{STREAMS, feed, flows, outside, rules, streams, translated};

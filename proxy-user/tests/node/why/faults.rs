@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The faults: how each comes about, how its client suffers, what helps. In the order of the page.
 
-use lab::node::foreign::{END, Foreign, Place};
+use lab::node::foreign::{ChainPosition, END, Foreign};
 
 use super::{
     Fault,
@@ -133,7 +133,8 @@ pub(super) const ALL: &[Fault] = &[
         title: "Another eBPF program takes the packets",
         happen: |scene, look| {
             let client = scene.interface("veth10");
-            let foreign = Foreign::new(scene.world.node(), client, false, Place::First, END);
+            let foreign =
+                Foreign::new(scene.world.node(), client, false, ChainPosition::First, END);
             let foreign = foreign.expect("attached");
             look();
             drop(foreign);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faults of docs/why.md: each is set up, its client suffers, the page's command is run as it stands there and prints what the page
-//! shows; then the page's remedy is used, and the client is served.
+//! The faults of docs/why.md: each is set up, its client suffers, the page's command is run as it
+//! stands there and prints what the page shows; then the page's remedy is used, and the client is
+//! served.
 
 mod faults;
 mod page;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the faults: two pods, a client outside, and services of which each has what its fault needs. Its programs serve without
-//! an agent, so that nobody mends anything.
+//! The node of the faults: two pods, a client outside, and services of which each has what its
+//! fault needs. Its programs serve without an agent, so that nobody mends anything.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 pub(super) struct Scene {
     pub(super) world: World,
     pub(super) outside: NetNs,
-    /// The interfaces to the client, the server and the client outside, and as what the page knows them.
+    /// The interfaces to the client, the server and the client outside, and as what the page knows
+    /// them.
     interfaces: [(String, &'static str); 3],
 }
 

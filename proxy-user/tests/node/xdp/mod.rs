@@ -12,7 +12,7 @@ use std::{
 use lab::{
     bpf::PASS,
     node::{
-        foreign::{Foreign, Place},
+        foreign::{ChainPosition, Foreign},
         settings::Xdp,
     },
 };
@@ -74,7 +74,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
         of(Counter::ReplyUnmasqueraded),
         of(Counter::ReplyTranslated)
     );
-    let counted = portolan::datapath::read::Reader::open(world.agent.pin_dir())
+    let counted = datapath::read::Reader::open(world.agent.pin_dir())
         .and_then(|reader| reader.counted())
         .expect("counted");
     let [one] = counted
@@ -158,7 +158,7 @@ fn a_connection_that_only_xdp_sees_is_not_idle() {
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
     let idle = || {
-        let flows = portolan::datapath::read::Reader::open(world.agent.pin_dir())
+        let flows = datapath::read::Reader::open(world.agent.pin_dir())
             .and_then(|reader| reader.flows())
             .expect("flows");
         flows
@@ -242,7 +242,8 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     let backends = UPLINKS[1];
-    let police = Foreign::new(world.node, backends, false, Place::Last, PASS).expect("a program");
+    let police =
+        Foreign::new(world.node, backends, false, ChainPosition::Last, PASS).expect("a program");
     world.says(&["interface backends", "at ingress would not see them"]);
     world.eventually("none at one", || !world.has_program(backends));
     assert!(world.has_program(UPLINKS[0]), "the other has it still");

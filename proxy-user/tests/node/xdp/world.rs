@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node between a client far away and a backend far away, in one address family, with XDP at both of its uplinks.
+//! A node between a client far away and a backend far away, in one address family, with XDP at both
+//! of its uplinks.
 
 use std::{
     io::{Read, Write},
@@ -10,16 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use datapath::read::Reader;
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
     cgroup::Cgroup,
     netns::NetNs,
+    routed_path::RoutedPath,
     settings::{SocketBalancing, Xdp},
     topology::NODE_PARAMETERS,
-    way::Way,
 };
-use portolan::datapath::{read::Reader, sys::attached_xdp};
+use linux::attached_xdp;
 use proxy_common::Counter;
 
 use crate::world::{BINARY, PATIENCE};
@@ -34,8 +36,8 @@ const SOON: Duration = Duration::from_secs(5);
 pub(super) struct World {
     pub(super) agent: Agent<'static>,
     pub(super) node: &'static NetNs,
-    pub(super) clients: Way,
-    pub(super) backends: Way,
+    pub(super) clients: RoutedPath,
+    pub(super) backends: RoutedPath,
     cgroup: Cgroup,
     service: SocketAddr,
     backend: SocketAddr,
@@ -125,8 +127,8 @@ impl World {
         node.set(&NODE_PARAMETERS).expect("forwarding");
         node.ip("link set lo up\n").expect("loopback");
         let [clients, backends] = UPLINKS;
-        let clients = Way::build(node, clients, to_client).expect("a way");
-        let backends = Way::build(node, backends, to_backend).expect("a way");
+        let clients = RoutedPath::build(node, clients, to_client).expect("a way");
+        let backends = RoutedPath::build(node, backends, to_backend).expect("a way");
         for way in [&clients, &backends] {
             way.prepare_for_xdp().expect("offloads");
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections between two pods of the node that need no translation: past the stack from their SYN on, or the stack's.
+//! Connections between two pods of the node that need no translation: past the stack from their SYN
+//! on, or the stack's.
 
 use std::net::SocketAddr;
 
-use portolan::interfaces::PodLink;
+use linux::interfaces::PodLink;
 use proxy_common::{Counter, maps::interface};
 use rstest::rstest;
 
@@ -48,9 +49,7 @@ fn is_past(outcome: &Outcome) -> bool {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_connection_is_past_the_stack_from_its_syn_on(#[case] v6: bool) {
+fn a_connection_is_past_the_stack_from_its_syn_on(#[values(false, true)] v6: bool) {
     let (node, client, server) = prepare(v6);
     let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
@@ -69,9 +68,7 @@ fn a_connection_is_past_the_stack_from_its_syn_on(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[case] v6: bool) {
+fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(false, true)] v6: bool) {
     let (node, client, server) = prepare(v6);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
@@ -81,14 +78,15 @@ fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(#[case] v6: bool) {
+fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(
+    #[values(false, true)] v6: bool,
+) {
     let (mut node, client, server) = prepare(v6);
     let syn = tcp(client, server, Tcp::Syn, b"");
     let answer = |node: &Node| node.ingress(&tcp(server, client, Tcp::SynAck, b""), PODS);
     assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // Later one by a host port, which the stack has translated into this one, while the agent knows no pod.
+    // Later one by a host port, which the stack has translated into this one, while the agent knows
+    // no pod.
     node.world.set_pods(&[]);
     node.egress(&syn, PODS);
     node.world.set_pods(&links(client, server));
@@ -100,9 +98,7 @@ fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(#[case] v6: b
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_pod_uses_its_own_address(#[case] v6: bool) {
+fn a_pod_uses_its_own_address(#[values(false, true)] v6: bool) {
     const STRANGERS: u32 = 30;
     let (mut node, client, server) = prepare(v6);
     node.ip(
@@ -117,9 +113,7 @@ fn a_pod_uses_its_own_address(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_is_no_backends_and_no_connection_is_left_alone(#[case] v6: bool) {
+fn what_is_no_backends_and_no_connection_is_left_alone(#[values(false, true)] v6: bool) {
     let (node, client, server) = prepare(v6);
     for packet in [
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
@@ -135,9 +129,7 @@ fn what_is_no_backends_and_no_connection_is_left_alone(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn an_interface_without_the_agents_leave_hands_nothing_on(#[case] v6: bool) {
+fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
@@ -147,9 +139,7 @@ fn an_interface_without_the_agents_leave_hands_nothing_on(#[case] v6: bool) {
 
 /// As its bridge would hand it on, but to a port that gets it.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_bridged_frame_arrives_as_it_was_sent(#[case] v6: bool) {
+fn a_bridged_frame_arrives_as_it_was_sent(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&SERVERS_MAC);
@@ -175,9 +165,7 @@ fn a_bridged_frame_arrives_as_it_was_sent(#[case] v6: bool) {
 
 /// To the bridge itself, which routes it.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_frame_to_the_bridge_is_routed(#[case] v6: bool) {
+fn a_frame_to_the_bridge_is_routed(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
@@ -191,9 +179,7 @@ fn a_frame_to_the_bridge_is_routed(#[case] v6: bool) {
 
 /// Else half of a connection would be past the stack.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn both_interfaces_have_the_agents_leave(#[case] v6: bool) {
+fn both_interfaces_have_the_agents_leave(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
     node.world.set_interface(PODS, interface::PODS);
     let syn = tcp(client, server, Tcp::Syn, b"");

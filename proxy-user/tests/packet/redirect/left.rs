@@ -83,9 +83,9 @@ fn a_loopback_source_is_left_untouched(#[case] source: IpAddr) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_spoofed_source_of_a_masqueraded_flow_is_left_to_the_stack_both_ways(#[case] v6: bool) {
+fn a_spoofed_source_of_a_masqueraded_flow_is_left_to_the_stack_both_ways(
+    #[values(false, true)] v6: bool,
+) {
     let mut node = with_default_route(v6);
     // Not a pod's: masqueraded.
     let source = if v6 { "2001:db8:113::9" } else { "203.0.113.9" };
@@ -124,7 +124,8 @@ fn ipv4_options_are_the_stacks() {
     );
 }
 
-/// Options for the hops on the way, options for the receiver, a routing header without segments left.
+/// Options for the hops on the way, options for the receiver, a routing header without segments
+/// left.
 #[rstest]
 fn ipv6_extension_headers_are_the_stacks(#[values(0, 60, 43)] kind: u8) {
     let node = Node::new(true);
@@ -158,9 +159,7 @@ fn fragments_are_the_stacks() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn an_interface_without_the_agents_leave_redirects_nothing(#[case] v6: bool) {
+fn an_interface_without_the_agents_leave_redirects_nothing(#[values(false, true)] v6: bool) {
     let mut node = Node::new(v6);
     let packet = |port| tcp(at(node.addresses.pod, port), node.service(), Tcp::Syn, b"");
     let [first, second] = [1, 2].map(packet);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that are left to the stack.
+//! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that
+//! are left to the stack.
 
 mod between_pods;
 mod left;
@@ -8,7 +9,7 @@ mod routes;
 
 use std::net::IpAddr;
 
-use portolan::interfaces::PodLink;
+use linux::interfaces::PodLink;
 use proxy_common::{Counter, maps::interface};
 use rstest::rstest;
 
@@ -41,9 +42,7 @@ fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_connections_packets_leave_both_ways_one_hop_older(#[case] v6: bool) {
+fn a_connections_packets_leave_both_ways_one_hop_older(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
     let (client, backend) = (
         at(node.addresses.pod, 40_000),
@@ -87,9 +86,7 @@ fn a_connections_packets_leave_both_ways_one_hop_older(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_masqueraded_clients_packets_leave_both_ways(#[case] v6: bool) {
+fn a_masqueraded_clients_packets_leave_both_ways(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
     let (client, backend) = (
         at(node.addresses.outsider, 40_000),
@@ -150,9 +147,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[case] v6: bool) {
 
 /// The addresses of its frame are the pod's and the node's, and its neighbour is not asked for.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(#[case] v6: bool) {
+fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
     let (client, backend) = (
         at(node.addresses.pod, 40_000),
@@ -264,9 +259,7 @@ fn what_needs_the_stack_is_left_to_it(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[case] v6: bool) {
+fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
     let fits = 1400 - headers(node.addresses.backend);
     for (port, payload, segment) in [(1, fits, 0), (2, 3000, fits)] {
@@ -278,9 +271,7 @@ fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[case] v6: bool) {
 
 /// The kernel asks for its address, and keeps the packet until then.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_next_hop_need_not_be_resolved(#[case] v6: bool) {
+fn a_next_hop_need_not_be_resolved(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
     node.remove("neigh");
     let packet = tcp(
@@ -293,7 +284,8 @@ fn a_next_hop_need_not_be_resolved(#[case] v6: bool) {
     assert_eq!((outcome.verdict, hops(&outcome.packet)), (REDIRECT, 63));
 }
 
-/// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node forwards them all the same.
+/// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node
+/// forwards them all the same.
 #[test]
 fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
     let mut node = Node::new(false);

@@ -33,9 +33,7 @@ fn verdict(node: &Node, port: u16) -> u32 {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[case] v6: bool) {
+fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(false, true)] v6: bool) {
     let mut node = node(v6);
     node.add_rule("iif br0 lookup 100");
     assert_eq!(verdict(&node, 1), NEXT, "no port of the bridge");
@@ -45,9 +43,7 @@ fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[case] v6: bool) {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn a_rule_by_protocol_and_ports_holds(#[case] v6: bool) {
+fn a_rule_by_protocol_and_ports_holds(#[values(false, true)] v6: bool) {
     let node = node(v6);
     node.add_rule("ipproto tcp sport 40000-40001 dport 8080 lookup 100");
     assert_eq!(verdict(&node, 40_002), NEXT, "another source port");
@@ -56,9 +52,7 @@ fn a_rule_by_protocol_and_ports_holds(#[case] v6: bool) {
 
 /// Of two next hops only one can be reached without the stack; a connection's ports choose.
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn of_several_next_hops_a_connections_ports_choose_one(#[case] v6: bool) {
+fn of_several_next_hops_a_connections_ports_choose_one(#[values(false, true)] v6: bool) {
     let mut node = Node::new(v6);
     node.remove("route");
     let (policy, backend) = if v6 {

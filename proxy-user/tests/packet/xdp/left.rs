@@ -11,9 +11,7 @@ use super::node::{INSIDE, INSIDE_MAC, Node, OUTSIDE};
 use crate::packets::{NODE_MAC, Tcp, at, raw, tcp, udp};
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn segments_that_change_a_flow_and_packets_of_none(#[case] v6: bool) {
+fn segments_that_change_a_flow_and_packets_of_none(#[values(false, true)] v6: bool) {
     let node = Node::new(v6, false);
     let source = node.establish();
     let (client, service, backend) = (node.client(), node.service(), node.backend());
@@ -115,7 +113,7 @@ fn flows_that_are_not_settled(
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Way {
+enum Obstacle {
     NoNeighbour,
     NoRoute,
     NoForwarding,
@@ -128,14 +126,14 @@ enum Way {
 fn ways_that_only_the_stack_knows(
     #[values(false, true)] v6: bool,
     #[values(
-        Way::NoNeighbour,
-        Way::NoRoute,
-        Way::NoForwarding,
-        Way::NotPermittedIn,
-        Way::NotPermittedOut,
-        Way::ToThisNode
+        Obstacle::NoNeighbour,
+        Obstacle::NoRoute,
+        Obstacle::NoForwarding,
+        Obstacle::NotPermittedIn,
+        Obstacle::NotPermittedOut,
+        Obstacle::ToThisNode
     )]
-    way: Way,
+    way: Obstacle,
 ) {
     let node = Node::new(v6, false);
     node.establish();
@@ -144,13 +142,13 @@ fn ways_that_only_the_stack_knows(
     let backend = node.addresses.backend;
     let length = if v6 { 128 } else { 32 };
     match way {
-        Way::NoNeighbour => node.ip(&format!("neigh del {backend} dev inside\n")),
-        Way::NoRoute => node.ip(&format!("route del {backend}/{length} dev inside\n")),
-        Way::NoForwarding => node.set(&[
+        Obstacle::NoNeighbour => node.ip(&format!("neigh del {backend} dev inside\n")),
+        Obstacle::NoRoute => node.ip(&format!("route del {backend}/{length} dev inside\n")),
+        Obstacle::NoForwarding => node.set(&[
             ("ipv4/conf/outside/forwarding", "0"),
             ("ipv6/conf/outside/forwarding", "0"),
         ]),
-        Way::NotPermittedIn => {
+        Obstacle::NotPermittedIn => {
             let receives = false;
             let word = Uplink::new(
                 NODE_MAC,
@@ -161,7 +159,7 @@ fn ways_that_only_the_stack_knows(
             );
             node.world.set_uplink(OUTSIDE, word);
         }
-        Way::NotPermittedOut => {
+        Obstacle::NotPermittedOut => {
             let sends = false;
             let word = Uplink::new(
                 INSIDE_MAC,
@@ -172,7 +170,7 @@ fn ways_that_only_the_stack_knows(
             );
             node.world.set_uplink(INSIDE, word);
         }
-        Way::ToThisNode => node.ip(&format!("addr add {backend}/{length} dev lo\n")),
+        Obstacle::ToThisNode => node.ip(&format!("addr add {backend}/{length} dev lo\n")),
     }
     node.world.change_routes();
     node.left(&question, OUTSIDE);

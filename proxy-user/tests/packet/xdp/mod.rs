@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `xdp`: packets of known flows between a client and a backend that are both beyond uplinks, and all that is left to tc.
+//! `xdp`: packets of known flows between a client and a backend that are both beyond uplinks, and
+//! all that is left to tc.
 
 mod left;
 mod node;
@@ -51,9 +52,7 @@ fn both_ends_of_a_known_flows_packets_are_translated_at_once(
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn what_goes_back_by_its_own_interface_is_sent_there(#[case] v6: bool) {
+fn what_goes_back_by_its_own_interface_is_sent_there(#[values(false, true)] v6: bool) {
     let node = Node::new(v6, false);
     let source = node.establish();
     node.move_backend_outside();
@@ -93,9 +92,7 @@ fn a_datagram_without_a_checksum_keeps_none() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn traffic_is_counted_by_both_in_one_place(#[case] v6: bool) {
+fn traffic_is_counted_by_both_in_one_place(#[values(false, true)] v6: bool) {
     let node = Node::new(v6, false);
     let source = node.establish();
     let before = node.traffic();
@@ -111,7 +108,7 @@ fn traffic_is_counted_by_both_in_one_place(#[case] v6: bool) {
     assert_eq!(after.connections, before.connections);
 }
 
-fn entries<A: proxy_common::Addr + portolan::datapath::sys::Plain>(
+fn entries<A: proxy_common::Addr + linux::Plain>(
     node: &Node,
     map: &str,
 ) -> impl Fn(FlowKind) -> FlowEntry<A> {
@@ -198,9 +195,7 @@ fn the_end_of_a_connection_that_xdp_carried_is_believed() {
 }
 
 #[rstest]
-#[case::v4(false)]
-#[case::v6(true)]
-fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[case] v6: bool) {
+fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[values(false, true)] v6: bool) {
     let node = Node::new(v6, false);
     node.establish();
     let there = node.taken(&node.question(b""), OUTSIDE);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with two uplinks, a client beyond one and a backend beyond the other, and the programs for it.
+//! A node with two uplinks, a client beyond one and a backend beyond the other, and the programs
+//! for it.
 
 use std::net::SocketAddr;
 
+use datapath::XdpMode;
 use lab::node::netns::NetNs;
-use portolan::datapath::XdpMode;
 use proxy_common::{
     Counter, Protocol,
     traffic::Traffic,
@@ -100,7 +101,7 @@ impl Node {
         if udp {
             service.protocol = Protocol::UDP;
         }
-        let options = |options: &mut portolan::datapath::Options| {
+        let options = |options: &mut datapath::Options| {
             options.xdp = Some(XdpMode::Native);
         };
         let mut world = World::with(options, &[service]);
@@ -138,7 +139,8 @@ impl Node {
     pub(super) fn question(&self, payload: &[u8]) -> Vec<u8> {
         self.between(self.client(), self.service(), payload)
     }
-    /// The backend's, to the node's address with a masquerade port. It comes by the inner uplink, which has another address.
+    /// The backend's, to the node's address with a masquerade port. It comes by the inner uplink,
+    /// which has another address.
     pub(super) fn answer(&self, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         self.between(self.backend(), to, payload)
     }
@@ -206,7 +208,8 @@ impl Node {
         self.netns.enter(run).expect("enter the node")
     }
 
-    /// A packet that XDP takes, at the latest when its next hop is at hand: some go to the stack so that that sees them.
+    /// A packet that XDP takes, at the latest when its next hop is at hand: some go to the stack so
+    /// that that sees them.
     pub(super) fn taken(&self, packet: &[u8], interface: u32) -> Taken {
         let packet = self.framed(packet, interface);
         for _ in 0..8 {

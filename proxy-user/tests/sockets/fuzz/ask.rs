@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use super::{
-    model::{Judgement, Model, Peer, Seen, Talk, Way, by, expect_own},
+    model::{Judgement, Model, Peer, Route, Seen, Talk, by, expect_own},
     services::{Backend, Fate, plain},
 };
 use crate::world::From;
@@ -68,7 +68,7 @@ impl Model {
         let to = peer.to;
         let fate = || self.fate(talk, to);
         match &peer.way {
-            Way::Direct(Some(_)) => {
+            Route::Direct(Some(_)) => {
                 let unconnected = Talk {
                     peer: None,
                     ..talk.clone()
@@ -78,14 +78,14 @@ impl Model {
                     ..self.to_address(&unconnected, to)
                 }
             }
-            Way::Backend(backends) if !talk.kind.udp => Outlook::answer(pods(backends), to),
-            Way::Backend(backends) => {
+            Route::Backend(backends) if !talk.kind.udp => Outlook::answer(pods(backends), to),
+            Route::Backend(backends) => {
                 let serves = backends.iter().all(|one| self.services.serves(*one));
                 let outlook = Outlook::answer(pods(backends), to);
                 if serves { outlook } else { outlook.maybe() }
             }
             // A pod's packets to the service's own address are served one by one.
-            Way::Direct(None) if talk.kind.place == From::Pod => match fate() {
+            Route::Direct(None) if talk.kind.place == From::Pod => match fate() {
                 Fate::Served(_) => Outlook {
                     per_packet: true,
                     ..Outlook::answer(pods(&self.any(talk, to)), to)
@@ -96,8 +96,8 @@ impl Model {
                 },
                 _ => Outlook::default(),
             },
-            Way::Direct(None) => Outlook::default(),
-            Way::Dropped => match fate() {
+            Route::Direct(None) => Outlook::default(),
+            Route::Dropped => match fate() {
                 Fate::Served(allowed) => Outlook::answer(pods(&allowed), to).maybe(),
                 _ => Outlook::default(),
             },
@@ -168,8 +168,8 @@ impl Model {
     /// A datagram to an address by a connected socket, which hears its peer only.
     fn past_peer(&self, talk: &Talk, peer: &Peer, to: SocketAddr) -> Outlook {
         let is_named = match peer.way {
-            Way::Backend(_) => true,
-            Way::Direct(None) => talk.kind.place == From::Pod,
+            Route::Backend(_) => true,
+            Route::Direct(None) => talk.kind.place == From::Pod,
             _ => false,
         };
         if plain(to) == plain(peer.to) && is_named {
@@ -186,9 +186,9 @@ impl Model {
             return alone;
         }
         let heard = match &peer.way {
-            Way::Backend(backends) => pods(backends),
-            Way::Direct(pod) => pod.iter().copied().collect(),
-            Way::Dropped => Vec::new(),
+            Route::Backend(backends) => pods(backends),
+            Route::Direct(pod) => pod.iter().copied().collect(),
+            Route::Dropped => Vec::new(),
         };
         let from = [&alone.from[..], &[peer.to]].concat();
         let pods = alone.pods.iter().chain(&heard).copied().collect();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes sequences from a seed: sockets that are opened, connected, asked and closed in any order while services change.
+//! Makes sequences from a seed: sockets that are opened, connected, asked and closed in any order
+//! while services change.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random sequences with real sockets against a model of what an application may see: docs/fuzzing.md.
+//! Random sequences with real sockets against a model of what an application may see:
+//! docs/fuzzing.md.
 
 mod ask;
 mod converse;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model: what an application may see of its sockets. Where the hooks choose at random, it takes the choice that is seen
-//! and says whether that one was allowed.
+//! The model: what an application may see of its sockets. Where the hooks choose at random, it
+//! takes the choice that is seen and says whether that one was allowed.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,12 +15,13 @@ use crate::{clients::Answer, world::From};
 
 /// What a socket was given by a connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     /// One of these; which one, answers show.
     Backend(Vec<Backend>),
     /// The policy drops what it sends.
     Dropped,
-    /// The address itself, perhaps a pod's. What a pod's datagram socket sends to a service is served packet by packet.
+    /// The address itself, perhaps a pod's. What a pod's datagram socket sends to a service is
+    /// served packet by packet.
     Direct(Option<u8>),
 }
 
@@ -28,7 +29,7 @@ pub(crate) enum Way {
 pub(crate) struct Peer {
     /// As the application wrote it.
     pub(crate) to: SocketAddr,
-    pub(crate) way: Way,
+    pub(crate) way: Route,
 }
 
 /// A socket.
@@ -44,7 +45,8 @@ pub(crate) struct Talk {
     pub(crate) led: HashSet<(u8, SocketAddr)>,
     /// Linux does not forget the peer of an IPv6 socket that is disconnected: it hears nobody else.
     pub(crate) is_deaf: bool,
-    /// A connect has passed the hook. Where the kernel refuses it then, the entry stays: nothing uses it but the list.
+    /// A connect has passed the hook. Where the kernel refuses it then, the entry stays: nothing
+    /// uses it but the list.
     pub(crate) tried: bool,
     /// Where it was connected last.
     pub(crate) was_connected: Option<SocketAddr>,
@@ -94,14 +96,15 @@ impl Model {
     pub(crate) fn is_foreign(kind: Kind, to: SocketAddr) -> bool {
         kind.family == Family::V6 && plain(to).is_ipv4()
     }
-    /// Whether the kernel itself makes nothing sensible of it, or the model cannot say what comes of it: a socket that has been
-    /// connected has a family for good; with a connection to loopback it has a source that reaches nobody else.
+    /// Whether the kernel itself makes nothing sensible of it, or the model cannot say what comes
+    /// of it: a socket that has been connected has a family for good; with a connection to loopback
+    /// it has a source that reaches nobody else.
     pub(crate) fn is_senseless(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         let was = talk.was_connected.map(plain);
         let is_other = was.is_some_and(|was| was.is_ipv4() != to.ip().to_canonical().is_ipv4());
         let is_tied = talk.peer.as_ref().is_some_and(|peer| {
-            plain(peer.to).ip().is_loopback() && matches!(peer.way, Way::Direct(_))
+            plain(peer.to).ip().is_loopback() && matches!(peer.way, Route::Direct(_))
         });
         is_other || is_tied || self.fate(talk, to) == Fate::Unclear
     }
@@ -141,17 +144,17 @@ impl Model {
         let is_per_packet = udp && place == From::Pod;
         let way = match (self.fate(talk, to), seen) {
             (Fate::Served(_) | Fate::Refused | Fate::Dropped, Seen::Done) if is_per_packet => {
-                Way::Direct(None)
+                Route::Direct(None)
             }
             (Fate::Refused, Seen::Error(libc::ECONNREFUSED)) => return Ok(true),
             (Fate::Refused, _) => {
                 return Err(format!("it must be refused at once, but {seen:?}"));
             }
-            (Fate::Served(allowed), Seen::Done) => Way::Backend(match before {
+            (Fate::Served(allowed), Seen::Done) => Route::Backend(match before {
                 // The same service again, and its backend serves.
                 Some(Peer {
                     to: same,
-                    way: Way::Backend(kept),
+                    way: Route::Backend(kept),
                 }) if plain(same) == plain(to)
                     && kept.iter().all(|one| self.services.serves(*one)) =>
                 {
@@ -163,7 +166,7 @@ impl Model {
                 let backend = chosen(&allowed, answer)?;
                 expect_own(talk, answer, *port)?;
                 self.services.hold(place, plain(to), backend);
-                Way::Backend(vec![backend])
+                Route::Backend(vec![backend])
             }
             (Fate::Served(_) | Fate::Untouched(Some(_)), _) if !udp => {
                 match (self.fate(talk, to), seen) {
@@ -171,21 +174,21 @@ impl Model {
                         if by(answer) == pod =>
                     {
                         expect_own(talk, answer, *port)?;
-                        Way::Direct(Some(pod))
+                        Route::Direct(Some(pod))
                     }
                     _ => return Err(format!("{to} must be reached, but {seen:?}")),
                 }
             }
-            (Fate::Untouched(pod), Seen::Done) => Way::Direct(pod),
-            (Fate::Dropped, Seen::Done) if place == From::Node => Way::Dropped,
-            (Fate::Dropped, Seen::Done) => Way::Direct(None),
+            (Fate::Untouched(pod), Seen::Done) => Route::Direct(pod),
+            (Fate::Dropped, Seen::Done) if place == From::Node => Route::Dropped,
+            (Fate::Dropped, Seen::Done) => Route::Direct(None),
             (Fate::Unclear, Seen::Done) => return Ok(false),
             (Fate::Dropped, Seen::Error(libc::ETIMEDOUT)) if !udp => return Ok(false),
             (Fate::Untouched(None) | Fate::Unclear, Seen::Error(_)) => return Ok(false),
             (fate, _) => return Err(format!("{to} is {fate:?}, but {seen:?}")),
         };
         let talk = self.talks.get_mut(&socket).expect("open");
-        if let Way::Backend(backends) = &way {
+        if let Route::Backend(backends) = &way {
             for backend in backends {
                 talk.led.insert((backend.pod, to));
             }
@@ -201,7 +204,8 @@ impl Model {
         }
     }
 
-    /// The agent has brought a change into effect; `error`: of each socket, since the operation before.
+    /// The agent has brought a change into effect; `error`: of each socket, since the operation
+    /// before.
     pub(crate) fn changed(&mut self, errors: &HashMap<u8, Option<i32>>) -> Judgement {
         let Self { services, talks } = self;
         for (number, talk) in talks {
@@ -214,7 +218,7 @@ impl Model {
             }
             let Some(peer) = &mut talk.peer else { continue };
             let to = plain(peer.to);
-            let Way::Backend(backends) = &peer.way else {
+            let Route::Backend(backends) = &peer.way else {
                 continue;
             };
             let (left, gone): (Vec<_>, Vec<_>) =
@@ -230,11 +234,11 @@ impl Model {
                 talk.led.insert((backend.pod, peer.to));
             }
             peer.way = match services.fate(place, to, udp, false) {
-                Fate::Served(_) => Way::Backend(all),
+                Fate::Served(_) => Route::Backend(all),
                 // Perhaps elsewhere, where nobody answers.
-                Fate::Unclear => Way::Backend([all, gone].concat()),
-                Fate::Refused | Fate::Dropped if left.is_empty() => Way::Dropped,
-                _ => Way::Direct(None),
+                Fate::Unclear => Route::Backend([all, gone].concat()),
+                Fate::Refused | Fate::Dropped if left.is_empty() => Route::Dropped,
+                _ => Route::Direct(None),
             };
         }
         Ok(())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that sequences run on: a pod more that serves, an IPv6 address, and this thread as a process of its cgroup.
+//! The node that sequences run on: a pod more that serves, an IPv6 address, and this thread as a
+//! process of its cgroup.
 
 use std::{
     fs,
@@ -8,13 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::topology::Plumbing;
-use lab::node::{netns::NetNs, settings::SocketBalancing};
+use datapath::maps::{family::Family, pins::map_path, tables::Table};
+use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
+use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
-use portolan::datapath::{
-    maps::{family::Family, pins::map_path, tables::Table},
-    sys::{Plain, get_pinned},
-};
 use proxy_common::{SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
 use super::{operations::Wanted, services::NODE6};

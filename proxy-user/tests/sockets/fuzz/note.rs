@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{
     ask::Outlook,
-    model::{Model, Peer, Seen, Way, by, chosen},
+    model::{Model, Peer, Route, Seen, by, chosen},
     services::plain,
 };
 
@@ -28,11 +28,11 @@ impl Model {
         };
         let place = talk.kind.place;
         let is_peers = |peer: &Peer, to: SocketAddr| {
-            plain(peer.to) == plain(to) && matches!(peer.way, Way::Backend(_))
+            plain(peer.to) == plain(to) && matches!(peer.way, Route::Backend(_))
         };
         match (&mut talk.peer, to) {
             (Some(peer), to) if to.is_none_or(|to| is_peers(peer, to)) => {
-                if let (Way::Backend(backends), Some(answer)) = (&mut peer.way, answered)
+                if let (Route::Backend(backends), Some(answer)) = (&mut peer.way, answered)
                     && backends.iter().all(|one| services.serves(*one))
                 {
                     backends.retain(|one| one.pod == by(answer));

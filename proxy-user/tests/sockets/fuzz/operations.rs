@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence of sockets, and their text: one a line, so that a sequence can be kept as a file.
+//! The operations of a sequence of sockets, and their text: one a line, so that a sequence can be
+//! kept as a file.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 

@@ -3,10 +3,10 @@
 
 use std::{collections::HashMap, net::SocketAddr};
 
-use portolan::datapath::read::SocketRow;
+use datapath::read::SocketRow;
 
 use super::{
-    model::{Judgement, Model, Peer, Way},
+    model::{Judgement, Model, Peer, Route},
     services::{Backend, plain, pod_at},
 };
 use crate::world::From;
@@ -38,7 +38,7 @@ impl Model {
         for (number, talk) in &self.talks {
             if let Some(Peer {
                 to,
-                way: Way::Backend(backends),
+                way: Route::Backend(backends),
             }) = &talk.peer
                 && let [backend] = backends[..]
                 && self.services.serves(backend)

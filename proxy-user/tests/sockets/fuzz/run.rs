@@ -28,13 +28,13 @@ pub(crate) struct Difference {
 }
 
 /// A socket.
-enum Held {
+enum OpenSocket {
     Udp(UdpSocket),
     Tcp(Socket),
     Stream(Open),
 }
 
-impl Held {
+impl OpenSocket {
     fn as_ref(&self) -> SockRef<'_> {
         match self {
             Self::Udp(socket) => SockRef::from(socket),
@@ -54,7 +54,7 @@ impl Held {
 struct Run<'a> {
     node: &'a mut Node,
     model: Model,
-    sockets: BTreeMap<u8, Held>,
+    sockets: BTreeMap<u8, OpenSocket>,
     datagrams: u64,
 }
 
@@ -114,7 +114,7 @@ impl Run<'_> {
             }
             Operation::Connect(socket, to) => self.connect(*socket, *to)?,
             Operation::Disconnect(socket) => {
-                if let Some(Held::Udp(held)) = self.sockets.get(socket) {
+                if let Some(OpenSocket::Udp(held)) = self.sockets.get(socket) {
                     disconnect(held);
                     self.model.disconnect(*socket);
                     self.look_at(*socket)?;
@@ -153,7 +153,7 @@ impl Run<'_> {
             "the peer of socket {socket} must be {wanted:?} but is {peer:?}: {talk:?}"
         ))
     }
-    fn open(&self, kind: Kind) -> Held {
+    fn open(&self, kind: Kind) -> OpenSocket {
         let domain = match kind.family {
             Family::V4 => Domain::IPV4,
             _ => Domain::IPV6,
@@ -170,9 +170,9 @@ impl Run<'_> {
                 .expect("IPV6_V6ONLY");
         }
         if kind.udp {
-            Held::Udp(socket.into())
+            OpenSocket::Udp(socket.into())
         } else {
-            Held::Tcp(socket)
+            OpenSocket::Tcp(socket)
         }
     }
     fn close(&mut self, socket: u8) {
@@ -188,12 +188,12 @@ impl Run<'_> {
             return Ok(());
         }
         let seen = match held {
-            Held::Stream(_) => return Ok(()),
-            Held::Udp(held) => match held.connect(to) {
+            OpenSocket::Stream(_) => return Ok(()),
+            OpenSocket::Udp(held) => match held.connect(to) {
                 Ok(()) => Seen::Done,
                 Err(error) => Seen::Error(number(&error)),
             },
-            Held::Tcp(held) => {
+            OpenSocket::Tcp(held) => {
                 let patience = if self.model.connects(socket, to) {
                     PATIENCE
                 } else {
@@ -204,7 +204,7 @@ impl Run<'_> {
                 match stream.and_then(|stream| Open::over(TcpStream::from(stream))) {
                     Ok(open) => {
                         let answer = open.answer.clone();
-                        self.sockets.insert(socket, Held::Stream(open));
+                        self.sockets.insert(socket, OpenSocket::Stream(open));
                         Seen::Answer(answer, self.sockets[&socket].port())
                     }
                     Err(error) => Seen::Error(number(&error)),
@@ -240,7 +240,7 @@ impl Run<'_> {
             SILENCE
         };
         let seen = match held {
-            Held::Udp(held) => {
+            OpenSocket::Udp(held) => {
                 self.datagrams += 1;
                 let text = format!("n{}", self.datagrams);
                 match converse(held, &text, to, patience) {
@@ -248,7 +248,7 @@ impl Run<'_> {
                     Err(error) => Seen::Error(number(&error)),
                 }
             }
-            Held::Stream(open) if to.is_none() => {
+            OpenSocket::Stream(open) if to.is_none() => {
                 if open.is_alive() {
                     Seen::Answer(open.answer.clone(), self.sockets[&socket].port())
                 } else {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an address leads to, as a process on the node or in a pod sees it: ARCHITECTURE.md, "At the socket".
+//! What an address leads to, as a process on the node or in a pod sees it: ARCHITECTURE.md, "At the
+//! socket".
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,7 +45,7 @@ struct Live {
 #[derive(Default)]
 pub(crate) struct Services {
     live: BTreeMap<u8, Live>,
-    held: HashMap<(u8, From, bool), Backend>,
+    pub held: HashMap<(u8, From, bool), Backend>,
     incarnations: u64,
 }
 

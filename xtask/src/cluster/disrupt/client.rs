@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client of `disrupt`: opens connections, uses open ones and sends datagrams all the time, and prints as JSON how
-//! many failed. `disrupt` starts it as a process in the client's namespaces; it ends with its input.
+//! A client of `disrupt`: opens connections, uses open ones and sends datagrams all the time, and
+//! prints as JSON how many failed. `disrupt` starts it as a process in the client's namespaces; the
+//! client ends when its input is closed.
 
 use std::{
     io::{self, Read, Write},
@@ -93,7 +94,7 @@ fn new_connections(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Each connection counts once: as failed if it breaks.
+/// Keeps connections open and uses them. Each connection counts once: as failed if it breaks.
 fn open_connections(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let mut open = Vec::new();
@@ -131,7 +132,7 @@ fn new_sockets(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Like a resolver that keeps its sockets.
+/// Sends datagrams from the same sockets all the time, like a resolver that keeps its sockets.
 fn open_sockets(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let connected = || {
@@ -170,7 +171,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// One request on a connection that stays.
+/// Sends one request on an open connection.
 fn ask(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"GET /hostname HTTP/1.1\r\nHost: load\r\n\r\n")?;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask cluster disrupt`: restarts and kills the proxy, or exchanges it for another, while clients in three
-//! places are busy, and counts what breaks for them.
+//! `cargo xtask cluster disrupt`: restarts and kills the proxy, or replaces it by another, while
+//! clients in three places are busy, and counts the clients' failures.
 
 pub(super) mod client;
 
@@ -62,13 +62,13 @@ spec:
     - {name: udp, port: 80, targetPort: 8081, nodePort: 31081, protocol: UDP}
 ";
 
-/// Something that happens while clients are busy.
+/// A disruption that happens while clients are busy.
 struct Scenario {
     name: &'static str,
     act: fn(&Tools) -> Result<()>,
 }
 
-/// In this order: each begins where the one before it ends.
+/// All scenarios, in this order: each begins in the state in which the one before ends.
 const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "nothing",
@@ -160,7 +160,7 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
 /// The results of the client in each place.
 pub(super) type Results = Vec<(&'static str, Value)>;
 
-/// Adds up one count of all kinds: "done" or "failed".
+/// Adds up one count of all kinds of clients: "done" or "failed".
 pub(super) fn sum(results: &Results, count: &str) -> u64 {
     let all = results.iter().flat_map(|(_, kinds)| kinds.as_object());
     let counts = all.flat_map(|kinds| kinds.values().map(|kind| &kind[count]));
@@ -204,7 +204,7 @@ impl<'a> Clients<'a> {
         kubectl(self.tools, &client).map(drop)
     }
 
-    /// Lets clients ask from five seconds before something until five seconds after.
+    /// Runs clients from five seconds before `act` until five seconds after it.
     pub(super) fn during(&self, act: &mut dyn FnMut() -> Result<()>) -> Result<Results> {
         let client = |place| client(self.tools, place, &self.address);
         let clients = [
@@ -217,7 +217,7 @@ impl<'a> Clients<'a> {
         sleep(LEAD);
         let mut results = Vec::new();
         for (name, mut client) in clients {
-            // The end of its input ends it.
+            // Closing its input ends the client.
             drop(client.stdin.take());
             let output = client.wait_with_output().context("wait for a client")?;
             let counts = serde_json::from_slice(&output.stdout)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask docs`: runs the commands of the pages, word by word, in the cluster that `cluster up` has built, while clients are
-//! busy, and tells how long each took and what the clients lost.
+//! `cargo xtask docs`: runs the commands of the pages, word by word, in the cluster that
+//! `cluster up` has built, while clients are busy, and reports how long each took and how many
+//! requests failed.
 
-mod beside;
+mod background;
 mod page;
 mod run;
 mod steps;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes the commands out of a page: indented lines that begin with a program, below their section.
+//! Extracts the commands from a page: indented lines that begin with a program, with their section.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ pub(super) const PAGES: [&str; 5] = [
     "docs/kubectl.md",
 ];
 
-/// What an indented line may begin with to be a command.
+/// The programs with which an indented line must begin to be a command.
 const PROGRAMS: [&str; 9] = [
     "kubectl",
     "helm",
@@ -29,19 +29,20 @@ const PROGRAMS: [&str; 9] = [
     "portolan",
 ];
 
-/// A command as a page has it.
+/// A command as a page shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Command {
     pub(super) page: &'static str,
-    /// The heading above it, without its number.
+    /// The heading above the command, without its number.
     pub(super) section: String,
-    /// Without the comment behind it.
+    /// The line without the comment behind it.
     pub(super) line: String,
-    /// It is for a shell on the node: the comment behind it says so, or it is the program itself.
+    /// Whether the command is for a shell on the node: the comment behind it says so, or it is the
+    /// program itself.
     pub(super) on_node: bool,
 }
 
-/// All commands of all pages.
+/// Returns all commands of all pages.
 pub(super) fn all() -> Result<Vec<Command>> {
     let mut found = Vec::new();
     for page in PAGES {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Goes through the steps: runs each command as a reader would, in a shell outside of the nodes or on one, and counts what clients lose
-//! meanwhile. What the commands print is kept in a file.
+//! Runs the steps: each command as a reader would run it, in a shell outside of the nodes or on
+//! one, and counts the failed requests of clients meanwhile. The output of the commands is kept in
+//! a file.
 
 use std::{
     fs::{self, OpenOptions},
@@ -31,20 +32,20 @@ use crate::{
     deploy,
 };
 
-/// What is tried, where, and what came of it so far.
+/// The run of all steps: its commands, where they run, and the results so far.
 pub(super) struct Rehearsal<'a> {
     tools: &'a Tools,
     commands: Vec<page::Command>,
     clients: Clients<'a>,
-    /// Has a copy of `deploy` with what this machine needs; the commands run there.
+    /// The folder in which the commands run: it has a copy of `deploy` with this machine's changes.
     pub(super) folder: PathBuf,
-    /// What NODE stands for.
+    /// The node that replaces NODE in commands.
     node: &'static Node,
     rows: Vec<String>,
     failed: u64,
-    /// A program that a page leaves running, and its log.
+    /// A program that a page leaves running, with its log.
     pub(super) beside: Option<(Child, PathBuf)>,
-    /// Folders of the programs that the pages call.
+    /// The PATH with the programs that the pages call.
     path: String,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Rehearsal<'a> {
             rows: Vec::new(),
             failed: 0,
         };
-        // All nodes share one kernel, so each has cgroups of its own elsewhere.
+        // All nodes share one kernel, so each node has its own cgroup mount elsewhere.
         let cgroups = node::cgroup_mount();
         for (file, key) in [
             ("base/daemonset.yaml", "path"),
@@ -109,7 +110,7 @@ impl<'a> Rehearsal<'a> {
         }
     }
 
-    /// kube-proxy serves, and nothing of portolan is left on any node.
+    /// Makes kube-proxy serve, and removes everything of portolan from all nodes.
     fn kube_proxy(&self, mode: &str) -> Result<()> {
         let overlay = |name| format!("deploy/overlays/{name}");
         let release = "helm -n kube-system uninstall portolan --ignore-not-found";
@@ -135,19 +136,19 @@ impl<'a> Rehearsal<'a> {
         self.clients.ready()
     }
 
-    /// What was done, as rows of a table.
+    /// Returns the results as rows of a table.
     pub(super) fn table(&self) -> String {
         let head = "| page, section | commands | took | requests | failed |\n| --- | --- | ---: | ---: | ---: |";
         format!("{head}\n{}", self.rows.join("\n"))
     }
 
-    /// Removes the clients, and tells how many of their requests failed.
+    /// Removes the clients, and returns how many of their requests failed.
     pub(super) fn end(self) -> Result<u64> {
         self.clients.remove()?;
         Ok(self.failed)
     }
 
-    /// Runs those commands of a section that contain a part.
+    /// Runs the commands of a section that contain `part`.
     fn section(&mut self, page: &str, section: &str, part: &str, with_clients: bool) -> Result<()> {
         let lines = self.lines(page, section, part)?;
         let what = if part.is_empty() {
@@ -158,7 +159,8 @@ impl<'a> Rehearsal<'a> {
         self.busy(page, &what, &lines, with_clients)
     }
 
-    /// The commands of a section that contain a part, and whether they are for a shell on the node.
+    /// Returns the commands of a section that contain `part`, and whether they are for a shell on
+    /// the node.
     pub(super) fn lines(
         &self,
         page: &str,
@@ -220,7 +222,7 @@ impl<'a> Rehearsal<'a> {
             .with_context(|| format!("write {}", file.display()))
     }
 
-    /// The line with what is here for each name of the page's.
+    /// Returns the line with each placeholder of the page replaced by this cluster's value.
     pub(super) fn filled(&self, line: &str) -> Result<String> {
         let node = &self.node.place;
         words::fill(line, |meaning| match meaning {
@@ -243,7 +245,8 @@ impl<'a> Rehearsal<'a> {
         })
     }
 
-    /// A shell, outside of the nodes or on one, that runs a line in the folder of the commands.
+    /// Returns a shell, outside of the nodes or on one, that runs a line in the folder of the
+    /// commands.
     pub(super) fn shell(&self, line: &str, on_node: bool) -> Result<Command> {
         let shell = Path::new("/bin/sh");
         let mut command = if on_node {
@@ -253,10 +256,10 @@ impl<'a> Rehearsal<'a> {
         } else {
             beside(shell)
         };
-        // A reader's editor: it changes one setting.
+        // Stands for a reader's editor: it changes one setting.
         let editor = "sed -i s/socketBalancing..all/socketBalancing..host/";
         let home = self.folder.join("helm");
-        // A node has mounts of its own, in which the folder has to be entered anew.
+        // A node has its own mounts, in which the folder must be entered again.
         let line = format!("cd {} && {line}", self.folder.display());
         command
             .args(["-c", &line])
@@ -296,7 +299,7 @@ impl<'a> Rehearsal<'a> {
 impl Drop for Rehearsal<'_> {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.beside {
-            // Already ended, or it ends now.
+            // The program may have ended already.
             _ = child.kill();
         }
     }

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is tried, in which order, and which commands of the pages are not tried, with the reason.
+//! The tested steps in their order, and the commands of the pages that are not tested, with the
+//! reason.
 
 /// A step of the rehearsal.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// Commands of a section, word by word, while clients are busy: page, heading, a part that each of them contains.
+    /// The commands of a section, word by word, while clients are busy: page, heading, and a text
+    /// that each command contains.
     Busy(&'static str, &'static str, &'static str),
-    /// The same without clients: to drain takes as long as they have connections.
+    /// Like `Busy`, without clients: draining takes as long as clients have connections.
     Quiet(&'static str, &'static str, &'static str),
-    /// A command that stands in a page's text, while clients are busy.
+    /// A command within a page's text, while clients are busy.
     Said(&'static str),
-    /// What a page tells the reader to write into a file of `deploy`: file, old text, new text.
+    /// A change that a page tells the reader to make in a file of `deploy`: file, old text, new
+    /// text.
     Write(&'static str, &'static str, &'static str),
-    /// The image under another tag, on all nodes.
+    /// Gives the image another tag on all nodes.
     Tag(&'static str),
-    /// kube-proxy in this mode, as kubeadm installs it.
+    /// Installs kube-proxy in this mode, as kubeadm does.
     KubeProxy(&'static str),
-    /// A command of a section that does not end by itself: it runs on, on the node.
+    /// A command of a section that does not end by itself: it keeps running on the node.
     Beside(&'static str, &'static str, &'static str),
-    /// It is ended, and must leave nothing.
+    /// Ends the command of `Beside`, which must leave nothing behind.
     End,
-    /// From here on NODE stands for this node.
+    /// From here on NODE means this node.
     Node(&'static str),
 }
 
@@ -62,13 +65,13 @@ pub(super) const STEPS: &[Step] = &[
     Said("kubectl uncordon node-c"),
     Busy(TASKS, "Go back to kube-proxy", ""),
     Quiet(TASKS, "Remove", ""),
-    // From iptables, as the page for migration says it.
+    // From iptables, as the page about migration describes.
     KubeProxy("iptables"),
     Busy(MIGRATE, "All nodes at once (kubeadm)", ""),
     Quiet(MIGRATE, "Back to kube-proxy", ""),
     KubeProxy("nftables"),
     Busy(INSTALL, "kubeadm", ""),
-    // What can be seen before the switch: on one node, and on all by pods.
+    // What can be observed before the switch: on one node, and by pods on all nodes.
     KubeProxy("nftables"),
     Busy(MIGRATE, DIFFER, "configmap"),
     Busy(MIGRATE, DIFFER, "portolan check"),
@@ -79,7 +82,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(MIGRATE, DIFFER, "kubectl portolan"),
     Busy(MIGRATE, SHADOW, "kubectl portolan"),
     Busy(MIGRATE, SHADOW, "kubectl delete"),
-    // By helm, there and back.
+    // By helm, to portolan and back.
     Busy(INSTALL, "kubeadm", "patch"),
     Busy(INSTALL, "Helm", "kubeProxyConfigMap"),
     Said(STATUS),
@@ -90,7 +93,7 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
     Busy(TASKS, "Go back to kube-proxy", "kube-proxy"),
     Quiet(MIGRATE, "Helm", ""),
-    // By the overlay and the values for any other cluster.
+    // By the overlay and by the values for any other cluster.
     KubeProxy("nftables"),
     Write(BARE, "https://192.0.2.1:6443", "https://192.168.77.10:6443"),
     Busy(INSTALL, "kubeadm", "patch"),
@@ -106,7 +109,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(INSTALL, "Helm", "delete configmap"),
     Busy(INSTALL, "Helm", "apiServer"),
     Said(STATUS),
-    // Node by node, there and back.
+    // Node by node, to portolan and back.
     KubeProxy("nftables"),
     Busy(MIGRATE, "Node by node", "node-by-node"),
     Write(
@@ -131,7 +134,7 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
 ];
 
-/// Commands that are not tried: their page, section and beginning (empty: any), and why.
+/// Commands that are not tested: page, section and beginning (empty: any), and the reason.
 pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     (
         INSTALL,

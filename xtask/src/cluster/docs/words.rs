@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands in a page's command for something of the reader's, and what it is in this cluster; and which statuses such a command
-//! may end with. Decides; `run` asks the cluster.
+//! The placeholders in a page's commands and their values in this cluster, and the exit statuses
+//! that a command may have. Pure; `run` queries the cluster.
 
-/// A name in a page, and where what stands for it comes from.
+/// Where the value of a placeholder comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Meaning {
     /// This text.
     Is(&'static str),
-    /// The portolan pod on the node in question.
+    /// The portolan pod on the current node.
     PodOnNode,
-    /// The node in question, by its name; for curl by its address.
+    /// The name of the current node; for curl its address.
     Node,
     /// The address of the API server.
     Server,
-    /// A kubeconfig.
+    /// The option for a kubeconfig.
     Kubeconfig,
     /// The address of a client's pod.
     Client,
@@ -23,7 +23,7 @@ pub(super) enum Meaning {
 
 use Meaning::{Client, Is, Kubeconfig, Node, PodOnNode, Server, Service};
 
-/// In this order: what one has put in is no name of a later one.
+/// Placeholders with their values, in this order: no value contains a placeholder that comes later.
 const MEANINGS: [(&str, Meaning); 10] = [
     ("NAMESPACE/NAME", Is("default/load-server")),
     ("shop/client", Is("default/load-client")),
@@ -37,7 +37,7 @@ const MEANINGS: [(&str, Meaning); 10] = [
     ("NODE", Node),
 ];
 
-/// The line with each name replaced by what `ask` says of its meaning.
+/// Returns the line with each placeholder replaced by the value that `ask` returns for its meaning.
 pub(super) fn fill<E>(
     line: &str,
     mut ask: impl FnMut(Meaning) -> Result<String, E>,
@@ -55,9 +55,10 @@ pub(super) fn fill<E>(
     Ok(line)
 }
 
-/// Whether a command that ended with this status did what the page says.
+/// Whether a command that ended with this status did what the page describes.
 pub(super) fn is_as_it_should(line: &str, status: Option<i32>) -> bool {
-    // What grep finds nothing of is no failure, and 1 from the others means that something differs.
+    // grep without a match is no failure, and status 1 of the other commands means that something
+    // differs.
     let may_differ = line.contains("| grep")
         || line
             .split_whitespace()

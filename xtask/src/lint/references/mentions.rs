@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds what a document or a doc comment refers to: text in backticks, targets of links, and plain words that
-//! may be paths. Used by `references`; knows nothing of what exists.
+//! Finds the references in a document or a doc comment: text in backticks, targets of links, and
+//! plain words that may be paths. Used by `references`; does not check whether the targets exist.
 
 /// How a reference is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// In backticks.
+    /// A text in backticks.
     Code,
     /// The target of a Markdown link.
     Link,
@@ -13,23 +13,24 @@ pub(super) enum Kind {
     Word,
 }
 
-/// A possible reference, with the line where it begins.
+/// A possible reference, with the line in which it begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mention {
     pub(super) text: String,
     pub(super) kind: Kind,
     pub(super) line: usize,
-    /// What the surrounding text is about: the first cell of a table's row, else the heading above.
+    /// The subject of the surrounding text: the first cell of a table's row, else the heading
+    /// above.
     pub(super) subject: String,
 }
 
-/// Every mention in a Markdown document; fenced blocks are left out.
+/// Returns every mention in a Markdown document; fenced blocks are left out.
 pub(super) fn in_markdown(text: &str) -> Vec<Mention> {
     let lines: Vec<_> = text.lines().collect();
     scan(&lines)
 }
 
-/// Every mention in the doc comments (`//!`, `///`) of a Rust source.
+/// Returns every mention in the doc comments (`//!`, `///`) of a Rust source.
 pub(super) fn in_doc_comments(text: &str) -> Vec<Mention> {
     let comment = |line: &'_ str| -> Option<usize> {
         let start = line.len() - line.trim_start().len();
@@ -47,7 +48,8 @@ pub(super) fn in_doc_comments(text: &str) -> Vec<Mention> {
 fn scan(lines: &[&str]) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut heading = String::new();
-    // Lines that belong together: a text in backticks may be wrapped. A table's row stands alone.
+    // The lines of one paragraph: a text in backticks may be wrapped. A table's row is a paragraph
+    // of its own.
     let mut paragraph: Vec<&str> = Vec::new();
     let mut in_fence = false;
     for (at, line) in lines.iter().chain([&""]).enumerate() {
@@ -80,7 +82,7 @@ fn scan(lines: &[&str]) -> Vec<Mention> {
     found
 }
 
-/// Takes a paragraph apart into texts in backticks and what is between them.
+/// Splits a paragraph into texts in backticks and the text between them.
 fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) {
     let line_of = |at: usize| first_line + text[..at].matches('\n').count();
     let mut push = |part: &str, kind, at| {
@@ -109,7 +111,7 @@ fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) 
     plain(&text[at..], at, &mut push);
 }
 
-/// Where a run of exactly this many backticks begins.
+/// Returns where a run of exactly this many backticks begins.
 fn closing(text: &str, ticks: usize) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -122,7 +124,7 @@ fn closing(text: &str, ticks: usize) -> Option<usize> {
     }
 }
 
-/// Links and words of a text without backticks, which begins at `offset`.
+/// Finds links and words of a text without backticks, which begins at `offset`.
 fn plain(text: &str, offset: usize, push: &mut impl FnMut(&str, Kind, usize)) {
     let mut at = 0;
     while let Some(start) = text[at..].find("](").map(|found| at + found + 2) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether what documents and doc comments refer to exists: paths of the repository, and names of the code. Takes
-//! the project's files, returns complaints. Called by `lint`.
+//! Checks that the references in documents and doc comments exist: paths of the repository, and
+//! names in the code. In: the project's files. Out: complaints. Called by `lint`.
 
 mod mentions;
 mod paths;
@@ -15,10 +15,11 @@ use self::{
 };
 use super::File;
 
-/// Documents that are written by a program.
+/// The folder of documents that a program writes.
 const GENERATED: &str = "lab/report/";
 
-/// One complaint per reference that leads nowhere. `foreign` names the crates whose items are not ours.
+/// Returns one complaint per reference to a target that does not exist. `foreign` names the
+/// external crates, whose items are not checked.
 pub(super) fn check(files: &[File], foreign: &BTreeSet<String>) -> Vec<String> {
     let tree = Tree::new(files.iter().map(|file| file.path.as_str()));
     let mut definitions = Definitions::default();
@@ -43,7 +44,7 @@ pub(super) fn check(files: &[File], foreign: &BTreeSet<String>) -> Vec<String> {
             }
         }
     }
-    // A link's text may be its target.
+    // A link's text may be the same as its target.
     found.dedup();
     found
 }
@@ -56,7 +57,7 @@ fn path_complaint(tree: &Tree, file: &File, mention: &Mention) -> Option<String>
         let (package, _) = file.path.split_once('/').unwrap_or_default();
         bases.extend([package.to_owned(), format!("{package}/src")]);
     }
-    // In a row or section about a folder, a name without a folder is one of that folder's.
+    // In a row or section about a folder, a name without a folder belongs to that folder.
     let subject = tree.folder(&mention.subject, folder);
     if let Some(subject) = &subject {
         bases.extend([subject.clone(), format!("{subject}/src")]);

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which mentions are paths of the repository, and whether they exist. Used by `references`.
+//! Decides which mentions are paths of the repository, and whether these exist. Used by
+//! `references`.
 
 use std::collections::BTreeSet;
 
 use super::mentions::{Kind, Mention};
 
-/// Endings of names that are files, also where no folder is named.
+/// Extensions by which a name is recognised as a file, even without a folder.
 const EXTENSIONS: [&str; 11] = [
     "rs", "md", "toml", "yaml", "yml", "json", "conf", "svg", "lock", "mod", "sum",
 ];
 
-/// Every file of the clone and every folder that holds one, from the clone's top.
+/// Every file of the clone and every folder with a file, as paths from the top of the clone.
 pub(super) struct Tree {
     entries: BTreeSet<String>,
 }
 
-/// What became of a path.
+/// The result of looking for a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     Yes,
     No,
-    /// A name without its folder, which several folders have.
+    /// A name without its folder that exists in several folders.
     Ambiguous,
 }
 
@@ -35,7 +36,7 @@ impl Tree {
         Self { entries }
     }
 
-    /// The paths that a mention stands for, as written; empty if it is no path.
+    /// Returns the paths that a mention means, as written; empty if it is no path.
     pub(super) fn paths_of(&self, mention: &Mention) -> Vec<String> {
         let text = match mention.kind {
             Kind::Link => mention.text.split('#').next().unwrap_or_default(),
@@ -45,7 +46,7 @@ impl Tree {
         let all_are = paths.iter().all(|path| match mention.kind {
             Kind::Link => !path.is_empty() && !path.contains(':'),
             Kind::Code => self.is_path(path),
-            // Plain text has dots and slashes of its own.
+            // Plain text also has dots and slashes that belong to no path.
             Kind::Word => is_plain(path) && self.is_in_top_folder(path),
         });
         if all_are { paths } else { Vec::new() }
@@ -55,7 +56,7 @@ impl Tree {
         is_plain(text) && (has_extension(text) || text.contains('/') && self.has_folder(text))
     }
 
-    /// Whether the first folder of a path is one of the clone's, wherever it lies.
+    /// Whether the first folder of a path exists anywhere in the clone.
     fn has_folder(&self, path: &str) -> bool {
         let Some((folder, _)) = path.split_once('/') else {
             return false;
@@ -72,8 +73,8 @@ impl Tree {
             .is_some_and(|(folder, _)| self.entries.contains(folder))
     }
 
-    /// Looks for a path below each of the bases (folders from the clone's top); then, if `anywhere`, for the only
-    /// entry of the clone that ends with it.
+    /// Looks for a path below each of the bases (folders from the top of the clone); then, if
+    /// `anywhere`, for the only entry of the clone that ends with the path.
     pub(super) fn find(&self, path: &str, bases: &[String], anywhere: bool) -> Found {
         let is_there = |base: &String| join(base, path).is_some_and(|path| self.contains(&path));
         if bases.iter().any(is_there) {
@@ -92,7 +93,7 @@ impl Tree {
         path.is_empty() || self.entries.contains(path)
     }
 
-    /// The folder that a text names, from the clone's top or from another folder.
+    /// Returns the folder that a text names, from the top of the clone or from another folder.
     pub(super) fn folder(&self, text: &str, from: &str) -> Option<String> {
         [from, ""]
             .into_iter()
@@ -101,7 +102,7 @@ impl Tree {
     }
 }
 
-/// Characters of a path, and nothing that stands for something else: a placeholder, a host, an option.
+/// Whether a text has only characters of a path, and is no placeholder, host or option.
 fn is_plain(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     !text.is_empty()
@@ -111,7 +112,8 @@ fn is_plain(text: &str) -> bool {
         && !text.split('/').any(is_placeholder)
 }
 
-/// `DIR`, `NAME.yaml`, `portolan-VERSION.tar`; `README.md` and `LICENSE-MIT` are names.
+/// Whether a part is a placeholder: `DIR`, `NAME.yaml`, `portolan-VERSION.tar`; `README.md` and
+/// `LICENSE-MIT` are names.
 fn is_placeholder(segment: &str) -> bool {
     let is_capital = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
     !segment.ends_with(".md")
@@ -125,7 +127,7 @@ fn has_extension(text: &str) -> bool {
         .is_some_and(|(stem, extension)| !stem.is_empty() && EXTENSIONS.contains(&extension))
 }
 
-/// Takes the line off a path such as `README.md:22`.
+/// Removes the line number from a path such as `README.md:22`.
 fn without_line(text: &str) -> &str {
     match text.rsplit_once(':') {
         Some((path, line)) if line.starts_with(|c: char| c.is_ascii_digit()) => path,
@@ -133,7 +135,7 @@ fn without_line(text: &str) -> &str {
     }
 }
 
-/// Two paths for `proxy-{common,user}/src`.
+/// Expands `proxy-{common,user}/src` into two paths.
 fn expand(text: &str) -> Vec<String> {
     let Some((start, end)) = text.find('{').zip(text.find('}')).filter(|(a, b)| a < b) else {
         return vec![text.to_owned()];
@@ -144,7 +146,7 @@ fn expand(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A path below a folder, with `.` and `..` resolved; `None` if that leaves the clone.
+/// Returns a path below a folder, with `.` and `..` resolved; `None` if it leaves the clone.
 fn join(base: &str, path: &str) -> Option<String> {
     let mut whole: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether names of several parts (of a module and an item, of a type and a method) are defined in the sources.
-//! Used by `references`.
+//! Checks whether names with several parts (a module and an item, a type and a method) are defined
+//! in the sources. Used by `references`.
 
 use std::collections::HashSet;
 
 use crate::lint::tokens::{Token, tokens};
 
-/// Words that define the word after them.
+/// Keywords that define the word after them.
 const DEFINERS: [&str; 10] = [
     "fn",
     "struct",
@@ -27,7 +27,7 @@ pub(super) struct Definitions {
 }
 
 impl Definitions {
-    /// Takes in a Rust source; its file and folders are modules.
+    /// Reads a Rust source; its file and folders are modules.
     pub(super) fn read(&mut self, path: &str, text: &str) {
         let modules = path.trim_end_matches(".rs").split('/');
         self.names
@@ -41,7 +41,8 @@ impl Definitions {
                 continue;
             }
             let rest = &tokens[at + 1..];
-            // `const fn`, `static mut` and `macro_rules!` put a word or a symbol between.
+            // `const fn`, `static mut` and `macro_rules!` have another word or symbol before the
+            // name.
             let name = rest.iter().find_map(|token| match token {
                 Token::Word(word) if !["fn", "mut", "unsafe"].contains(&word.as_str()) => {
                     Some(word.clone())
@@ -55,7 +56,7 @@ impl Definitions {
         }
     }
 
-    /// The first part of a name that nothing defines.
+    /// Returns the first part of a name that is defined nowhere.
     pub(super) fn missing<'a>(&self, name: &[&'a str]) -> Option<&'a str> {
         let is_missing = |part: &&str| {
             !["crate", "self", "super", "Self"].contains(part) && !self.names.contains(*part)
@@ -64,7 +65,8 @@ impl Definitions {
     }
 }
 
-/// The parts of a name with `::`, also with `()`, `!` or `<T>` at its end; `None` if the text is something else.
+/// Returns the parts of a name with `::`, also with `()`, `!` or `<T>` at its end; `None` if the
+/// text is something else.
 pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     let text = text.split(['(', '<', '!']).next()?.trim_end_matches("::*");
     let parts: Vec<_> = text.split("::").collect();
@@ -75,7 +77,7 @@ pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     (parts.len() > 1 && parts.iter().all(is_name)).then_some(parts)
 }
 
-/// The variants or fields in the braces of an enum or struct, which follow.
+/// Returns the variants or fields in the following braces of an enum or struct.
 fn members(tokens: &[Token]) -> Vec<String> {
     let mut found = Vec::new();
     let mut depth = 0;

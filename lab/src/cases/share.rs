@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Distributes the cases over several runs: each case is in exactly one run, and the next day in
+//! the next one.
+
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+
+/// One of several parts, counted from 1. Written as 2/6.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    part: u64,
+    parts: u64,
+}
+
+impl Share {
+    /// Returns the items of this part on a day.
+    pub fn of<T>(self, items: Vec<T>, day: u64) -> Vec<T> {
+        let numbered = (day..).zip(items);
+        numbered
+            .filter(|(number, _)| number % self.parts == self.part - 1)
+            .map(|(_, item)| item)
+            .collect()
+    }
+}
+
+impl FromStr for Share {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (part, parts) = text
+            .split_once('/')
+            .context("a share is a part and how many there are, such as 2/6")?;
+        let share = Self {
+            part: part.parse().context("the part is no number")?,
+            parts: parts.parse().context("the number of parts is no number")?,
+        };
+        ensure!(
+            (1..=share.parts).contains(&share.part),
+            "the part is not between 1 and {}",
+            share.parts
+        );
+        Ok(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_in_one_part_every_day_and_in_all_of_them_after_as_many_days() {
+        const PARTS: u64 = 6;
+        let parts_of = |item: u64, day| -> Vec<u64> {
+            let has = |part: &u64| {
+                let share = Share {
+                    part: *part,
+                    parts: PARTS,
+                };
+                share.of(Vec::from_iter(0..20), day).contains(&item)
+            };
+            (1..=PARTS).filter(has).collect()
+        };
+        for item in 0..20 {
+            let mut seen: Vec<u64> = (20_000..20_000 + PARTS)
+                .flat_map(|day| parts_of(item, day))
+                .collect();
+            seen.sort_unstable();
+            assert_eq!(seen, Vec::from_iter(1..=PARTS));
+        }
+    }
+
+    #[test]
+    fn a_share_that_is_none_is_refused() {
+        let share = Share { part: 6, parts: 6 };
+        assert_eq!("6/6".parse::<Share>().expect("a share"), share);
+        for text in ["", "2", "0/6", "7/6", "0/0", "a/6", "1/b", "-1/6"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+}

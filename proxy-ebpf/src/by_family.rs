@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Subprograms that exist once for each family. Such a function is exported: so the kernel verifies
+//! it once and not on every path that leads to it. Its arguments and its result must be plain
+//! words.
+
+/// Makes the subprograms `$v4` and `$v6` of the generic function `$body`, and the generic function
+/// `$name` that calls the one of its family. A first argument `skb` is the packet.
+macro_rules! by_family {
+    // From a packet to an outcome or to a step.
+    ($(#[$doc:meta])* $name:ident $v4:ident $v6:ident = $body:ident -> $result:ty) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name<F: $crate::family::Family>(skb: $crate::packet::Skb) -> $result {
+            <$result>::from_word(if F::VERSION == 4 {
+                $v4(skb.raw())
+            } else {
+                $v6(skb.raw())
+            })
+        }
+        by_family! { @skb $v4 [] $body Ipv4 word }
+        by_family! { @skb $v6 [] $body Ipv6 word }
+    };
+    ($(#[$doc:meta])* $vis:vis fn $name:ident(skb $(, $arg:ident)*) = $v4:ident $v6:ident of $body:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        $vis fn $name<F: $crate::family::Family>(skb: $crate::packet::Skb, $($arg: u32),*) -> u32 {
+            if F::VERSION == 4 {
+                $v4(skb.raw(), $($arg),*)
+            } else {
+                $v6(skb.raw(), $($arg),*)
+            }
+        }
+        by_family! { @skb $v4 [$($arg)*] $body Ipv4 as_it_is }
+        by_family! { @skb $v6 [$($arg)*] $body Ipv6 as_it_is }
+    };
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident),*) = $v4:ident $v6:ident of $body:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        $vis fn $name<T: $crate::maps::tables::Tables>($($arg: u32),*) -> u32 {
+            if T::VERSION == 4 {
+                $v4($($arg),*)
+            } else {
+                $v6($($arg),*)
+            }
+        }
+        by_family! { @words $v4 [$($arg)*] $body Ipv4 }
+        by_family! { @words $v6 [$($arg)*] $body Ipv6 }
+    };
+    (@skb $name:ident [$($arg:ident)*] $body:ident $family:ident $result:ident) => {
+        #[doc = concat!("See [`", stringify!($body), "`].")]
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $name(skb: *mut aya_ebpf::bindings::__sk_buff, $($arg: u32),*) -> u32 {
+            let result = $body::<$crate::packet::$family>($crate::packet::Skb::of(skb), $($arg),*);
+            by_family! { @$result result }
+        }
+    };
+    (@words $name:ident [$($arg:ident)*] $body:ident $family:ident) => {
+        #[doc = concat!("See [`", stringify!($body), "`].")]
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $name($($arg: u32),*) -> u32 {
+            $body::<$crate::packet::$family>($($arg),*)
+        }
+    };
+    (@word $result:ident) => { $result.word() };
+    (@as_it_is $result:ident) => { $result };
+}

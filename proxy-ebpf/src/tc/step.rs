@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! The work that a part of the packet path returns to the entry point, because it would not fit on
+//! the stack below that part.
+
+use proxy_common::Counter;
+
+use crate::count::Outcome;
+
+/// What is left to do with the packet in the workspace. An entry point matches on it, so that no
+/// step can be forgotten.
+pub enum Next {
+    /// Nothing: this is the packet's outcome.
+    Done(Outcome),
+    /// The packet belongs to no flow: `begin` decides about it.
+    Begin,
+    /// The packet may begin a direct conversation with a backend: `direct` decides about it.
+    Direct,
+    /// Ingress has marked the packet: `egress::marked` decides about it.
+    Marked,
+    /// The packet may have the tuple of a masqueraded flow: `egress::own` decides about it.
+    Own,
+    /// `redirect` sends the packet on by the entry that was found, or by that of the flow which
+    /// begins with it. The counter is for a packet that goes through the stack.
+    Send { first: bool, counter: u32 },
+    /// `reject` answers the packet, with a TCP reset or with an ICMP port unreachable. The counter
+    /// names the reason.
+    Reject { reset: bool, counter: u32 },
+}
+
+/// A [`Next`] in one word, which subprograms can return: above the counter an action of tc's, or
+/// one of these numbers.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Step(u32);
+
+const BEGIN: u32 = 0x200;
+const DIRECT: u32 = 0x201;
+const MARKED: u32 = 0x202;
+const OWN: u32 = 0x203;
+const SEND: u32 = 0x204;
+const SEND_FIRST: u32 = 0x205;
+const RESET: u32 = 0x206;
+const UNREACHABLE: u32 = 0x207;
+
+impl Step {
+    pub const BEGIN: Self = Self::new(BEGIN, Counter::Untouched);
+    pub const DIRECT: Self = Self::new(DIRECT, Counter::Untouched);
+    pub const MARKED: Self = Self::new(MARKED, Counter::Untouched);
+    pub const OWN: Self = Self::new(OWN, Counter::Untouched);
+
+    #[inline(always)]
+    const fn new(number: u32, counter: Counter) -> Self {
+        Self(number << 16 | counter as u32)
+    }
+    /// See [`Next::Send`].
+    #[inline(always)]
+    pub const fn send(first: bool, counter: Counter) -> Self {
+        Self::new(if first { SEND_FIRST } else { SEND }, counter)
+    }
+    /// See [`Next::Reject`].
+    #[inline(always)]
+    pub const fn reject(reset: bool, counter: Counter) -> Self {
+        Self::new(if reset { RESET } else { UNREACHABLE }, counter)
+    }
+    /// Nothing is left to do, and no service is concerned.
+    #[inline(always)]
+    pub const fn untouched() -> Self {
+        Self(Outcome::pass(Counter::Untouched).word())
+    }
+    /// Returns the step as one word, for an exported subprogram.
+    #[inline(always)]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+    /// Restores a step from [`Self::word`].
+    #[inline(always)]
+    pub const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+    /// The counter so far, as an index into `counters`.
+    #[inline(always)]
+    pub const fn counter(self) -> u32 {
+        self.0 & 0xffff
+    }
+    #[inline(always)]
+    pub const fn next(self) -> Next {
+        let counter = self.counter();
+        match self.0 >> 16 {
+            BEGIN => Next::Begin,
+            DIRECT => Next::Direct,
+            MARKED => Next::Marked,
+            OWN => Next::Own,
+            SEND => Next::Send {
+                first: false,
+                counter,
+            },
+            SEND_FIRST => Next::Send {
+                first: true,
+                counter,
+            },
+            RESET => Next::Reject {
+                reset: true,
+                counter,
+            },
+            UNREACHABLE => Next::Reject {
+                reset: false,
+                counter,
+            },
+            _ => Next::Done(Outcome::from_word(self.0)),
+        }
+    }
+}
+
+impl From<Outcome> for Step {
+    #[inline(always)]
+    fn from(outcome: Outcome) -> Self {
+        Self(outcome.word())
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Looks at what stands beside our programs: foreign programs before them are named; with
+//! `forwarding: redirect`, interfaces where something needs the stack are named and left to it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
+
+use config::Forwarding;
+use control::{causes::chain, object::Warning};
+use datapath::{ChainPosition, Datapath, ForeignProgram};
+use linux::interfaces::Interface;
+use tokio::time::Instant;
+
+use super::redirect_eligibility::{Reason, Routing, is_open, reason};
+
+/// How often to look if packets may leave past the stack: the kernel says nothing when a tcx
+/// program is attached. A little less than the agent's tick.
+const EVERY: Duration = Duration::from_millis(900);
+/// How often to look otherwise.
+const SELDOM: Duration = Duration::from_secs(10);
+
+/// When was looked, and at what.
+#[derive(Debug, Default)]
+pub(super) struct ForeignPrograms {
+    looked_at: Option<Instant>,
+    interfaces: BTreeMap<u32, Interface>,
+    /// When each interface came that came after the agent: another's programs may come right after
+    /// it.
+    new: BTreeMap<u32, Instant>,
+    filters: Filters,
+}
+
+/// The node's packet filter, which is read again only when its rules have changed.
+#[derive(Debug, Default)]
+struct Filters {
+    /// By the number of the rules' generation.
+    known: Option<(u32, Option<String>)>,
+}
+
+impl Filters {
+    /// What does more than accept packets that the node forwards.
+    fn interfering(&mut self) -> io::Result<Option<String>> {
+        let legacy = linux::legacy_forward()?;
+        if let Some(chain) = legacy.iter().find(|chain| chain.drops || chain.has_rules) {
+            let program = chain.program;
+            return Ok(Some(format!(
+                "{program} has rules or a policy in chain FORWARD"
+            )));
+        }
+        // Asked before the rules: a change between makes it look again.
+        let Some(generation) = linux::rules_generation()? else {
+            return Ok(None);
+        };
+        if let Some((known, found)) = &self.known
+            && *known == generation
+        {
+            return Ok(found.clone());
+        }
+        let found = linux::interfering_chain()?;
+        self.known = Some((generation, found.clone()));
+        Ok(found)
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// How many foreign programs stand before ours, and a word about them.
+    pub(super) before_count: usize,
+    pub(super) before: Option<Warning>,
+    /// Interfaces that do not redirect, and why; what could not be read.
+    pub(super) left: Vec<Warning>,
+    pub(super) left_interfaces: u32,
+    /// Interfaces whose pods packets may be handed to past the stack.
+    pub(super) open: BTreeSet<u32>,
+}
+
+/// An attached interface with the foreign programs beside ours.
+type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
+
+/// The foreign programs beside ours at each of these interfaces, or why they could not be read.
+pub(super) fn seen<'a>(
+    datapath: &Datapath,
+    interfaces: impl Iterator<Item = &'a Interface> + Clone,
+) -> Vec<Seen<'a>> {
+    match datapath.foreign_programs(interfaces.clone()) {
+        Ok(seen) => seen
+            .into_iter()
+            .map(|(interface, programs)| (interface, programs.map_err(|error| chain(&error))))
+            .collect(),
+        Err(error) => {
+            let error = chain(&error);
+            let unread = |interface| (interface, Err(error.clone()));
+            interfaces.map(unread).collect()
+        }
+    }
+}
+
+impl ForeignPrograms {
+    /// Whether an interface that was looked at is another now; new ones have no permission yet, and
+    /// can wait.
+    pub(super) fn is_outdated(&self, attached: &BTreeMap<u32, Interface>) -> bool {
+        let mut known = self.interfaces.iter();
+        known.any(|(index, known)| attached.get(index).is_some_and(|now| now != known))
+    }
+    /// Looks if it is time, or if the attached interfaces have changed.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        datapath: &mut Datapath,
+        attached: &BTreeMap<u32, Interface>,
+        all: &[Interface],
+        forwarding: Forwarding,
+    ) -> Option<Found> {
+        let redirects = forwarding.redirects();
+        let every = if redirects { EVERY } else { SELDOM };
+        let is_early = self
+            .looked_at
+            .is_some_and(|looked_at| now < looked_at + every);
+        if is_early && self.interfaces == *attached {
+            return None;
+        }
+        self.new
+            .retain(|index, since| attached.contains_key(index) && now < *since + EVERY);
+        if self.looked_at.is_some() {
+            let came = attached
+                .keys()
+                .filter(|index| !self.interfaces.contains_key(index));
+            self.new.extend(came.map(|index| (*index, now)));
+        }
+        self.looked_at = Some(now);
+        self.interfaces.clone_from(attached);
+        let seen = seen(datapath, attached.values());
+        let (before_count, before) = before(&seen);
+        let mut found = Found {
+            before_count,
+            before,
+            left: seen.iter().filter_map(unread).collect(),
+            left_interfaces: 0,
+            open: BTreeSet::new(),
+        };
+        if redirects {
+            self.permit(datapath, &seen, all, forwarding, &mut found);
+        }
+        // What holds for the whole node is said once.
+        found.left.sort_unstable();
+        found.left.dedup();
+        Some(found)
+    }
+
+    /// Says of each interface whether packets that come in by it may leave past the stack.
+    fn permit(
+        &mut self,
+        datapath: &mut Datapath,
+        seen: &[Seen<'_>],
+        all: &[Interface],
+        forwarding: Forwarding,
+        found: &mut Found,
+    ) {
+        let mut routing = Routing::read();
+        if forwarding == Forwarding::Auto {
+            routing.interferes = self.filters.interfering().map_err(|error| chain(&error));
+        }
+        for (interface, programs) in seen {
+            let reason = reason(interface, all, programs, &routing);
+            let is_new = self.new.contains_key(&interface.index);
+            let stored = datapath.set_redirects(interface.index, reason.is_none() && !is_new);
+            let is_open = !is_new && routing.is_plain() && is_open(programs);
+            found.open.extend(is_open.then_some(interface.index));
+            let said = reason.map(|reason| reason.warning(&interface.name));
+            found.left_interfaces += u32::from(said.is_some());
+            found.left.extend(said);
+            found.left.extend(stored.err().map(|error| {
+                Reason::Interface(format!(
+                    "its properties could not be stored: {}",
+                    chain(&error)
+                ))
+                .warning(&interface.name)
+            }));
+        }
+    }
+}
+
+/// How many programs stand before ours, and one word about all of them: a CNI's stand at every
+/// pod's interface.
+fn before(seen: &[Seen<'_>]) -> (usize, Option<Warning>) {
+    let programs = seen.iter().flat_map(|(interface, programs)| {
+        let programs = programs.iter().flatten();
+        programs
+            .filter(|program| program.place == ChainPosition::Before)
+            .map(|program| (interface.name.as_str(), program))
+    });
+    let said: Vec<_> = programs
+        .map(|(interface, program)| {
+            let hook = if program.egress { "egress" } else { "ingress" };
+            format!(
+                "{} runs before portolan's at {hook} of {interface}",
+                program.name
+            )
+        })
+        .collect();
+    let more = match said.len() {
+        0 => return (0, None),
+        1 => String::new(),
+        all => format!(", and {} more like it", all - 1),
+    };
+    let warning = Warning {
+        object: "tc programs".to_owned(),
+        reason: format!(
+            "{}{more}: it may hide packets of services from it; attach it behind portolan's",
+            said[0],
+        ),
+    };
+    (said.len(), Some(warning))
+}
+
+fn unread((interface, programs): &Seen<'_>) -> Option<Warning> {
+    let error = programs.as_ref().err()?;
+    Some(Warning {
+        object: format!("interface {}", interface.name),
+        reason: format!(
+            "it is not known whether other programs run before portolan's: {error}; it is tried again in some seconds",
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::interfaces::InterfaceKind;
+
+    #[test]
+    fn only_programs_before_ours_are_named() {
+        let program = |egress, place, name: &str| ForeignProgram {
+            egress,
+            place,
+            name: name.into(),
+        };
+        let eth0 = interface();
+        let seen = |programs: &[ForeignProgram]| before(&[(&eth0, Ok(programs.to_vec()))]);
+        let mut programs = vec![
+            program(false, ChainPosition::Behind, "program 1 (a)"),
+            program(false, ChainPosition::Bridge, "program 2 (b)"),
+        ];
+        assert_eq!(seen(&programs), (0, None));
+        programs.push(program(true, ChainPosition::Before, "program 3 (c)"));
+        let (count, said) = seen(&programs);
+        assert_eq!(count, 1);
+        assert_eq!(
+            said.expect("a warning").reason,
+            "program 3 (c) runs before portolan's at egress of eth0: it may hide packets of services from it; attach it behind portolan's"
+        );
+        programs.push(program(false, ChainPosition::Before, "program 4 (d)"));
+        let (count, said) = seen(&programs);
+        assert_eq!(count, 2);
+        let said = said.expect("one warning for all").reason;
+        assert!(said.contains("of eth0, and 1 more like it:"), "{said}");
+    }
+
+    #[test]
+    fn an_interface_that_cannot_be_read_hides_nothing_of_another() {
+        let eth0 = interface();
+        let program = ForeignProgram {
+            egress: false,
+            place: ChainPosition::Before,
+            name: "program 1".into(),
+        };
+        let seen = [(&eth0, Err("busy".to_owned())), (&eth0, Ok(vec![program]))];
+        assert_eq!(before(&seen).0, 1);
+        assert_eq!(seen.iter().filter_map(unread).count(), 1);
+    }
+
+    fn interface() -> Interface {
+        linux::testing::interface(2, "eth0", InterfaceKind::Uplink)
+    }
+}

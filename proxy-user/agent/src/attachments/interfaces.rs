@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Keeps the programs attached to the interfaces that they belong on, as these come and go. Called
+//! by `agent`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use control::{causes::chain, object::Warning};
+use datapath::{Datapath, DatapathError};
+use linux::interfaces::Interface;
+
+/// The interfaces that the programs are attached to.
+#[derive(Debug, Default)]
+pub(super) struct InterfaceAttachments {
+    /// The pins of an earlier run have been taken over.
+    begun: bool,
+    /// As they were when last attached to, by index.
+    attached: BTreeMap<u32, Interface>,
+    /// What could not be attached to, by index.
+    failing: BTreeMap<u32, Warning>,
+}
+
+/// The result of an update.
+#[derive(Debug)]
+pub(super) struct Updated {
+    pub(super) warnings: Vec<Warning>,
+    /// There are interfaces that it had no time for.
+    pub(super) more: bool,
+}
+
+impl InterfaceAttachments {
+    pub(super) fn len(&self) -> usize {
+        self.attached.len()
+    }
+    /// As they were when last attached to, by index.
+    pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
+        &self.attached
+    }
+    /// How many interfaces the programs belong on, and on how many they are.
+    pub(super) fn counts(&self, interfaces: &[Interface]) -> (usize, usize) {
+        let wanted = interfaces.iter().filter(|interface| interface.attach);
+        (wanted.count(), self.attached.len())
+    }
+    /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures
+    /// are tried again by the next call. Stops after `budget`, for attaching waits for the kernel's
+    /// readers, twice for each interface: then there is more to do.
+    pub(super) fn update(
+        &mut self,
+        datapath: &mut Datapath,
+        interfaces: &[Interface],
+        budget: Duration,
+    ) -> Updated {
+        let start = Instant::now();
+        let wanted: BTreeMap<u32, &Interface> = interfaces
+            .iter()
+            .filter(|interface| interface.attach)
+            .map(|interface| (interface.index, interface))
+            .collect();
+        if !self.begun {
+            self.begun = true;
+            let warnings = self.begin(datapath, &wanted);
+            return Updated {
+                warnings,
+                more: false,
+            };
+        }
+        let mut warnings = Vec::new();
+        let gone: Vec<u32> = self
+            .attached
+            .keys()
+            .filter(|index| !wanted.contains_key(index))
+            .copied()
+            .collect();
+        for index in gone {
+            self.attached.remove(&index);
+            if let Err(error) = datapath.detach(index) {
+                warnings.push(left_over(index, &error));
+            }
+        }
+        self.failing.retain(|index, _| wanted.contains_key(index));
+        let mut due: Vec<_> = wanted
+            .into_iter()
+            .filter(|(index, interface)| self.attached.get(index) != Some(interface))
+            .collect();
+        // Those that have failed before wait for the new ones.
+        due.sort_by_key(|(index, _)| self.failing.contains_key(index));
+        let mut left = due.into_iter();
+        for (index, interface) in left.by_ref() {
+            match datapath.attach(interface) {
+                Ok(()) => {
+                    self.failing.remove(&index);
+                    self.attached.insert(index, interface.clone());
+                }
+                Err(error) => {
+                    self.attached.remove(&index);
+                    // Nobody looks at what stands beside the programs that it may still have.
+                    let _ = datapath.set_redirects(index, false);
+                    // A pod that came and went is not in the next list of interfaces.
+                    if error.is_gone() {
+                        self.failing.remove(&index);
+                    } else {
+                        let warning = unserved(&interface.name, &error);
+                        self.failing.insert(index, warning);
+                    }
+                }
+            }
+            if start.elapsed() >= budget {
+                break;
+            }
+        }
+        let more = left.any(|(index, _)| !self.failing.contains_key(&index));
+        warnings.extend(self.failing.values().cloned());
+        Updated { warnings, more }
+    }
+
+    /// Gives the new programs to interfaces that an earlier run has attached to, and removes the
+    /// pins of others.
+    fn begin(
+        &mut self,
+        datapath: &mut Datapath,
+        wanted: &BTreeMap<u32, &Interface>,
+    ) -> Vec<Warning> {
+        let all: Vec<Interface> = wanted.values().copied().cloned().collect();
+        let mut failures: HashMap<u32, DatapathError> =
+            datapath.attach_only(&all).into_iter().collect();
+        let mut warnings = Vec::new();
+        for interface in all {
+            match failures.remove(&interface.index) {
+                Some(error) => {
+                    let _ = datapath.set_redirects(interface.index, false);
+                    let warning = unserved(&interface.name, &error);
+                    self.failing.insert(interface.index, warning.clone());
+                    warnings.push(warning);
+                }
+                None => _ = self.attached.insert(interface.index, interface),
+            }
+        }
+        warnings.extend(
+            failures
+                .iter()
+                .map(|(index, error)| left_over(*index, error)),
+        );
+        warnings
+    }
+}
+
+fn left_over(index: u32, error: &DatapathError) -> Warning {
+    Warning {
+        object: format!("interface with index {index}"),
+        reason: format!(
+            "portolan's programs could not be detached: {}; to remove them, stop the agent and run `portolan cleanup`",
+            chain(error),
+        ),
+    }
+}
+
+fn unserved(name: &str, error: &DatapathError) -> Warning {
+    Warning {
+        object: format!("interface {name}"),
+        reason: format!(
+            "services are not served to clients behind it: {}; it is tried again every second",
+            chain(error),
+        ),
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Our programs at the interfaces, the cgroup and the uplinks' XDP hooks: attached as these come
+//! and go, held against the kernel and repaired, taken over from the maps of an earlier agent; and
+//! the foreign programs beside them. A part of `agent`.
+
+mod foreign_programs;
+mod hooks;
+mod interfaces;
+mod pin_watch;
+mod redirect_eligibility;
+mod repair;
+mod succession;
+mod uplinks;
+mod xdp_eligibility;
+mod xdp_uplinks;
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use config::{Config, Forwarding};
+use control::{causes::chain, warnings::Topic};
+use linux::interfaces::{Neighbours, pod_links};
+use tokio::time::Instant;
+
+pub use self::hooks::SocketHooks;
+use self::{
+    foreign_programs::ForeignPrograms, interfaces::InterfaceAttachments, repair::Repairs,
+    uplinks::Uplinks,
+};
+pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
+use super::{agent::Shared, services::Services};
+use crate::server::health::Area;
+
+/// How long changes wait at most while many interfaces come: attaching to one takes two grace
+/// periods of the kernel, 10 to 30 ms.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// Where the programs are attached, and what is known of each place.
+pub(super) struct Attachments {
+    interfaces: InterfaceAttachments,
+    /// There are new interfaces that have no programs yet.
+    pub(super) more_to_attach: bool,
+    foreign_programs: ForeignPrograms,
+    hooks: SocketHooks,
+    uplinks: Uplinks,
+    neighbours: Neighbours,
+    /// Pods of this node are handed their packets.
+    hands_to_pods: bool,
+    /// Interfaces whose pods packets may be handed to past the stack.
+    open: BTreeSet<u32>,
+    /// Since when it takes over from the maps before.
+    taking_over: Option<Instant>,
+    repairs: Repairs,
+    pin_watch: PinWatch,
+}
+
+impl Attachments {
+    pub(super) fn new(config: &Config, hands_to_pods: bool, pin_watch: PinWatch) -> Self {
+        Self {
+            interfaces: InterfaceAttachments::default(),
+            more_to_attach: false,
+            foreign_programs: ForeignPrograms::default(),
+            hooks: hooks(config),
+            uplinks: Uplinks::default(),
+            neighbours: Neighbours::default(),
+            hands_to_pods,
+            open: BTreeSet::new(),
+            taking_over: None,
+            repairs: Repairs::default(),
+            pin_watch,
+        }
+    }
+
+    /// With other maps nothing is attached yet, and their pins are watched as well.
+    pub(super) fn begin_with_maps(
+        &mut self,
+        config: &Config,
+        pins: impl IntoIterator<Item = PathBuf>,
+    ) {
+        self.hooks = hooks(config);
+        self.interfaces = InterfaceAttachments::default();
+        self.foreign_programs = ForeignPrograms::default();
+        self.pin_watch.watch(pins);
+        self.repairs = Repairs::default();
+    }
+
+    /// How many interfaces have the programs.
+    pub(super) fn interface_count(&self) -> usize {
+        self.interfaces.len()
+    }
+
+    /// Shows in the metrics where the programs are attached.
+    pub(super) fn count(&self, shared: &Shared) {
+        let interfaces = self.interfaces.counts(&shared.interfaces);
+        let hooks = shared.datapath.hook_counts();
+        shared.metrics.state.set_attached(interfaces, hooks);
+    }
+
+    /// Attaches what is not attached yet; then takes over from the maps before, if there are any.
+    pub(super) fn tick(&mut self, shared: &mut Shared, services: &Services) {
+        self.attach(shared, services.served);
+        if services.served && !services.syncer.is_waiting() {
+            self.take_over(shared, services);
+        }
+    }
+
+    /// Attaches to new interfaces. A new pod's programs come first; foreign programs are looked for
+    /// every second.
+    pub(super) fn follow_interfaces(&mut self, shared: &mut Shared) {
+        self.attach_interfaces(shared, SLICE);
+        if self
+            .foreign_programs
+            .is_outdated(self.interfaces.attached())
+        {
+            self.look_for_foreign_programs(shared);
+        }
+        self.apply_pods(shared);
+    }
+
+    /// Goes on where [`Self::follow_interfaces`] had no time.
+    pub(super) fn attach_more(&mut self, shared: &mut Shared) {
+        self.attach_interfaces(shared, SLICE);
+    }
+
+    /// Looks for foreign programs next to the attached ones.
+    fn look_for_foreign_programs(&mut self, shared: &mut Shared) {
+        let found = self.foreign_programs.look(
+            Instant::now(),
+            &mut shared.datapath,
+            self.interfaces.attached(),
+            &shared.interfaces,
+            if shared.options.redirects {
+                shared.config.forwarding
+            } else {
+                Forwarding::Stack
+            },
+        );
+        if let Some(found) = found {
+            let (before, left) = (found.before_count, found.left_interfaces);
+            shared.metrics.foreign.set(before, left);
+            let topic = Topic::ForeignPrograms((&*shared.node_name).into());
+            shared
+                .warnings
+                .replace(topic, found.before.into_iter().collect());
+            shared.warnings.replace(Topic::Forwarding, found.left);
+            self.open = found.open;
+            self.apply_pods(shared);
+        }
+    }
+
+    pub(super) fn set_neighbours(&mut self, shared: &mut Shared, neighbours: Neighbours) {
+        self.neighbours = neighbours;
+        self.apply_pods(shared);
+    }
+
+    /// Stores the pods that packets past the stack may be handed to. What cannot be stored is no
+    /// fault: the routes lead there, too.
+    fn apply_pods(&mut self, shared: &mut Shared) {
+        let mut links = if self.hands_to_pods {
+            pod_links(&shared.interfaces, &self.neighbours)
+        } else {
+            Vec::new()
+        };
+        links.retain(|link| self.open.contains(&link.interface));
+        if let Err(error) = shared.datapath.set_pods(&links) {
+            tracing::debug!("pods: {}", chain(&error));
+        }
+    }
+
+    /// Attaches to interfaces for so long; whether everything is attached.
+    fn attach_interfaces(&mut self, shared: &mut Shared, budget: Duration) -> bool {
+        if !shared.datapath.may_attach() {
+            return false;
+        }
+        let updated = self
+            .interfaces
+            .update(&mut shared.datapath, &shared.interfaces, budget);
+        self.more_to_attach = updated.more;
+        let complete = updated.warnings.is_empty() && !updated.more;
+        shared
+            .health
+            .set_faults(Area::Interfaces, &updated.warnings);
+        shared.warnings.replace(Topic::Interfaces, updated.warnings);
+        complete
+    }
+
+    /// Attaches what is not attached yet; whether everything is.
+    pub(super) fn attach(&mut self, shared: &mut Shared, served: bool) -> bool {
+        if !shared.datapath.may_attach() {
+            return false;
+        }
+        // Before the first service is served, and before the programs of other maps go, all of
+        // them.
+        let budget = if served && shared.datapath.predecessors().is_none() {
+            SLICE
+        } else {
+            Duration::MAX
+        };
+        let mut complete = self.attach_interfaces(shared, budget);
+        self.look_for_foreign_programs(shared);
+        self.look_at_uplinks(shared, served);
+        // A shadow has no socket hooks.
+        let faults = if shared.config.shadow {
+            Vec::new()
+        } else {
+            self.hooks.update(&mut shared.datapath)
+        };
+        complete &= faults.is_empty();
+        shared.health.set_faults(Area::Hooks, &faults);
+        // A program that the kernel refuses is no fault that a retry can mend.
+        let refused = SocketHooks::refused(&shared.datapath);
+        let warnings = faults.into_iter().chain(refused).collect();
+        shared.warnings.replace(Topic::Sockets, warnings);
+        complete
+    }
+}
+
+fn hooks(config: &Config) -> SocketHooks {
+    SocketHooks::new(config.cgroup_root.clone(), config.socket_exceptions.clone())
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With `forwarding: redirect`: whether packets that come in by an interface may leave past the
+//! stack, or why not. Pure; called by `foreign_programs`.
+
+use control::{causes::chain, object::Warning};
+use datapath::{ChainPosition, ForeignProgram};
+use linux::{
+    RoutingRule,
+    interfaces::{Interface, InterfaceKind},
+};
+
+/// What decides about ways beside routes; or why it could not be read.
+#[derive(Clone, Debug)]
+pub(super) struct Routing {
+    pub(super) rules: Result<Vec<RoutingRule>, String>,
+    pub(super) has_policies: Result<bool, String>,
+    /// With `forwarding: auto`: a rule of the node's that does more than accept what is forwarded.
+    pub(super) interferes: Result<Option<String>, String>,
+}
+
+impl Routing {
+    /// As it is now.
+    pub(super) fn read() -> Self {
+        Self {
+            rules: linux::routing_rules().map_err(|error| chain(&error)),
+            has_policies: linux::has_xfrm_policies().map_err(|error| chain(&error)),
+            interferes: Ok(None),
+        }
+    }
+    /// Whether there are the kernel's own routing rules only, which all packets follow.
+    pub(super) fn is_plain(&self) -> bool {
+        self.rules
+            .as_ref()
+            .is_ok_and(|rules| rules.iter().all(is_own))
+    }
+    /// Why IPsec's policies need the stack for every packet.
+    pub(super) fn policies(&self) -> Option<String> {
+        match &self.has_policies {
+            Ok(false) => None,
+            Ok(true) => {
+                Some("there are XFRM policies (IPsec), which only the stack follows".to_owned())
+            }
+            Err(error) => Some(format!("XFRM policies could not be read: {error}")),
+        }
+    }
+}
+
+/// Whether this is one of the rules that every node has: `local`, `main` and `default`.
+pub(super) fn is_own(rule: &RoutingRule) -> bool {
+    [0, 32_766, 32_767].contains(&rule.priority) && rule.interface.is_none()
+}
+
+/// Whether packets may be handed to the other end of an interface with these foreign programs:
+/// those at its egress would not see them.
+pub(super) fn is_open(programs: &Result<Vec<ForeignProgram>, String>) -> bool {
+    programs
+        .as_ref()
+        .is_ok_and(|programs| !programs.iter().any(|program| program.egress))
+}
+
+/// Why packets are left to the stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// Packets that come in by any interface.
+    Node(String),
+    /// Packets that come in by this one.
+    Interface(String),
+}
+
+impl Reason {
+    pub(super) fn warning(self, interface: &str) -> Warning {
+        let (object, reason) = match self {
+            Self::Node(reason) => ("forwarding".to_owned(), reason),
+            Self::Interface(reason) => (format!("interface {interface}"), reason),
+        };
+        Warning {
+            object,
+            reason: format!("packets take the node's stack, forwarding is not redirect: {reason}"),
+        }
+    }
+}
+
+/// The first reason that packets which come in by an interface need the stack. `all` are the node's
+/// interfaces, `programs` the foreign ones beside ours.
+pub(super) fn reason(
+    interface: &Interface,
+    all: &[Interface],
+    programs: &Result<Vec<ForeignProgram>, String>,
+    routing: &Routing,
+) -> Option<Reason> {
+    if interface.kind == InterfaceKind::Loopback {
+        return None;
+    }
+    routing
+        .policies()
+        .map(Reason::Node)
+        .or_else(|| of_filters(&routing.interferes))
+        .or_else(|| of_rules(interface, all, &routing.rules))
+        .or_else(|| of_interface(interface))
+        .or_else(|| of_programs(programs))
+}
+
+fn of_filters(interferes: &Result<Option<String>, String>) -> Option<Reason> {
+    let reason = match interferes {
+        Ok(interferes) => interferes.clone()?,
+        Err(error) => format!("the node's packet filter could not be read: {error}"),
+    };
+    Some(Reason::Node(reason))
+}
+
+fn of_rules(
+    interface: &Interface,
+    all: &[Interface],
+    rules: &Result<Vec<RoutingRule>, String>,
+) -> Option<Reason> {
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) => {
+            return Some(Reason::Node(format!(
+                "routing rules could not be read: {error}"
+            )));
+        }
+    };
+    let concerning = rules
+        .iter()
+        .filter(|rule| may_concern(rule.interface.as_deref(), interface, all));
+    let said = concerning.filter_map(|rule| {
+        let asks = rule.asks?;
+        let priority = rule.priority;
+        let why = format!(
+            "the routing rule with priority {priority} asks for {asks}, which only the stack knows"
+        );
+        Some(match rule.interface {
+            None => Reason::Node(why),
+            Some(_) => Reason::Interface(why),
+        })
+    });
+    said.min_by_key(|reason| matches!(reason, Reason::Interface(_)))
+}
+
+/// Whether a rule for the incoming interface `name` may hold for packets that come in by
+/// `interface`: not if the name is another interface's. A VRF's name stands for all of its ports.
+pub(super) fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
+    let Some(name) = name else {
+        return true;
+    };
+    let is_in = |index| Some(index) == interface.bridge || index == interface.index;
+    let named = all.iter().find(|other| other.name == name);
+    named.is_none_or(|named| is_in(named.index) || named.kind == InterfaceKind::Other)
+}
+
+fn of_interface(interface: &Interface) -> Option<Reason> {
+    let reason = if interface.made_by_program {
+        "it is a tun or tap device, whose frames only the stack checks"
+    } else if interface.switch_port {
+        "it is a port of an Open vSwitch, whose flows decide about every packet"
+    } else {
+        return None;
+    };
+    Some(Reason::Interface(reason.to_owned()))
+}
+
+fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<Reason> {
+    let programs = match programs {
+        Ok(programs) => programs,
+        Err(error) => {
+            return Some(Reason::Interface(format!(
+                "foreign programs could not be read: {error}"
+            )));
+        }
+    };
+    let skipped = programs
+        .iter()
+        .find(|program| !program.egress && program.place != ChainPosition::Before)?;
+    let at = match skipped.place {
+        ChainPosition::Bridge => "at its bridge",
+        _ => "behind portolan's",
+    };
+    let name = &skipped.name;
+    Some(Reason::Interface(format!(
+        "{name} at ingress {at} would not see them"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::testing::interface;
+
+    fn rule(interface: Option<&str>, asks: Option<&'static str>) -> RoutingRule {
+        RoutingRule {
+            priority: 100,
+            interface: interface.map(Into::into),
+            asks,
+        }
+    }
+
+    fn node() -> Vec<Interface> {
+        use InterfaceKind::{Bridge, BridgePort, Loopback, Other, Uplink};
+        let mut port = interface(4, "veth1", BridgePort);
+        port.bridge = Some(3);
+        vec![
+            interface(1, "lo", Loopback),
+            interface(2, "eth0", Uplink),
+            interface(3, "cni0", Bridge),
+            port,
+            interface(5, "vrf0", Other),
+        ]
+    }
+
+    /// The interfaces with a reason.
+    fn left(rules: &[RoutingRule]) -> Vec<String> {
+        let (all, routing) = (node(), plain(rules));
+        let left = all
+            .iter()
+            .filter(|interface| reason(interface, &all, &Ok(vec![]), &routing).is_some());
+        left.map(|interface| interface.name.clone()).collect()
+    }
+
+    fn plain(rules: &[RoutingRule]) -> Routing {
+        Routing {
+            rules: Ok(rules.to_vec()),
+            has_policies: Ok(false),
+            interferes: Ok(None),
+        }
+    }
+
+    #[test]
+    fn pods_are_handed_packets_where_nothing_at_egress_or_in_the_rules_would_be_skipped() {
+        let program = |egress| ForeignProgram {
+            egress,
+            place: ChainPosition::Behind,
+            name: "program 1".into(),
+        };
+        assert!(is_open(&Ok(vec![])) && is_open(&Ok(vec![program(false)])));
+        assert!(!is_open(&Ok(vec![program(true)])) && !is_open(&Err("busy".into())));
+        let at = |priority, interface: Option<&str>| RoutingRule {
+            priority,
+            ..rule(interface, None)
+        };
+        let own = [at(0, None), at(32_766, None), at(32_767, None)];
+        assert!(plain(&own).is_plain());
+        assert!(!plain(&[at(100, None)]).is_plain());
+        assert!(!plain(&[at(32_766, Some("eth0"))]).is_plain());
+    }
+
+    #[test]
+    fn rules_that_the_look_up_can_follow_are_no_reason() {
+        let rules = [rule(None, None), rule(Some("cni0"), None)];
+        assert_eq!(left(&rules), Vec::<String>::new());
+    }
+
+    #[test]
+    fn others_are_for_the_interfaces_that_they_are_for() {
+        let everywhere = ["eth0", "cni0", "veth1", "vrf0"];
+        assert_eq!(left(&[rule(None, Some("fwmark"))]), everywhere);
+        assert_eq!(left(&[rule(Some("eth0"), Some("tos"))]), ["eth0"]);
+        assert_eq!(left(&[rule(Some("cni0"), Some("tos"))]), ["cni0", "veth1"]);
+        assert_eq!(left(&[rule(Some("vrf0"), Some("tos"))]), everywhere);
+        assert_eq!(left(&[rule(Some("ppp0"), Some("tos"))]), everywhere);
+        assert_eq!(
+            left(&[rule(Some("lo"), Some("uidrange"))]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn what_holds_for_the_whole_node_is_said_of_it() {
+        let all = node();
+        let rules = [rule(Some("eth0"), Some("tos")), rule(None, Some("fwmark"))];
+        let found = reason(&all[1], &all, &Ok(vec![]), &plain(&rules));
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("fwmark")));
+        let routing = Routing {
+            has_policies: Ok(true),
+            ..plain(&[])
+        };
+        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("XFRM")));
+        let routing = Routing {
+            rules: Err("refused".into()),
+            ..plain(&[])
+        };
+        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
+        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("refused")));
+    }
+
+    #[test]
+    fn foreign_programs_that_redirecting_would_skip_are_named() {
+        let all = node();
+        let program = |egress, place| ForeignProgram {
+            egress,
+            place,
+            name: "program 7 (police)".into(),
+        };
+        for (program, is_reason) in [
+            (program(false, ChainPosition::Behind), true),
+            (program(false, ChainPosition::Bridge), true),
+            (program(false, ChainPosition::Before), false),
+            (program(true, ChainPosition::Behind), false),
+        ] {
+            let found = reason(&all[3], &all, &Ok(vec![program.clone()]), &plain(&[]));
+            assert_eq!(found.is_some(), is_reason, "{program:?}");
+            if let Some(found) = found {
+                let said = found.warning("veth1").to_string();
+                assert!(said.contains("interface veth1") && said.contains("program 7 (police)"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tap_devices_frames_are_left_to_the_stack() {
+        let all = node();
+        let mut tap = interface(9, "tap0", InterfaceKind::Tunnel);
+        assert_eq!(reason(&tap, &all, &Ok(vec![]), &plain(&[])), None);
+        tap.made_by_program = true;
+        assert!(reason(&tap, &all, &Ok(vec![]), &plain(&[])).is_some());
+    }
+}

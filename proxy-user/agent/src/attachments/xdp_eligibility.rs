@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With `xdp: native` or `generic`: whether XDP may take packets at an uplink, or why not. Pure;
+//! called by `uplinks`.
+//!
+//! What XDP takes meets no tc program at that interface, no qdisc of the interface that it leaves
+//! by, and nothing of the stack; and a next hop is kept by its destination alone. So whatever
+//! decides by more than that leaves the interface to tc.
+
+use datapath::ForeignProgram;
+use linux::interfaces::{Interface, InterfaceKind};
+use proxy_common::xdp::Abilities;
+
+use super::redirect_eligibility::{self, Routing};
+
+/// What is to become of an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    Attach,
+    Decline(String),
+}
+
+/// Whether XDP may take packets at an interface that is selected for it. `all` are the node's
+/// interfaces, `programs` the foreign ones beside ours; `lro` says whether large receive offload is
+/// on.
+pub(super) fn wish(
+    interface: &Interface,
+    all: &[Interface],
+    programs: &Result<Vec<ForeignProgram>, String>,
+    routing: &Routing,
+    lro: &Result<bool, String>,
+) -> Wish {
+    let reason = of_device(interface)
+        .or_else(|| of_offload(&interface.name, lro))
+        .or_else(|| routing.policies())
+        .or_else(|| of_rules(interface, all, routing))
+        .or_else(|| of_programs(programs));
+    reason.map_or(Wish::Attach, Wish::Decline)
+}
+
+/// What XDP may do at an interface where it is attached. `redirected` says whether its driver takes
+/// frames from elsewhere, if the kernel tells (Linux 6.3).
+pub(super) fn abilities(
+    interface: &Interface,
+    native: bool,
+    redirected: Option<bool>,
+) -> Abilities {
+    let is_veth = interface.driver == "veth";
+    Abilities {
+        receives: true,
+        // The one that the operator has named.
+        sends: !native || redirected.unwrap_or(is_veth),
+        // A veth's driver does not wake the other end up unless that has a program, too (Linux
+        // 6.18).
+        returns: !native || !is_veth,
+    }
+}
+
+/// What keeps XDP from sending anything out of an interface.
+pub(super) fn limit(abilities: Abilities) -> Option<String> {
+    (!abilities.sends && !abilities.returns).then(|| {
+        "the other end of this veth takes no frames from XDP; switch generic receive offload on there, by `ethtool -K PEER gro on`, \
+         or use `xdp: generic`"
+            .to_owned()
+    })
+}
+
+fn of_device(interface: &Interface) -> Option<String> {
+    let driver = interface.driver.as_str();
+    if interface.kind == InterfaceKind::Loopback {
+        return Some("it is the loopback device".to_owned());
+    }
+    if interface.kind == InterfaceKind::BridgePort || interface.bridge.is_some() {
+        return Some("it is a port of a bridge, which has to see its frames".to_owned());
+    }
+    if interface.switch_port {
+        return Some("it is a port of an Open vSwitch, which has to see its frames".to_owned());
+    }
+    if !interface.link_layer || interface.mac.is_none() {
+        return Some("it has no Ethernet header".to_owned());
+    }
+    if let Some(upper) = &interface.carries {
+        return Some(format!(
+            "{upper} lies on it, and the device may have taken the VLAN tag off a frame before XDP sees it"
+        ));
+    }
+    match driver {
+        // A veth only where it is named: it may be an uplink, as in a container that is a node.
+        "" | "veth" => None,
+        "bond" | "team" => Some(format!(
+            "it is a {driver}: XDP would have to be at each of its ports"
+        )),
+        "vlan" => Some("it is a VLAN, whose tag XDP does not write".to_owned()),
+        _ if interface.kind == InterfaceKind::Tunnel => Some(format!(
+            "it is a tunnel ({driver}), and XDP does not encapsulate"
+        )),
+        _ => Some(format!("it is a virtual device ({driver})")),
+    }
+}
+
+fn of_offload(name: &str, lro: &Result<bool, String>) -> Option<String> {
+    match lro {
+        Ok(false) => None,
+        Ok(true) => Some(format!(
+            "large receive offload joins packets before XDP sees them; switch it off by `ethtool -K {name} lro off`"
+        )),
+        Err(error) => Some(format!("its offloads could not be read: {error}")),
+    }
+}
+
+fn of_rules(interface: &Interface, all: &[Interface], routing: &Routing) -> Option<String> {
+    let rules = match &routing.rules {
+        Ok(rules) => rules,
+        Err(error) => return Some(format!("routing rules could not be read: {error}")),
+    };
+    let other = rules.iter().find(|rule| {
+        let is_usual = redirect_eligibility::is_own(rule) && rule.asks.is_none();
+        !is_usual && redirect_eligibility::may_concern(rule.interface.as_deref(), interface, all)
+    })?;
+    Some(format!(
+        "the routing rule with priority {} may choose another way for some packets, and XDP keeps one for each destination",
+        other.priority
+    ))
+}
+
+fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<String> {
+    match programs {
+        Ok(programs) => programs.first().map(|program| {
+            let hook = if program.egress { "egress" } else { "ingress" };
+            format!("{} at {hook} would not see them", program.name)
+        }),
+        Err(error) => Some(format!("foreign programs could not be read: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapath::ChainPosition;
+    use linux::{RoutingRule, testing::interface};
+
+    fn uplink() -> Interface {
+        let mut eth0 = interface(2, "eth0", InterfaceKind::Uplink);
+        eth0.mac = Some([2, 0, 0, 0, 0, 1]);
+        eth0.uplink = true;
+        eth0
+    }
+
+    fn routing(rules: &[(u32, Option<&str>)]) -> Routing {
+        let rule = |(priority, name): &(u32, Option<&str>)| RoutingRule {
+            priority: *priority,
+            interface: name.map(str::to_owned),
+            asks: None,
+        };
+        Routing {
+            rules: Ok(rules.iter().map(rule).collect()),
+            has_policies: Ok(false),
+            interferes: Ok(None),
+        }
+    }
+
+    fn declined(interface: &Interface, routing: &Routing, lro: Result<bool, String>) -> String {
+        match wish(
+            interface,
+            std::slice::from_ref(interface),
+            &Ok(vec![]),
+            routing,
+            &lro,
+        ) {
+            Wish::Attach => String::new(),
+            Wish::Decline(reason) => reason,
+        }
+    }
+
+    #[test]
+    fn hardware_without_anything_special_gets_the_program() {
+        let usual = routing(&[(0, None), (32_766, None), (32_767, None)]);
+        assert_eq!(declined(&uplink(), &usual, Ok(false)), "");
+        let mut veth = uplink();
+        veth.driver = "veth".into();
+        assert_eq!(declined(&veth, &usual, Ok(false)), "");
+    }
+
+    #[test]
+    fn devices_that_xdp_does_not_fit_are_named() {
+        let usual = routing(&[]);
+        for (driver, word) in [
+            ("bond", "bond"),
+            ("vlan", "VLAN"),
+            ("macvlan", "macvlan"),
+            ("team", "team"),
+        ] {
+            let mut other = uplink();
+            other.driver = driver.into();
+            let reason = declined(&other, &usual, Ok(false));
+            assert!(reason.contains(word), "{reason}");
+        }
+        let mut tunnel = interface(3, "vxlan0", InterfaceKind::Tunnel);
+        (tunnel.driver, tunnel.mac) = ("vxlan".into(), Some([2; 6]));
+        assert!(declined(&tunnel, &usual, Ok(false)).contains("encapsulate"));
+        let mut below = uplink();
+        below.carries = Some("eth0.7".into());
+        assert!(declined(&below, &usual, Ok(false)).contains("eth0.7"));
+        let mut port = uplink();
+        port.bridge = Some(9);
+        assert!(declined(&port, &usual, Ok(false)).contains("bridge"));
+        let mut without = uplink();
+        without.mac = None;
+        assert!(declined(&without, &usual, Ok(false)).contains("Ethernet"));
+    }
+
+    #[test]
+    fn offloads_policies_and_rules_are_reasons() {
+        let usual = routing(&[]);
+        assert!(declined(&uplink(), &usual, Ok(true)).contains("ethtool -K eth0 lro off"));
+        assert!(declined(&uplink(), &usual, Err("busy".into())).contains("busy"));
+        let ipsec = Routing {
+            has_policies: Ok(true),
+            ..routing(&[])
+        };
+        assert!(declined(&uplink(), &ipsec, Ok(false)).contains("IPsec"));
+        let by_rule = routing(&[(0, None), (1000, None)]);
+        assert!(declined(&uplink(), &by_rule, Ok(false)).contains("priority 1000"));
+        // Of another interface, which is there.
+        let mut eth1 = interface(3, "eth1", InterfaceKind::Uplink);
+        eth1.mac = Some([2, 0, 0, 0, 0, 2]);
+        let all = [uplink(), eth1];
+        let of_eth1 = routing(&[(1000, Some("eth1"))]);
+        let found = wish(&all[0], &all, &Ok(vec![]), &of_eth1, &Ok(false));
+        assert_eq!(found, Wish::Attach);
+    }
+
+    #[test]
+    fn a_veth_sends_back_by_redirecting_where_its_other_end_takes_frames() {
+        let hardware = uplink();
+        let may = |one: &Interface, native, told| {
+            let found = abilities(one, native, told);
+            assert!(found.receives);
+            (found.sends, found.returns)
+        };
+        assert_eq!(may(&hardware, true, None), (false, true));
+        assert_eq!(may(&hardware, true, Some(true)), (true, true));
+        assert_eq!(may(&hardware, false, Some(false)), (true, true));
+        let mut veth = uplink();
+        veth.driver = "veth".into();
+        assert_eq!(may(&veth, true, Some(true)), (true, false));
+        assert_eq!(may(&veth, true, None), (true, false));
+        assert_eq!(may(&veth, true, Some(false)), (false, false));
+        let said = limit(abilities(&veth, true, Some(false)));
+        assert!(said.expect("a reason").contains("gro on"));
+        assert_eq!(limit(abilities(&hardware, true, None)), None);
+    }
+
+    #[test]
+    fn foreign_programs_at_either_hook_are_reasons() {
+        for (egress, place) in [
+            (false, ChainPosition::Before),
+            (false, ChainPosition::Behind),
+            (true, ChainPosition::Behind),
+        ] {
+            let program = ForeignProgram {
+                egress,
+                place,
+                name: "program 7 (police)".into(),
+            };
+            let eth0 = uplink();
+            let all = std::slice::from_ref(&eth0);
+            let found = wish(&eth0, all, &Ok(vec![program]), &routing(&[]), &Ok(false));
+            assert!(matches!(found, Wish::Decline(why) if why.contains("program 7 (police)")));
+        }
+    }
+}

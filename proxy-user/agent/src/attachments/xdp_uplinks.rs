@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With `xdp: native` or `generic`: keeps the XDP program at the uplinks that it can serve, and
+//! says why it is not at others. Called by `attachments`, once a second. `xdp_eligibility` decides.
+
+use std::time::Duration;
+
+use control::{causes::chain, object::Warning, warnings::Topic};
+use datapath::{Repair, RepairKind, XdpMode};
+use linux::interfaces::Interface;
+use proxy_common::xdp::Abilities;
+use tokio::time::Instant;
+
+use super::{
+    Attachments, foreign_programs,
+    redirect_eligibility::Routing,
+    uplinks::{explain, warning},
+    xdp_eligibility::{self, Wish},
+};
+use crate::agent::Shared;
+
+/// A new attempt where the driver has refused comes after so long: with some drivers each one
+/// interrupts the traffic.
+const AGAIN: Duration = Duration::from_secs(60);
+
+impl Attachments {
+    /// Looks at every uplink.
+    pub(super) fn look_at_uplinks(&mut self, shared: &mut Shared, served: bool) {
+        // The programs of the maps before are there still, and go on.
+        if !served || shared.datapath.predecessors().is_some() {
+            return;
+        }
+        let mut wanted = Vec::new();
+        let mut said = Vec::new();
+        if let Some(mode) = shared.options.xdp {
+            (wanted, said) = self.judge_uplinks(shared, mode);
+        }
+        for index in shared.datapath.uplinks() {
+            if wanted.iter().all(|(interface, _)| interface.index != index) {
+                self.uplinks.attached.remove(&index);
+                said.extend(shared.datapath.detach_uplink(index).err().map(|error| {
+                    warning(&format!("interface with index {index}"), &chain(&error))
+                }));
+            }
+        }
+        let names: Vec<_> = shared.interfaces.iter().map(|one| one.index).collect();
+        self.uplinks
+            .refused
+            .retain(|index, _| names.contains(index));
+        if let Some(mode) = shared.options.xdp {
+            for (interface, abilities) in wanted {
+                said.extend(self.attach_uplink(shared, &interface, mode, abilities));
+            }
+        }
+        let attached = self.uplinks.attached.len();
+        shared.metrics.foreign.set_xdp(attached, said.len());
+        said.sort_unstable();
+        said.dedup();
+        shared.warnings.replace(Topic::Uplinks, said);
+    }
+
+    /// The interfaces that get the program, each with what it may do there; and why others do not.
+    fn judge_uplinks(
+        &self,
+        shared: &Shared,
+        mode: XdpMode,
+    ) -> (Vec<(Interface, Abilities)>, Vec<Warning>) {
+        let routing = Routing::read();
+        let attached = self.interfaces.attached();
+        let candidates = attached.values().filter(|one| one.uplink);
+        let seen = foreign_programs::seen(&shared.datapath, candidates);
+        let (mut wanted, mut said) = (Vec::new(), Vec::new());
+        for (interface, programs) in seen {
+            let lro = linux::has_lro(&interface.name).map_err(|error| chain(&error));
+            match xdp_eligibility::wish(interface, &shared.interfaces, &programs, &routing, &lro) {
+                Wish::Attach => {
+                    let told = linux::takes_redirected(interface.index).ok();
+                    let abilities =
+                        xdp_eligibility::abilities(interface, mode == XdpMode::Native, told);
+                    wanted.push((interface.clone(), abilities));
+                    said.extend(
+                        xdp_eligibility::limit(abilities).map(|reason| {
+                            warning(&format!("interface {}", interface.name), &reason)
+                        }),
+                    );
+                }
+                Wish::Decline(reason) => {
+                    said.push(warning(&format!("interface {}", interface.name), &reason));
+                }
+            }
+        }
+        if wanted.is_empty() && said.is_empty() {
+            said.push(warning(
+                "xdp",
+                "no uplink was found; name them by `xdpInterfaces`",
+            ));
+        }
+        (wanted, said)
+    }
+
+    fn attach_uplink(
+        &mut self,
+        shared: &mut Shared,
+        interface: &Interface,
+        mode: XdpMode,
+        abilities: Abilities,
+    ) -> Option<Warning> {
+        let (now, index) = (Instant::now(), interface.index);
+        if let Some((since, before, said)) = self.uplinks.refused.get(&index)
+            && now < *since + AGAIN
+            && before == interface
+        {
+            return Some(said.clone());
+        }
+        match shared.datapath.attach_uplink(interface, mode, abilities) {
+            Ok(damaged) => {
+                self.uplinks.refused.remove(&index);
+                let before = self.uplinks.attached.insert(index, interface.clone());
+                if before.is_none() {
+                    let (name, mode) = (&interface.name, mode.name());
+                    tracing::info!("interface {name}: XDP ({mode}) takes packets of known flows");
+                } else if damaged {
+                    self.uplinks.repaired.push(Repair::new(
+                        RepairKind::Interface,
+                        format!("interface {}", interface.name),
+                        "portolan's XDP program was detached or replaced",
+                    ));
+                }
+                None
+            }
+            Err(refusal) => {
+                self.uplinks.attached.remove(&index);
+                let said = warning(
+                    &format!("interface {}", interface.name),
+                    &explain(&refusal, mode),
+                );
+                let known = (now, interface.clone(), said.clone());
+                self.uplinks.refused.insert(index, known);
+                Some(said)
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be
+//! started anew. And what settings mean for the datapath. Called by `agent::run` and `portolan
+//! check`.
+
+use config::{Config, LocalDetection, Xdp, telemetry, waits_for_start};
+use control::{
+    object::Warning,
+    warnings::{Topic, Warnings},
+};
+use datapath::{Options, is_realtime};
+use serde_json::json;
+
+use super::{Ended, agent::Agent};
+use crate::server::configz::Configz;
+
+impl Agent {
+    /// Takes what the configuration file says if it has changed; whether the agent must start anew
+    /// for it.
+    pub(super) fn follow_config(&mut self) -> Option<Ended> {
+        let file = self.file.as_mut()?;
+        let read = file.look()?;
+        let object = format!("configuration file {}", file.path().display());
+        let config = match read {
+            Ok(config) => config,
+            Err(error) => {
+                // Nothing else changes: a fault in the file must not take the node out of service.
+                let reason = format!(
+                    "it has changed and cannot be used: {error}; the settings before stay in force meanwhile"
+                );
+                let warning = Warning { object, reason };
+                self.shared
+                    .warnings
+                    .replace(Topic::ConfigFile, vec![warning]);
+                return None;
+            }
+        };
+        self.shared.warnings.replace(Topic::ConfigFile, Vec::new());
+        let changed = self.shared.config.differing(&config);
+        if changed.iter().any(|key| waits_for_start(key)) {
+            tracing::info!(
+                "{object} has changed {}; the agent starts anew, connections go on",
+                changed.join(", ")
+            );
+            return Some(Ended::Outdated);
+        }
+        if !changed.is_empty() {
+            tracing::info!("{object} has changed {}, in force now", changed.join(", "));
+        }
+        if config.conntrack != self.shared.config.conntrack {
+            tracing::info!(
+                "the node's nf_conntrack is set when the pod starts again (`portolan init`)"
+            );
+        }
+        self.use_config(config);
+        None
+    }
+
+    fn use_config(&mut self, config: Config) {
+        if config.log_level != self.shared.config.log_level
+            && let Err(error) = telemetry::set_level(&config.log_level)
+        {
+            tracing::warn!("{error:#}; the level before stays in force");
+        }
+        warn(&config, &self.shared.warnings);
+        show(&self.configz, &config);
+        self.shared.datapath.set_idle_times(config.idle_times);
+        self.shared.config = config;
+        self.apply_node();
+    }
+}
+
+/// How the datapath is opened.
+pub fn options(config: &Config) -> Options {
+    Options {
+        pin_dir: config.pin_directory.clone(),
+        capacities: config.sizes(),
+        marks: config.marks,
+        xdp: config.xdp_mode().filter(|_| !config.shadow),
+        redirects: config.forwarding.redirects() && !config.shadow,
+        shadow: config.shadow,
+        log_packets: config.log_packets,
+        ..Options::default()
+    }
+}
+
+/// Shows the settings in force.
+pub(super) fn show(configz: &Configz, config: &Config) {
+    match config::document(config) {
+        Ok(document) => configz.set(document, json!(config.sources)),
+        Err(error) => tracing::warn!("/configz: {error:#}"),
+    }
+}
+
+/// Warns of settings that mean nothing, that should be set, or that break something; and of a
+/// kernel that is not supported.
+pub(super) fn warn(config: &Config, warnings: &Warnings) {
+    let mut about = config_warnings(config);
+    about.extend(kernel_warning(is_realtime()));
+    warnings.replace(Topic::Config, about);
+}
+
+/// A kernel that the programs are not safe on.
+pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
+    is_realtime.then(|| Warning {
+        object: "kernel".to_owned(),
+        reason: "PREEMPT_RT is not supported: programs at tc can interrupt each other on a CPU there (from Linux 6.18 on), and packets may be translated wrongly; use a kernel without PREEMPT_RT".to_owned(),
+    })
+}
+
+/// What the settings that send packets past the stack break. The stack's connection tracking sees a
+/// part of a connection only.
+fn past_the_stack(config: &Config) -> Vec<Warning> {
+    let mut about = Vec::new();
+    if config.forwarding.redirects() {
+        about.push(Warning {
+            object: "portolan.forwarding".to_owned(),
+            reason: "redirect and auto break connections beside a rule that masquerades what pods send out of the cluster, as most CNIs have one: TCP from outside straight to a pod's address, node ports whose answers must take the stack, UDP answers that are fragmented. A rule that drops packets and is added later does not stop open connections. Use stack unless the node has no such rule".to_owned(),
+        });
+    }
+    let leaves_the_stack = config.forwarding.redirects() || config.xdp != Xdp::Off;
+    if leaves_the_stack && !config.conntrack.tcp_be_liberal {
+        about.push(Warning {
+            object: "conntrack.tcpBeLiberal".to_owned(),
+            reason: "where a rule drops what conntrack calls invalid (ct state invalid drop; kube-proxy and firewalld have it), TCP connections hang when they end, because packets that go past the stack or by XDP leave conntrack's windows behind; set it to true, which sets net.netfilter.nf_conntrack_tcp_be_liberal to 1".to_owned(),
+        });
+    }
+    about
+}
+
+/// Settings that mean nothing, that should be set, or that break something.
+pub fn config_warnings(config: &Config) -> Vec<Warning> {
+    let mut about = Vec::new();
+    if config.local_detection == LocalDetection::None {
+        about.push(Warning {
+            object: "detectLocalMode".to_owned(),
+            reason: "pods are not distinguished from other clients, so connections to cluster IPs are not masqueraded and pods get only local endpoints of services with externalTrafficPolicy Local; set clusterCIDR to the pods' ranges".to_owned(),
+        });
+    }
+    if !config.unused.is_empty() {
+        about.push(Warning {
+            object: "configuration".to_owned(),
+            reason: format!(
+                "{} have no effect in portolan and are ignored; they can be removed",
+                config.unused.join(", "),
+            ),
+        });
+    }
+    if !config.ignored_flags.is_empty() {
+        about.push(Warning {
+            object: "command line".to_owned(),
+            reason: format!(
+                "beside a configuration file {} have no effect, as with kube-proxy; set them in the file, or remove them",
+                config.ignored_flags.join(", "),
+            ),
+        });
+    }
+    about.extend(past_the_stack(config));
+    about.extend(config.ignored.iter().cloned());
+    about
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{Conntrack, Forwarding};
+
+    fn objects(config: &Config) -> Vec<String> {
+        let usual = Config {
+            local_detection: LocalDetection::ClusterCidr,
+            ..config.clone()
+        };
+        let warnings = config_warnings(&usual).into_iter();
+        warnings.map(|warning| warning.object).collect()
+    }
+
+    #[test]
+    fn settings_that_send_packets_past_the_stack_say_what_they_break() {
+        let config = Config::default();
+        assert_eq!(objects(&config), [""; 0]);
+        for forwarding in [Forwarding::Redirect, Forwarding::Auto] {
+            let config = Config {
+                forwarding,
+                ..Config::default()
+            };
+            assert_eq!(
+                objects(&config),
+                ["portolan.forwarding", "conntrack.tcpBeLiberal"]
+            );
+        }
+        for xdp in [Xdp::Native, Xdp::Generic] {
+            let config = Config {
+                xdp,
+                ..Config::default()
+            };
+            assert_eq!(objects(&config), ["conntrack.tcpBeLiberal"]);
+        }
+        let config = Config {
+            forwarding: Forwarding::Auto,
+            conntrack: Conntrack {
+                tcp_be_liberal: true,
+                ..Conntrack::default()
+            },
+            ..Config::default()
+        };
+        assert_eq!(objects(&config), ["portolan.forwarding"]);
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_beside_a_file_are_named() {
+        let config = Config {
+            ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
+            local_detection: LocalDetection::ClusterCidr,
+            ..Config::default()
+        };
+        let [warning] = &config_warnings(&config)[..] else {
+            panic!("one warning")
+        };
+        assert_eq!(
+            warning.to_string(),
+            "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them"
+        );
+    }
+
+    #[test]
+    fn a_realtime_kernel_is_named_as_not_supported() {
+        assert!(kernel_warning(false).is_none());
+        let warning = kernel_warning(true).expect("a warning");
+        assert!(warning.reason.starts_with("PREEMPT_RT is not supported"));
+    }
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How far larger maps are, and what applies to them while they are filled beside those in use.
+//! Driven by `growth`.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+
+use control::{
+    apply::ApplyResult,
+    object::ObjectName,
+    plan::ServicePlan,
+    syncer::{Kernel, Synced, Syncer, turns},
+};
+use datapath::Datapath;
+use tokio::time::Instant;
+
+/// How far larger maps are.
+pub(super) enum Growing {
+    No,
+    /// They are being made, on another thread.
+    Made,
+    Filled(Box<Filling>),
+    /// They could not be made: until then it is not tried again.
+    Failed(Instant),
+}
+
+impl Growing {
+    /// Applies services that are dirty or wait to the maps in use, and to those that are being
+    /// filled.
+    pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
+        match self {
+            Self::Filled(filling) => syncer.sync(&mut Both(datapath, filling)),
+            _ => syncer.sync(datapath),
+        }
+    }
+    /// Whether there will be larger maps soon.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, Self::Made | Self::Filled(_))
+    }
+    pub(super) fn is_filling(&self) -> bool {
+        matches!(self, Self::Filled(_))
+    }
+    /// Whether larger maps may be asked for.
+    pub(super) fn is_possible(&self, now: Instant) -> bool {
+        match self {
+            Self::No => true,
+            Self::Failed(until) => *until <= now,
+            Self::Made | Self::Filled(_) => false,
+        }
+    }
+}
+
+/// Maps that are being filled.
+pub(super) struct Filling<K = Datapath> {
+    maps: K,
+    /// The services that they lack and the maps in use hold. They come first, and may use the room
+    /// that new ones must leave free: they may have used it in the maps before.
+    held: VecDeque<ObjectName>,
+    /// The others that they lack.
+    rest: VecDeque<ObjectName>,
+    /// The services that were stored: changes of these are stored at once.
+    stored: HashSet<ObjectName>,
+    /// Services that have changed and were not stored yet. They come after the rest: they may be
+    /// new, and would take its room.
+    later: BTreeSet<ObjectName>,
+    /// Some could not be stored.
+    failed: bool,
+    /// One of them is served by the maps in use.
+    lacks_held: bool,
+}
+
+/// What became of maps that were being filled.
+#[derive(Debug)]
+pub(super) enum Outcome<K> {
+    /// They hold every service that the maps in use hold. Some others may not have been stored.
+    Ready { maps: K, failed: bool },
+    /// A service that the maps in use hold could not be stored.
+    TooSmall(K),
+}
+
+impl<K: Kernel> Filling<K> {
+    pub(super) fn new(maps: K, held: Vec<ObjectName>, rest: Vec<ObjectName>) -> Self {
+        Self {
+            maps,
+            held: held.into(),
+            rest: rest.into(),
+            stored: HashSet::new(),
+            later: BTreeSet::new(),
+            failed: false,
+            lacks_held: false,
+        }
+    }
+
+    /// Stores some more services. False if there are no more.
+    pub(super) fn go_on(&mut self, syncer: &mut Syncer) -> bool {
+        let (services, may_exist) = if !self.held.is_empty() {
+            (&mut self.held, true)
+        } else {
+            if self.rest.is_empty() {
+                self.rest.extend(std::mem::take(&mut self.later));
+            }
+            (&mut self.rest, false)
+        };
+        let turn = services.drain(..turns::LENGTH.min(services.len()));
+        let turn = Vec::from_iter(turn);
+        if turn.is_empty() {
+            return false;
+        }
+        let plans = syncer.plans(&turn);
+        let result = if may_exist {
+            self.maps.restore(&plans)
+        } else {
+            self.maps.apply(&plans)
+        };
+        let failed = !result.failures.is_empty();
+        self.failed |= failed;
+        self.lacks_held |= failed && may_exist;
+        self.stored.extend(turn);
+        true
+    }
+    /// Stores what has changed.
+    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
+        let mut followed = Vec::new();
+        for change in changes {
+            if self.stored.contains(&change.0) {
+                followed.push(change.clone());
+            } else {
+                self.later.insert(change.0.clone());
+            }
+        }
+        self.failed |= !self.maps.apply(&followed).failures.is_empty();
+    }
+    /// The maps, and whether they may be taken over to.
+    pub(super) fn into_outcome(self) -> Outcome<K> {
+        if self.lacks_held {
+            return Outcome::TooSmall(self.maps);
+        }
+        Outcome::Ready {
+            maps: self.maps,
+            failed: self.failed,
+        }
+    }
+}
+
+/// The maps in use, and those that are being filled.
+struct Both<'a, K>(&'a mut K, &'a mut Filling<K>);
+
+impl<K: Kernel> Kernel for Both<'_, K> {
+    /// What the maps in use refuse is tried again with the others.
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        let result = self.0.apply(changes);
+        self.1.follow(changes);
+        result
+    }
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
+        let result = self.0.prune(known);
+        self.1.failed |= !self.1.maps.prune(known).failures.is_empty();
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::{
+        apply::{Affected, Failure, Refusal},
+        warnings::Warnings,
+    };
+
+    const RESERVE: usize = 5;
+
+    /// Maps with room for so many services.
+    #[derive(Debug)]
+    struct Maps {
+        room: usize,
+        held: BTreeSet<ObjectName>,
+    }
+
+    impl Kernel for Maps {
+        fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+            self.store(changes, self.room - RESERVE)
+        }
+        fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+            self.store(changes, self.room)
+        }
+        fn prune(&mut self, _: &HashSet<ObjectName>) -> ApplyResult {
+            ApplyResult::default()
+        }
+    }
+
+    impl Maps {
+        fn store(&mut self, changes: &[(ObjectName, ServicePlan)], room: usize) -> ApplyResult {
+            let mut result = ApplyResult::default();
+            for (name, _) in changes {
+                if self.held.contains(name) || self.held.len() < room {
+                    self.held.insert(name.clone());
+                } else {
+                    result.failures.push(Failure {
+                        affected: Affected::Service(name.clone()),
+                        reason: Refusal::Full {
+                            map: "frontends",
+                            capacity: 0,
+                            key: "frontends",
+                            detail: String::new(),
+                        },
+                    });
+                }
+            }
+            result
+        }
+    }
+
+    fn name(number: usize) -> ObjectName {
+        ObjectName::new("default", &format!("s{number}"))
+    }
+
+    #[test]
+    fn services_that_come_meanwhile_take_no_room_of_those_that_are_served() {
+        let room = turns::LENGTH + 10;
+        let maps = |room| Maps {
+            room,
+            held: BTreeSet::new(),
+        };
+        let (mut small, mut syncer) = (maps(room), Syncer::new("node-a", Warnings::default()));
+        let served: Vec<_> = (0..room).map(name).collect();
+        let mut filling = Filling::new(maps(room), served.clone(), Vec::new());
+        assert!(filling.go_on(&mut syncer));
+        let come: Vec<_> = (room..2 * room)
+            .chain([0, room - 1])
+            .map(|number| (name(number), ServicePlan::default()))
+            .collect();
+        Both(&mut small, &mut filling).apply(&come);
+        assert!(!filling.failed, "nothing was refused");
+        while filling.go_on(&mut syncer) {}
+        let Outcome::Ready { maps, failed } = filling.into_outcome() else {
+            panic!("all that are held fit")
+        };
+        assert_eq!(maps.held, BTreeSet::from_iter(served));
+        assert!(failed, "for the others there is no room");
+    }
+
+    #[test]
+    fn maps_that_lack_a_service_that_is_held_are_not_taken_over_to() {
+        let mut syncer = Syncer::new("node-a", Warnings::default());
+        let maps = Maps {
+            room: 10,
+            held: BTreeSet::new(),
+        };
+        let mut filling = Filling::new(maps, (0..11).map(name).collect(), Vec::new());
+        while filling.go_on(&mut syncer) {}
+        assert!(matches!(filling.into_outcome(), Outcome::TooSmall(_)));
+    }
+}

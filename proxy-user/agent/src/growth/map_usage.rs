@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How full the maps are: counted by a thread where counting takes long, and a warning before the
+//! flow tables are full.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use control::{apply::Fill, causes::chain, object::Warning};
+use datapath::{Occupancy, read};
+use proxy_common::maps::{SOCKETS_V4, SOCKETS_V6};
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+
+/// How often the maps are counted that nobody walks otherwise.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Counts the maps that the programs fill.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
+    due: Option<Instant>,
+    thread: Option<thread::JoinHandle<()>>,
+    counted: Arc<Mutex<Vec<Fill>>>,
+}
+
+impl Counting {
+    /// Begins to count if it is time.
+    pub(super) fn go_on(&mut self, now: Instant, pin_dir: &Path, metrics: &Metrics) {
+        let is_due = self.due.is_none_or(|due| now >= due);
+        let is_free = self
+            .thread
+            .as_ref()
+            .is_none_or(thread::JoinHandle::is_finished);
+        if !is_due || !is_free {
+            return;
+        }
+        self.due = Some(now + EVERY);
+        let (pin_dir, metrics) = (pin_dir.to_owned(), metrics.clone());
+        let counted = Arc::clone(&self.counted);
+        self.thread = Some(thread::spawn(move || match read::fills(&pin_dir) {
+            Ok(fills) => {
+                metrics.set_fills(&fills);
+                *counted.lock().unwrap_or_else(PoisonError::into_inner) = fills;
+            }
+            Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),
+        }));
+    }
+}
+
+impl Counting {
+    /// How full the tables of sockets were, and has forgotten it: larger ones may be made.
+    pub(super) fn take_sockets(&self) -> Vec<Fill> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = std::mem::take(&mut *counted);
+        sockets.retain(|fill| [SOCKETS_V4, SOCKETS_V6].contains(&fill.map));
+        sockets
+    }
+}
+
+/// A warning about each flow table that is three quarters full.
+pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
+    let tables = ["IPv4", "IPv6"].into_iter();
+    let tables = tables.zip(flows.fills(|counts| counts.entries));
+    let full = tables.filter(|(_, fill)| fill.is_nearly_full());
+    full.map(|(family, fill)| Warning {
+        object: format!("flow table of {family}"),
+        reason: format!(
+            "three quarters of its {} entries are in use: when it is full, new connections take the place of those that are not established yet, and are refused if there are none; raise portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
+            fill.capacity,
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_table_is_named_from_three_quarters_on() {
+        let with = |entries| {
+            let mut flows = Occupancy::default();
+            flows.v4.capacity = 1024;
+            flows.v4.entries = entries;
+            nearly_full(&flows)
+                .map(|warning| warning.object)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(with(767), Vec::<String>::new());
+        assert_eq!(with(768), ["flow table of IPv4"]);
+    }
+}

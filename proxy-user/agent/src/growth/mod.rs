@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How full the maps are, and their growth: idle flows are removed, maps that are nearly full are
+//! succeeded by larger ones, up to a limit of memory. `sizes` decides; larger maps are made on
+//! another thread, filled and taken over to by the loop. A part of `agent`.
+
+mod growing;
+mod map_usage;
+mod sizes;
+
+use std::time::Duration;
+
+use control::{
+    causes::chain,
+    object::Warning,
+    syncer::{Synced, Syncer},
+    warnings::Topic,
+};
+use datapath::{Capacities, Datapath, DatapathError, FlowCounts, Occupancy};
+use tokio::{sync::mpsc, task::spawn_blocking, time::Instant};
+
+pub use self::sizes::{Decision, ServiceCounts, decide};
+use self::{
+    growing::{Filling, Growing, Outcome},
+    map_usage::Counting,
+};
+use super::{agent::Shared, node::Node, services::Services};
+
+/// The pause after larger maps could not be made.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Pause between two walks while the tables are nearly empty: shorter than every idle time, and
+/// long enough that an agent is idle on a quiet node.
+const REST: Duration = Duration::from_secs(20);
+
+/// How full the maps are, and how far larger ones are.
+pub(super) struct Growth {
+    growing: Growing,
+    /// The sizes of larger maps that were given up, because they lacked a service that is served.
+    abandoned: Option<Capacities>,
+    grown: mpsc::Sender<Result<Datapath, DatapathError>>,
+    flows: Occupancy,
+    /// When to continue the walk through the tables of flows.
+    walk_at: Instant,
+    counting: Counting,
+}
+
+/// Larger maps that are to replace those in use.
+pub(super) struct Filled {
+    pub(super) maps: Datapath,
+    /// Some services could not be stored.
+    pub(super) failed: bool,
+}
+
+impl Growth {
+    pub(super) fn new(grown: mpsc::Sender<Result<Datapath, DatapathError>>) -> Self {
+        Self {
+            growing: Growing::No,
+            abandoned: None,
+            grown,
+            flows: Occupancy::default(),
+            walk_at: Instant::now(),
+            counting: Counting::default(),
+        }
+    }
+
+    /// The tables of other maps are walked from now on.
+    pub(super) fn begin_with_maps(&mut self, now: Instant) {
+        self.walk_at = now;
+    }
+
+    /// Whether there will be larger maps soon.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.growing.is_under_way()
+    }
+
+    /// Whether larger maps are being filled.
+    pub(super) fn is_filling(&self) -> bool {
+        self.growing.is_filling()
+    }
+
+    /// Applies services that are dirty or wait to the maps in use, and to those that are being
+    /// filled.
+    pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
+        self.growing.sync(syncer, datapath)
+    }
+
+    /// Removes idle flows, and shows in the metrics how full the maps are.
+    pub(super) fn observe(&mut self, shared: &mut Shared) {
+        shared.datapath.collect();
+        if Instant::now() >= self.walk_at {
+            self.walk(shared);
+        }
+        shared
+            .metrics
+            .set_fill(&self.flows, &shared.datapath.fill());
+        let pins = &shared.config.pin_directory;
+        self.counting.go_on(Instant::now(), pins, &shared.metrics);
+    }
+
+    fn walk(&mut self, shared: &mut Shared) {
+        let warnings = match shared.datapath.sweep() {
+            Ok(flows) => {
+                if flows.complete && flows.is_nearly_empty() {
+                    self.walk_at = Instant::now() + REST;
+                }
+                self.flows = flows;
+                map_usage::nearly_full(&flows).collect()
+            }
+            Err(error) => vec![Warning {
+                object: "flow tables".to_owned(),
+                reason: format!(
+                    "idle flows could not be removed: {}; it is tried again every second",
+                    chain(&error),
+                ),
+            }],
+        };
+        shared.warnings.replace(Topic::Flows, warnings);
+    }
+
+    /// Has larger maps made if some are nearly full.
+    pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services, node: &Node) {
+        let is_settled =
+            services.listed && shared.datapath.predecessors().is_none() && !node.imports();
+        if !is_settled || !self.growing.is_possible(Instant::now()) {
+            return;
+        }
+        let mut fills = shared.datapath.fill();
+        fills.extend(self.flows.fills(FlowCounts::needed));
+        fills.extend(self.counting.take_sockets());
+        let now = shared.datapath.capacities();
+        let limit = shared.config.map_memory_limit();
+        let counts = ServiceCounts {
+            known: services.syncer.known(),
+            held: shared.datapath.service_count(),
+        };
+        let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limit) {
+            Decision::Enough => None,
+            Decision::Grow(larger) => {
+                self.make_larger(shared, larger);
+                return;
+            }
+            Decision::Limited(map, needed) => Some(Warning {
+                object: format!("map {map}"),
+                reason: format!(
+                    "it is nearly full and cannot grow: with larger maps beside the present ones, {} MiB would be in use, and portolan.maps.memory allows {} MiB; raise it, or lower the number of services, endpoints or connections on this node",
+                    needed >> 20,
+                    limit >> 20,
+                ),
+            }),
+        };
+        shared
+            .warnings
+            .replace(Topic::Growth, Vec::from_iter(fault));
+    }
+
+    fn make_larger(&mut self, shared: &mut Shared, capacities: Capacities) {
+        self.growing = Growing::Made;
+        tracing::info!(?capacities, "maps are nearly full, larger ones are made");
+        let growth = shared.datapath.growth();
+        let mut options = shared.options.clone();
+        options.capacities = capacities;
+        let results = self.grown.clone();
+        spawn_blocking(move || {
+            // The receiver lives as long as the agent.
+            _ = results.blocking_send(growth.open(&options));
+        });
+    }
+
+    /// Begins to fill larger maps.
+    pub(super) fn use_larger(
+        &mut self,
+        shared: &Shared,
+        services: &Services,
+        grown: Result<Datapath, DatapathError>,
+    ) {
+        let larger = match grown {
+            Ok(larger) => larger,
+            Err(error) => {
+                self.growing = Growing::Failed(Instant::now() + PAUSE);
+                let warning = Warning {
+                    object: "maps".to_owned(),
+                    reason: format!(
+                        "they are nearly full, and larger ones could not be made: {}; it is tried again in a minute",
+                        chain(&error),
+                    ),
+                };
+                shared.warnings.replace(Topic::Growth, vec![warning]);
+                return;
+            }
+        };
+        shared.warnings.replace(Topic::Growth, Vec::new());
+        shared.metrics.count_growth();
+        let (held, others) = services.syncer.names(&shared.datapath.held_services());
+        let filling = Filling::new(larger, held, others);
+        self.growing = Growing::Filled(Box::new(filling));
+    }
+
+    /// Fills larger maps with some more services; returns them after the last one, to be used from
+    /// now on. If they lack one that is served now, it gives them up once for others.
+    pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<Filled> {
+        if let Growing::Filled(filling) = &mut self.growing
+            && filling.go_on(syncer)
+        {
+            return None;
+        }
+        let Growing::Filled(filled) = std::mem::replace(&mut self.growing, Growing::No) else {
+            return None;
+        };
+        let (larger, failed) = match filled.into_outcome() {
+            Outcome::Ready { maps, failed } => (maps, failed),
+            // Of these sizes again: no larger ones can be had at once, so those that do not fit
+            // wait for the next.
+            Outcome::TooSmall(maps) if self.abandoned == Some(maps.capacities()) => (maps, true),
+            Outcome::TooSmall(maps) => {
+                self.abandoned = Some(maps.capacities());
+                tracing::info!(
+                    "the larger maps have no room for all that is served now, others are made"
+                );
+                if let Err(error) = maps.abandon() {
+                    // The next ones take over from these as well.
+                    tracing::warn!("{}", chain(&error));
+                }
+                return None;
+            }
+        };
+        self.abandoned = None;
+        Some(Filled {
+            maps: larger,
+            failed,
+        })
+    }
+}

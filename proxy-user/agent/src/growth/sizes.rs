@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether maps should be larger, and how much. Pure; asked by `growth`.
+
+use std::collections::BTreeSet;
+
+use control::apply::Fill;
+use datapath::{Capacities, maps::memory_of};
+use proxy_common::maps::{FLOWS_V4, FLOWS_V6, SOCKETS_V4, SOCKETS_V6};
+
+/// What to do about maps that are nearly full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// There is room.
+    Enough,
+    Grow(Capacities),
+    /// This map should grow, but the limit would be passed: the bytes that larger maps would take.
+    Limited(&'static str, u64),
+}
+
+/// How many services have to be served, and how many the maps hold.
+#[derive(Clone, Copy)]
+pub struct ServiceCounts {
+    pub known: usize,
+    pub held: usize,
+}
+
+impl ServiceCounts {
+    /// What maps would hold if every service were in, as those are that they hold.
+    fn expected(self, entries: u64) -> u64 {
+        let held = self.held.max(1) as u64;
+        entries * held.max(self.known as u64) / held
+    }
+}
+
+/// Larger sizes of the maps that are three quarters full or would be if every service were in, and
+/// of those that have refused something: twice as large, or by `most` at the most if that is not
+/// enough. With the first map that has to grow.
+fn enlarge(
+    now: Capacities,
+    fills: &[Fill],
+    refused: &BTreeSet<&'static str>,
+    services: ServiceCounts,
+    most: u64,
+) -> Option<(&'static str, Capacities)> {
+    let mut larger = now;
+    let mut first = None;
+    for fill in fills {
+        let (mut before, is_refused) = (now, refused.contains(fill.map));
+        let (Some(before), Some(capacity)) = (before.of(fill.map), larger.of(fill.map)) else {
+            continue;
+        };
+        let before = u64::from(*before);
+        let entries = match fill.map {
+            FLOWS_V4 | FLOWS_V6 | SOCKETS_V4 | SOCKETS_V6 => u64::from(fill.entries),
+            _ if is_refused => services.expected(before),
+            _ => services.expected(u64::from(fill.entries)),
+        };
+        if !is_refused && entries * 4 < before * 3 {
+            continue;
+        }
+        let needed = (entries * 4).div_ceil(before * 3).next_power_of_two();
+        // Maps of both families have one size.
+        let size = before * needed.clamp(2, most);
+        *capacity = (*capacity).max(size.min(u64::from(u32::MAX / 2 + 1)) as u32);
+        first.get_or_insert(fill.map);
+    }
+    first.map(|first| (first, larger))
+}
+
+/// Decides by how full the maps are. While one generation takes over from the other there are both,
+/// so both count.
+pub fn decide(
+    now: Capacities,
+    fills: &[Fill],
+    refused: &BTreeSet<&'static str>,
+    services: ServiceCounts,
+    limit: u64,
+) -> Decision {
+    let mut limited = Decision::Enough;
+    // If there is not enough memory for what is needed, twice the size may still be possible.
+    for most in [64, 2] {
+        let Some((first, larger)) = enlarge(now, fills, refused, services, most) else {
+            return Decision::Enough;
+        };
+        let needed = memory_of(&now) + memory_of(&larger);
+        if needed <= limit {
+            return Decision::Grow(larger);
+        }
+        limited = Decision::Limited(first, needed);
+    }
+    limited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_common::maps;
+
+    const ALL_SERVED: ServiceCounts = ServiceCounts {
+        known: 1000,
+        held: 1000,
+    };
+
+    fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
+        Fill {
+            map,
+            entries,
+            capacity,
+        }
+    }
+
+    #[test]
+    fn a_map_that_is_three_quarters_full_doubles_once() {
+        let now = Capacities::default();
+        let size = now.frontends;
+        let enough = [fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size)];
+        let none = BTreeSet::new();
+        let decided = decide(now, &enough, &none, ALL_SERVED, u64::MAX);
+        assert_eq!(decided, Decision::Enough);
+        let full = [
+            fill(maps::FRONTENDS_V4, size / 4 * 3, size),
+            fill(maps::FRONTENDS_V6, size, size),
+        ];
+        let larger = Capacities {
+            frontends: 2 * now.frontends,
+            ..now
+        };
+        let decided = decide(now, &full, &none, ALL_SERVED, u64::MAX);
+        assert_eq!(decided, Decision::Grow(larger));
+    }
+
+    #[test]
+    fn maps_grow_at_once_to_what_all_services_need() {
+        let now = Capacities::default();
+        let services = ServiceCounts {
+            known: 100_000,
+            held: 25_000,
+        };
+        let fills = [
+            fill(maps::BACKENDS_V4, now.backends - 10, now.backends),
+            fill(maps::BACKENDS_V6, 0, now.backends),
+            fill(maps::SLOTS, now.slots / 4, now.slots),
+            fill(maps::FRONTENDS_V4, now.frontends / 8, now.frontends),
+            fill(FLOWS_V4, now.flows / 2, now.flows),
+            fill(SOCKETS_V6, now.sockets / 2, now.sockets),
+        ];
+        let refused = BTreeSet::from([maps::BACKENDS_V4]);
+        let larger = Capacities {
+            backends: 8 * now.backends,
+            slots: 2 * now.slots,
+            ..now
+        };
+        let decided = decide(now, &fills, &refused, services, u64::MAX);
+        assert_eq!(decided, Decision::Grow(larger));
+
+        // There is memory for the double only.
+        let double = Capacities {
+            backends: 2 * now.backends,
+            slots: 2 * now.slots,
+            ..now
+        };
+        let limit = memory_of(&now) + memory_of(&double);
+        let decided = decide(now, &fills, &refused, services, limit);
+        assert_eq!(decided, Decision::Grow(double));
+    }
+
+    #[test]
+    fn what_was_refused_counts_even_if_there_is_room() {
+        let now = Capacities::default();
+        let refused = BTreeSet::from([maps::SLOTS]);
+        let larger = Capacities {
+            slots: 2 * now.slots,
+            ..now
+        };
+        let fills = [fill(maps::SLOTS, 0, now.slots)];
+        let decided = decide(now, &fills, &refused, ALL_SERVED, u64::MAX);
+        assert_eq!(decided, Decision::Grow(larger));
+    }
+
+    #[test]
+    fn the_limit_holds_for_both_generations() {
+        let now = Capacities::default();
+        let refused = BTreeSet::from([FLOWS_V6]);
+        let larger = Capacities {
+            flows: 2 * now.flows,
+            ..now
+        };
+        let needed = memory_of(&now) + memory_of(&larger);
+        let fills = [fill(FLOWS_V6, now.flows, now.flows)];
+        let at_limit = decide(now, &fills, &refused, ALL_SERVED, needed);
+        assert_eq!(at_limit, Decision::Grow(larger));
+        let below = decide(now, &fills, &refused, ALL_SERVED, needed - 1);
+        assert_eq!(below, Decision::Limited(FLOWS_V6, needed));
+    }
+}

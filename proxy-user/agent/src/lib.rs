@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in
+//! order, joins them in one loop, and leaves programs and maps in the kernel when it ends. Started
+//! by `cli::run`.
+#![deny(unsafe_code)]
+
+mod agent;
+mod attachments;
+mod config_file;
+mod growth;
+pub mod metrics;
+mod node;
+mod routes;
+pub mod server;
+mod services;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, anyhow};
+use config::{Config, ConfigFile};
+use control::{
+    change::Batch,
+    syncer::Syncer,
+    warnings::{Topic, Warnings},
+};
+use datapath::{Datapath, DatapathError};
+use linux::interfaces::{Interface, Interfaces, Neighbours, follow_neighbours};
+use source::{ObjectSource, SourceError};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+    task::{JoinHandle, yield_now},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    agent::{Agent, Shared},
+    attachments::{Attachments, PinWatch, raise_descriptor_limit},
+    growth::Growth,
+    node::{Node, foreign_connections},
+    services::Services,
+};
+use crate::{
+    metrics::Metrics,
+    server::{
+        Site,
+        configz::Configz,
+        health::{self, Health},
+        listen, service_health,
+    },
+};
+
+pub use self::{
+    attachments::SocketHooks,
+    config_file::{config_warnings, kernel_warning, options},
+    growth::{Decision, ServiceCounts, decide},
+    node::contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
+};
+
+/// How often failed attempts are repeated, and walks through the flow tables continued.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How often the kernel programs' lines are read if they log packets: the kernel keeps 128 KiB of
+/// lines.
+const PACKET_LINES: Duration = Duration::from_millis(20);
+/// Batches that may wait while one is applied.
+const BATCHES: usize = 16;
+
+/// Why an agent without a fault ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// By SIGTERM or SIGINT.
+    Stopped,
+    /// The configuration file has changed settings that hold from the next start.
+    Outdated,
+}
+
+/// What the loop answers.
+enum Event {
+    Batch(Batch),
+    Foreign(foreign_connections::Answer),
+    PinsGone,
+    Interfaces(Vec<Interface>),
+    Neighbours(Neighbours),
+    Retry,
+    Larger(Box<Result<Datapath, DatapathError>>),
+    Second,
+    RoutesChanged,
+    MoreToAttach,
+    MoreToApply,
+    MoreToFill,
+}
+
+impl Event {
+    /// Its name in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Batch(_) => "changes",
+            Self::Foreign(_) => "foreign-connections",
+            Self::PinsGone => "pins-gone",
+            Self::Interfaces(_) => "interfaces",
+            Self::Neighbours(_) => "neighbours",
+            Self::Retry => "retry",
+            Self::Larger(_) => "larger-maps",
+            Self::Second => "second",
+            Self::RoutesChanged => "routes-changed",
+            Self::MoreToAttach => "more-to-attach",
+            Self::MoreToApply => "more-to-apply",
+            Self::MoreToFill => "more-to-fill",
+        }
+    }
+}
+
+/// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
+pub async fn run(
+    config: Config,
+    file: Option<ConfigFile>,
+    node_name: &str,
+    source: impl ObjectSource,
+    warnings: Warnings,
+) -> anyhow::Result<Ended> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    config_file::warn(&config, &warnings);
+    raise_descriptor_limit();
+
+    let options = options(&config);
+    let datapath = Datapath::open(&options)?;
+    let netns = linux::network_namespace()
+        .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
+    let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    if config.shadow {
+        tracing::info!("this is a shadow: it counts what portolan would do, and serves nothing");
+    }
+    tracing::info!(
+        node = node_name,
+        pins = %config.pin_directory.display(),
+        "portolan {} starts",
+        env!("CARGO_PKG_VERSION"),
+    );
+
+    let stop = CancellationToken::new();
+    let _stop_at_end = stop.clone().drop_guard();
+    let health = Health::default();
+    let metrics = Metrics::new(
+        config.pin_directory.clone(),
+        warnings.clone(),
+        &source.requests(),
+        config.per_service_metrics,
+    );
+    metrics.state.set_shadow(config.shadow);
+    let configz = Configz::default();
+    config_file::show(&configz, &config);
+    let own = [
+        (
+            Site {
+                address: config.healthz_bind_address,
+                setting: "healthzBindAddress",
+                paths: "/healthz and /livez",
+                topic: Topic::Health,
+            },
+            health::router(health.clone(), metrics.health.clone()),
+        ),
+        (
+            Site {
+                address: config.metrics_bind_address,
+                setting: "metricsBindAddress",
+                paths: "/metrics, /configz and /warnings",
+                topic: Topic::Metrics,
+            },
+            server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
+        ),
+    ];
+    for (site, router) in own {
+        // Beside another proxy, which has the usual ports.
+        if config.shadow && site.address.port() == 0 {
+            continue;
+        }
+        let listener = listen(site.address);
+        // KUBE: services are served even if another process uses an address, unless this is set.
+        if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
+            return Err(anyhow!(
+                "{} (bindAddressHardFail is set)",
+                site.warning(error)
+            ));
+        }
+        tokio::spawn(site.serve(listener, router, warnings.clone(), stop.clone()));
+    }
+    let (health_updates, updates) = mpsc::unbounded_channel();
+    let (health_addresses, addresses) = watch::channel(BTreeSet::new());
+    // The other proxy answers at the health check node ports.
+    if !config.shadow {
+        tokio::spawn(service_health::run(
+            updates,
+            addresses,
+            health.clone(),
+            warnings.clone(),
+            stop.clone(),
+        ));
+    }
+
+    let (sender, mut batches) = mpsc::channel(BATCHES);
+    let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
+    let (snapshots, mut snapshot) = mpsc::channel(1);
+    let (grown, mut larger) = mpsc::channel(1);
+    let (foreign_answers, mut foreign_answer) = mpsc::unbounded_channel();
+    let hands_to_pods = options.redirects && datapath::counts_at_peers();
+    if options.redirects && !hands_to_pods {
+        tracing::info!(
+            "packets to pods of this node take the routes, not their links: this kernel would not count them at the pods' own interfaces"
+        );
+    }
+    let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
+    let routes_followed = options.xdp.is_some();
+    let is_new = datapath.service_count() == 0;
+    let syncer = Syncer::new(node_name, warnings.clone())
+        .with_answer_ping(config.answer_ping)
+        .with_selection(config.selection);
+    let mut agent = Agent {
+        services: Services::new(syncer, health_updates, !is_new),
+        attachments: Attachments::new(&config, hands_to_pods, pin_watch),
+        node: Node::new(netns, health_addresses, foreign_answers),
+        growth: Growth::new(grown),
+        shared: Shared {
+            config,
+            node_name: node_name.to_owned(),
+            options,
+            datapath,
+            interfaces: interfaces.current().to_vec(),
+            health,
+            metrics,
+            warnings,
+        },
+        file,
+        configz,
+        program_log: None,
+    };
+    agent.node.look(&agent.shared);
+    agent.begin_with_maps();
+    let shared = &agent.shared;
+    if is_new && shared.datapath.predecessors().is_none() && !shared.config.shadow {
+        agent.node.defer_udp(&agent.shared);
+    }
+    agent.serve_pinned();
+    let mut following = tokio::spawn(follow(interfaces, snapshots));
+    let mut routes_changed = routes_followed.then(routes::follow);
+    let (tables, mut neighbours) = mpsc::channel(1);
+    if hands_to_pods {
+        tokio::spawn(follow_neighbours(tables));
+    }
+    let mut sweep = interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        agent.shared.health.turn();
+        let retry = agent.services.syncer.retry_at();
+        let event = tokio::select! {
+            _ = terminate.recv() => break Ended::Stopped,
+            _ = interrupt.recv() => break Ended::Stopped,
+            Some(batch) = batches.recv() => Event::Batch(batch),
+            Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
+            Some(()) = pins_gone.recv() => Event::PinsGone,
+            Some(interfaces) = snapshot.recv() => Event::Interfaces(interfaces),
+            Some(neighbours) = neighbours.recv() => Event::Neighbours(neighbours),
+            ended = &mut source => {
+                ended.context("the source of objects failed")??;
+                return Err(anyhow!("the source of objects ended"));
+            }
+            ended = &mut following => {
+                ended.context("following the interfaces failed")?;
+                return Err(anyhow!("following the interfaces ended"));
+            }
+            () = sleep_until(retry.map_or_else(Instant::now, Instant::from_std)), if retry.is_some() => Event::Retry,
+            Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
+            _ = sweep.tick() => Event::Second,
+            Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
+            // Work in parts: what has happened meanwhile goes between them.
+            () = yield_now(), if agent.attachments.more_to_attach => Event::MoreToAttach,
+            () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
+            () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
+        };
+        let (began, name) = (std::time::Instant::now(), event.name());
+        match event {
+            Event::Batch(batch) => {
+                agent.take(batch);
+                // Batches that have arrived meanwhile belong to the same sync.
+                while let Ok(batch) = batches.try_recv() {
+                    agent.take(batch);
+                }
+                agent.sync();
+            }
+            Event::Foreign(answer) => agent.hear_of_foreign(&answer),
+            Event::PinsGone => agent.repair(true),
+            Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
+            Event::Neighbours(neighbours) => agent
+                .attachments
+                .set_neighbours(&mut agent.shared, neighbours),
+            Event::Retry => agent.try_again(),
+            Event::Larger(larger) => agent.use_larger(*larger),
+            Event::Second => {
+                agent.tick();
+                if agent.follow_config() == Some(Ended::Outdated) {
+                    break Ended::Outdated;
+                }
+            }
+            Event::RoutesChanged => agent.routes_have_changed(),
+            Event::MoreToAttach => agent.attachments.attach_more(&mut agent.shared),
+            Event::MoreToApply => agent.go_on(),
+            Event::MoreToFill => agent.fill_larger(),
+        }
+        agent.shared.metrics.sync.turned(name, began.elapsed());
+    };
+    source.abort();
+    following.abort();
+    // Nobody is left who would end it.
+    if agent.node.end_wait() {
+        agent.apply_node();
+    }
+    if agent.shared.config.shadow {
+        tracing::info!("the shadow stops");
+    } else {
+        tracing::info!("portolan stops; programs and maps stay, services keep working");
+    }
+    Ok(ended)
+}
+
+async fn follow(mut interfaces: Interfaces, snapshots: mpsc::Sender<Vec<Interface>>) {
+    loop {
+        let snapshot = interfaces.changed().await.to_vec();
+        if snapshots.send(snapshot).await.is_err() {
+            return;
+        }
+    }
+}

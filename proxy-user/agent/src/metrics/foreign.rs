@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `agent` has found beside the programs at its last look.
+
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+
+use super::add;
+
+/// Gauges of foreign programs, of interfaces that do not redirect, and of uplinks with XDP.
+#[derive(Clone, Debug)]
+pub struct ForeignGauges {
+    before: Gauge,
+    left: Gauge,
+    xdp: Gauge,
+    without_xdp: Gauge,
+}
+
+impl ForeignGauges {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            before: add(
+                registry,
+                "portolan_foreign_programs_before",
+                "tc programs of others that run before portolan's at one of its interfaces and may hide packets from it",
+                Gauge::default(),
+            ),
+            left: add(
+                registry,
+                "portolan_interfaces_left_to_stack",
+                "Interfaces whose packets take the node's stack though forwarding is redirect, because something there needs it",
+                Gauge::default(),
+            ),
+            xdp: add(
+                registry,
+                "portolan_uplinks_with_xdp",
+                "Uplinks where XDP takes packets of known flows",
+                Gauge::default(),
+            ),
+            without_xdp: add(
+                registry,
+                "portolan_uplinks_without_xdp",
+                "Uplinks where XDP takes no packets though the setting xdp is on, because something there is in the way",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// Shows how many uplinks have the XDP program, and how many do not though they should.
+    pub fn set_xdp(&self, attached: usize, declined: usize) {
+        self.xdp.set(i64::try_from(attached).unwrap_or(i64::MAX));
+        self.without_xdp
+            .set(i64::try_from(declined).unwrap_or(i64::MAX));
+    }
+
+    /// Shows how many there are.
+    pub fn set(&self, before: usize, left: u32) {
+        self.before.set(i64::try_from(before).unwrap_or(i64::MAX));
+        self.left.set(left.into());
+    }
+}

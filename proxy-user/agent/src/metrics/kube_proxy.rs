@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! kube-proxy's metrics that are not here, and why: for docs/metrics.md and the test that compares
+//! the names.
+
+use std::{fs, path::Path};
+
+/// Metrics of kube-proxy that are missing for one reason.
+pub(super) struct Absent {
+    /// Names; `*` stands for any characters.
+    pub(super) names: &'static [&'static str],
+    pub(super) why: &'static str,
+}
+
+pub(super) const ABSENT: &[Absent] = &[
+    Absent {
+        names: &["kubeproxy_sync_full_proxy_rules_duration_seconds"],
+        why: "No sync writes everything: each writes only what differs. See `kubeproxy_sync_proxy_rules_duration_seconds`.",
+    },
+    Absent {
+        names: &["kubeproxy_sync_partial_proxy_rules_duration_seconds"],
+        why: "Every sync is one. See `kubeproxy_sync_proxy_rules_duration_seconds`.",
+    },
+    Absent {
+        names: &[
+            "kubeproxy_iptables_*",
+            "kubeproxy_sync_proxy_rules_iptables_*",
+        ],
+        why: "There are no iptables rules. `portolan_map_entries` says how many entries the maps hold, \
+            `portolan_packets_total` what became of packets, and `portolan_services_failed` which services could not be written.",
+    },
+    Absent {
+        names: &["rest_client_rate_limiter_duration_seconds"],
+        why: "Requests are not limited: there are a few watches and hardly any other.",
+    },
+    Absent {
+        names: &[
+            "rest_client_exec_plugin_*",
+            "rest_client_request_size_bytes",
+            "rest_client_response_size_bytes",
+            "rest_client_transport_*",
+        ],
+        why: "They measure client-go's inside. `rest_client_requests_total` and `rest_client_request_duration_seconds` are here, and \
+            `portolan_watch_last_event_timestamp_seconds` says when each watch was last heard of.",
+    },
+    Absent {
+        names: &["go_*"],
+        why: "portolan is no Go program. `process_*` has its memory and processor time.",
+    },
+    Absent {
+        names: &["kubernetes_build_info"],
+        why: "The version is not Kubernetes' but portolan's: `portolan_build_info`.",
+    },
+    Absent {
+        names: &["kubernetes_feature_enabled"],
+        why: "There are no feature gates.",
+    },
+    Absent {
+        names: &["apiserver_*", "aggregator_discovery_*"],
+        why: "They measure code of the API server that is linked into kube-proxy.",
+    },
+    Absent {
+        names: &[
+            "cardinality_enforcement_unexpected_categorizations_total",
+            "disabled_metrics_total",
+            "hidden_metrics_total",
+            "registered_metrics_total",
+        ],
+        why: "They measure Kubernetes' own metrics library.",
+    },
+];
+
+/// Whether a name is one of a pattern's.
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => pattern == name,
+    }
+}
+
+/// The lists of a real kube-proxy's metrics, of every version and mode.
+pub(super) fn kube_proxys() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
+    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");
+    let versions = entries(&folder).map(|entry| entry.expect("an entry").path());
+    let files = versions.filter(|path| path.is_dir()).flat_map(|version| {
+        let files = entries(&version).map(|entry| entry.expect("an entry").path());
+        files.collect::<Vec<_>>()
+    });
+    let lists = files.filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("metrics-")
+    });
+    let lists: Vec<_> = lists
+        .map(|path| fs::read_to_string(path).expect("a list"))
+        .collect();
+    assert!(lists.len() > 1, "each version has two");
+    lists
+}

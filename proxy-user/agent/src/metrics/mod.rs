@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All metrics, one file per concern; under kube-proxy's names where it has the same. Fed by
+//! `agent` and the servers, shown by `server::metrics`.
+
+mod fill;
+mod foreign;
+mod health;
+#[cfg(test)]
+mod kube_proxy;
+#[cfg(test)]
+mod page;
+mod process;
+mod repairs;
+mod scrape;
+mod state;
+mod sync;
+
+use std::{path::PathBuf, sync::Arc};
+
+use control::{apply::Fill, warnings::Warnings};
+use datapath::Occupancy;
+use fill::FillGauges;
+pub use foreign::ForeignGauges;
+pub use health::HealthAnswers;
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::info::Info,
+    registry::{Metric, Registry, Unit},
+};
+pub use repairs::Repairs;
+use scrape::AtScrape;
+use source::api_server::Requests;
+pub use state::State;
+pub use sync::Sync;
+
+/// All metrics, shared with the servers.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    pub sync: Sync,
+    pub health: HealthAnswers,
+    pub foreign: ForeignGauges,
+    pub repairs: Repairs,
+    pub state: State,
+    fill: FillGauges,
+}
+
+impl Metrics {
+    /// The kernel programs' counters are read from the maps below `pin_dir`. With `per_service` the
+    /// number of flows of each service is shown too: one line per service.
+    pub fn new(
+        pin_dir: PathBuf,
+        warnings: Warnings,
+        requests: &Requests,
+        per_service: bool,
+    ) -> Self {
+        let mut registry = Registry::default();
+        let build = [("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("portolan_build", "The running version", Info::new(build));
+        let sync = Sync::register(&mut registry);
+        let health = HealthAnswers::register(&mut registry);
+        let foreign = ForeignGauges::register(&mut registry);
+        let repairs = Repairs::register(&mut registry);
+        let state = State::register(&mut registry);
+        let fill = FillGauges::register(&mut registry);
+        add(
+            &mut registry,
+            "rest_client_requests",
+            "Requests to the API server by status, method and host",
+            requests.answers.clone(),
+        );
+        add_seconds(
+            &mut registry,
+            "rest_client_request_duration",
+            "Time until the API server answers, watches left out",
+            requests.durations.clone(),
+        );
+        registry.register_collector(Box::new(process::Process));
+        registry.register_collector(Box::new(AtScrape {
+            pin_dir,
+            warnings,
+            per_service,
+        }));
+        Self {
+            registry: Arc::new(registry),
+            sync,
+            health,
+            foreign,
+            repairs,
+            state,
+            fill,
+        }
+    }
+
+    /// Shows how full the flow tables and the maps of plans are.
+    pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
+        self.fill.set(flows, fills);
+    }
+    /// Shows how full other maps are.
+    pub fn set_fills(&self, fills: &[Fill]) {
+        self.fill.set_maps(fills);
+    }
+
+    /// Larger maps are used from now on.
+    pub fn count_growth(&self) {
+        self.fill.count_growth();
+    }
+
+    /// All metrics in the text format that scrapers read.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// Registers a metric under a name.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// The same for a metric in seconds: the name gets the suffix `_seconds`.
+fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
+#[cfg(test)]
+mod tests;

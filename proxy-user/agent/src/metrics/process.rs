@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process itself, under the names that Prometheus' client libraries give: read from /proc at
+//! each scrape.
+
+use std::fs;
+
+use nix::{
+    sys::resource::{Resource, getrlimit},
+    unistd::{SysconfVar, sysconf},
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+};
+
+/// Collected at each scrape. A value that /proc does not tell is left out.
+#[derive(Debug)]
+pub(super) struct Process;
+
+/// What /proc tells of the process.
+struct Figures {
+    cpu_seconds: f64,
+    start_time: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Figures {
+    /// From /proc/self/stat and the `btime` of /proc/stat.
+    fn read() -> Option<Self> {
+        let per_second = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
+        let stat = fs::read_to_string("/proc/self/stat").ok()?;
+        // The name in parentheses may hold anything; behind it is the third field.
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let all = fs::read_to_string("/proc/stat").ok()?;
+        let mut booted = all.lines().filter_map(|line| line.strip_prefix("btime "));
+        let booted: f64 = booted.next()?.trim().parse().ok()?;
+        Some(Self {
+            cpu_seconds: (field(14)? + field(15)?) / per_second,
+            start_time: booted + field(22)? / per_second,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * page,
+        })
+    }
+}
+
+/// KUBE: bytes of IP packets that the network namespace has received and sent.
+fn network_bytes() -> Option<[f64; 2]> {
+    let text = fs::read_to_string("/proc/self/net/netstat").ok()?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let value = |wanted| {
+        let mut pairs = names.split(' ').zip(values.split(' '));
+        let (_, value) = pairs.find(|(name, _)| *name == wanted)?;
+        value.parse().ok()
+    };
+    Some([value("InOctets")?, value("OutOctets")?])
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut gauge = |name, help, value: Option<f64>| {
+            let Some(value) = value else { return Ok(()) };
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        let figures = Figures::read();
+        let of = |field: fn(&Figures) -> f64| figures.as_ref().map(field);
+        let limit = |resource| getrlimit(resource).ok().map(|(soft, _)| soft as f64);
+        let open = fs::read_dir("/proc/self/fd").map(|all| all.count() as f64);
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since 1970",
+            of(|figures| figures.start_time),
+        )?;
+        gauge(
+            "process_resident_memory_bytes",
+            "Resident memory",
+            of(|figures| figures.resident_bytes),
+        )?;
+        gauge(
+            "process_virtual_memory_bytes",
+            "Virtual memory",
+            of(|figures| figures.virtual_bytes),
+        )?;
+        gauge(
+            "process_virtual_memory_max_bytes",
+            "Virtual memory that the process may have",
+            limit(Resource::RLIMIT_AS),
+        )?;
+        gauge("process_open_fds", "Open file descriptors", open.ok())?;
+        gauge(
+            "process_max_fds",
+            "File descriptors that the process may have",
+            limit(Resource::RLIMIT_NOFILE),
+        )?;
+        let network = network_bytes();
+        for (name, help, value) in [
+            (
+                "process_cpu_seconds",
+                "Processor time of the process",
+                of(|figures| figures.cpu_seconds),
+            ),
+            (
+                "process_network_receive_bytes",
+                "Bytes of IP packets that the network namespace has received",
+                network.map(|[received, _]| received),
+            ),
+            (
+                "process_network_transmit_bytes",
+                "Bytes of IP packets that the network namespace has sent",
+                network.map(|[_, sent]| sent),
+            ),
+        ] {
+            if let Some(value) = value {
+                let counter = ConstCounter::new(value);
+                let kind = counter.metric_type();
+                counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+            }
+        }
+        Ok(())
+    }
+}

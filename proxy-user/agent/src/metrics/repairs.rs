@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `agent` has put back that somebody had removed or changed in the kernel.
+
+use datapath::RepairKind;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+use super::add;
+
+/// Repairs by kind.
+#[derive(Clone, Debug)]
+pub struct Repairs(Family<Kind, Counter>);
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+impl Repairs {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let repairs = Self(add(
+            registry,
+            "portolan_repairs",
+            "What somebody had removed or changed in the kernel, and the agent has put back",
+            Family::default(),
+        ));
+        // A rate needs a zero to begin with.
+        for kind in RepairKind::ALL {
+            drop(repairs.0.get_or_create(&Kind { kind: kind.name() }));
+        }
+        repairs
+    }
+    pub fn count(&self, kind: RepairKind) {
+        self.0.get_or_create(&Kind { kind: kind.name() }).inc();
+    }
+}

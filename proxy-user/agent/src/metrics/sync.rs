@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long changes take to reach the maps, and how many wait. Fed by `agent`.
+
+use std::time::{Duration, SystemTime};
+
+use control::change::Trigger;
+use k8s_openapi::jiff::Timestamp;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::{add, add_seconds};
+
+pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
+
+/// The way of changes to the maps, as kube-proxy calls it: syncs of proxy rules.
+///
+/// KUBE: kube-proxy syncs each IP family by itself. Here one sync writes both, so it counts for
+/// both.
+#[derive(Clone, Debug)]
+pub struct Sync {
+    duration: ByFamily<Histogram>,
+    turns: Family<Turn, Histogram>,
+    programming: ByFamily<Histogram>,
+    last: Family<IpFamily, Seconds>,
+    last_queued: Family<IpFamily, Seconds>,
+    service_changes: Counter,
+    endpoint_changes: Counter,
+    services_pending: Gauge,
+    endpoints_pending: Gauge,
+    no_local: Family<Policy, Gauge>,
+    services: Gauge,
+}
+
+/// Histograms whose buckets are made by a function.
+type ByFamily<M> = Family<IpFamily, M, fn() -> M>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct IpFamily {
+    ip_family: &'static str,
+}
+
+const V4: IpFamily = IpFamily { ip_family: "IPv4" };
+const V6: IpFamily = IpFamily { ip_family: "IPv6" };
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Policy {
+    traffic_policy: &'static str,
+    ip_family: &'static str,
+}
+
+/// KUBE: kube-proxy's buckets, from 1 ms to 16 s. Smaller ones in front: most syncs take less than
+/// a millisecond here.
+fn durations() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_125, 2.0, 18))
+}
+
+/// KUBE: kube-proxy's buckets, from 0.25 s to five minutes. Smaller ones in front, as above.
+fn latencies() -> Histogram {
+    let fine = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
+    let coarse = (1..60)
+        .chain((60..120).step_by(5))
+        .chain((120..=300).step_by(30));
+    Histogram::new(fine.into_iter().chain(coarse.map(f64::from)))
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Turn {
+    kind: &'static str,
+}
+
+impl Sync {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            duration: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_duration",
+                "Duration of one sync, which writes all known changes into the maps",
+                ByFamily::new_with_constructor(durations),
+            ),
+            turns: add_seconds(
+                registry,
+                "portolan_turn_duration",
+                "Time that the agent spent on one thing, such as a part of a sync: every other change waits so long",
+                Family::new_with_constructor(|| {
+                    Histogram::new(exponential_buckets(0.0001, 2.0, 18))
+                }),
+            ),
+            programming: add_seconds(
+                registry,
+                "kubeproxy_network_programming_duration",
+                "Time from a change of endpoints (its trigger time) until it is in the maps",
+                ByFamily::new_with_constructor(latencies),
+            ),
+            last: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_last_timestamp",
+                "Time of the last complete sync",
+                Family::default(),
+            ),
+            last_queued: add_seconds(
+                registry,
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp",
+                "Time of the last change received",
+                Family::default(),
+            ),
+            service_changes: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_service_changes",
+                "Changes of Services received",
+                Counter::default(),
+            ),
+            endpoint_changes: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_endpoint_changes",
+                "Changes of EndpointSlices received",
+                Counter::default(),
+            ),
+            services_pending: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Changes of Services not in the maps yet",
+                Gauge::default(),
+            ),
+            endpoints_pending: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "Changes of EndpointSlices not in the maps yet",
+                Gauge::default(),
+            ),
+            no_local: add(
+                registry,
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                "Services with traffic policy Local whose endpoints are all on other nodes",
+                Family::default(),
+            ),
+            services: add(
+                registry,
+                "portolan_services",
+                "Services served",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// The agent has spent so long on one thing of a kind.
+    pub fn turned(&self, kind: &'static str, elapsed: Duration) {
+        let turns = self.turns.get_or_create(&Turn { kind });
+        turns.observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts changes received: of Services and of EndpointSlices.
+    pub fn queued(&self, services: usize, endpoints: usize) {
+        for family in [V4, V6] {
+            self.last_queued.get_or_create(&family).set(now());
+        }
+        self.service_changes.inc_by(services as u64);
+        self.endpoint_changes.inc_by(endpoints as u64);
+        self.services_pending.inc_by(services as i64);
+        self.endpoints_pending.inc_by(endpoints as i64);
+    }
+
+    /// All changes received are in the maps. `triggers`: trigger times of the endpoint changes
+    /// among them.
+    pub fn done(&self, took: Duration, triggers: &[Trigger]) {
+        for family in [V4, V6] {
+            let duration = self.duration.get_or_create(&family);
+            duration.observe(took.as_secs_f64());
+            self.last.get_or_create(&family).set(now());
+        }
+        self.services_pending.set(0);
+        self.endpoints_pending.set(0);
+        let now = Timestamp::now();
+        for trigger in triggers {
+            let latency = now.duration_since(trigger.time).as_secs_f64();
+            // The trigger's clock may be ahead of ours.
+            let family = if trigger.v6 { V6 } else { V4 };
+            let programming = self.programming.get_or_create(&family);
+            programming.observe(latency.max(0.0));
+        }
+    }
+
+    /// The number of services served, and of those with policy Local whose endpoints are all on
+    /// other nodes: policy internal and external, each for IPv4 and IPv6.
+    pub fn set_services(&self, served: usize, no_local: [usize; 4]) {
+        self.services.set(served as i64);
+        let policies = ["internal", "external"].into_iter();
+        let labels = policies.flat_map(|traffic_policy| {
+            [V4, V6].map(|IpFamily { ip_family }| Policy {
+                traffic_policy,
+                ip_family,
+            })
+        });
+        for (label, count) in labels.zip(no_local) {
+            self.no_local.get_or_create(&label).set(count as i64);
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The metrics, and their names beside kube-proxy's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use control::{change::Trigger, model::Kind};
+use datapath::RepairKind;
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    kube_proxy::{ABSENT, kube_proxys, matches},
+    *,
+};
+
+#[test]
+fn what_kube_proxy_measures_has_its_names() {
+    let metrics = Metrics::new(
+        "/nowhere".into(),
+        Warnings::default(),
+        &Requests::default(),
+        true,
+    );
+    metrics.sync.queued(2, 3);
+    let text = metrics.text();
+    for line in [
+        "kubeproxy_sync_proxy_rules_service_changes_total 2",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 3",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let trigger = Trigger {
+        time: Timestamp::now() - Duration::from_millis(1),
+        v6: true,
+    };
+    metrics.sync.done(Duration::from_millis(3), &[trigger]);
+    metrics.sync.set_services(4, [0, 0, 0, 1]);
+    metrics.health.healthz(503);
+    metrics.foreign.set(2, 3);
+    metrics.repairs.count(RepairKind::Hook);
+    metrics.state.set_failed_services(2);
+    metrics.state.set_attached((5, 4), (11, 11));
+    metrics.state.heard_of(Kind::EndpointSlice);
+    metrics.state.set_source_failing(true);
+    metrics.state.set_shadow(true);
+    let mut flows = Occupancy::default();
+    flows.v6.entries = 3;
+    metrics.set_fill(&flows, &[]);
+    let text = metrics.text();
+    for line in [
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total 3",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\",ip_family=\"IPv6\"} 1",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"} 1",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv6\"} 1",
+        "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1",
+        "portolan_services 4",
+        "portolan_warnings 0",
+        "portolan_foreign_programs_before 2",
+        "portolan_interfaces_left_to_stack 3",
+        "portolan_repairs_total{kind=\"hook\"} 1",
+        "portolan_services_failed 2",
+        "portolan_interfaces_wanted 5",
+        "portolan_interfaces_attached 4",
+        "portolan_hooks_attached 11",
+        "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
+        "portolan_source_failing 1",
+        "portolan_shadow 1",
+        "portolan_map_entries{map=\"flows_v6\"} 3",
+        "portolan_repairs_total{kind=\"interface\"} 0",
+        "# EOF",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+/// Type and labels of the metrics in a text for scrapers, by name.
+pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut all = BTreeMap::new();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
+        // OpenMetrics names a counter without the ending of its samples.
+        let name = match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        };
+        let mut labels = BTreeSet::new();
+        for line in text.lines() {
+            let Some(rest) = line.strip_prefix(&name) else {
+                continue;
+            };
+            let (suffix, pairs) = rest.split_once('{').unwrap_or((rest, ""));
+            if ["", "_bucket", "_sum", "_count"].contains(&suffix) {
+                let pairs = pairs.split('}').next().unwrap_or_default().split(',');
+                let names = pairs.filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()));
+                labels.extend(names.filter(|label| label != "le"));
+            }
+        }
+        all.insert(name, (kind.to_owned(), labels));
+    }
+    all
+}
+
+/// Metrics that everything has happened to once.
+pub(super) fn busy() -> Metrics {
+    let requests = Requests::default();
+    requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
+    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
+    let time = Timestamp::now();
+    metrics.sync.queued(1, 1);
+    metrics
+        .sync
+        .done(Duration::ZERO, &[Trigger { time, v6: false }]);
+    metrics.sync.set_services(1, [1; 4]);
+    metrics.sync.turned("changes", Duration::ZERO);
+    metrics.health.healthz(200);
+    metrics.health.livez(200);
+    metrics.state.heard_of(Kind::Service);
+    metrics.set_fill(&Occupancy::default(), &[]);
+    metrics
+}
+
+#[test]
+fn every_metric_of_kube_proxy_is_here_or_in_the_table() {
+    let ours = named(&busy().text());
+    let mut absent = BTreeSet::new();
+    let mut common = BTreeSet::new();
+    let patterns: Vec<_> = ABSENT.iter().flat_map(|absent| absent.names).collect();
+    for theirs in kube_proxys() {
+        for line in theirs.lines() {
+            let mut words = line.split(' ');
+            let (Some(kind), Some(name)) = (words.next(), words.next()) else {
+                panic!("{line}")
+            };
+            let labels = words.next().unwrap_or_default().split(',');
+            let labels = labels.filter(|label| !label.is_empty()).map(str::to_owned);
+            let pattern = patterns.iter().find(|pattern| matches(pattern, name));
+            match (ours.get(name), pattern) {
+                (Some(own), None) => {
+                    assert_eq!(*own, (kind.to_owned(), labels.collect()), "{name}");
+                    common.insert(name.to_owned());
+                }
+                (None, Some(pattern)) => _ = absent.insert(**pattern),
+                (Some(_), Some(_)) => panic!("{name} is here and in the table"),
+                (None, None) => panic!("{name} is neither here nor in the table"),
+            }
+        }
+    }
+    let all: BTreeSet<_> = patterns.into_iter().copied().collect();
+    assert_eq!(absent, all, "kube-proxy has no such metric");
+    let own = ours.keys().filter(|name| !name.starts_with("portolan_"));
+    let own: BTreeSet<_> = own.cloned().collect();
+    assert_eq!(common, own, "what has kube-proxy's names is kube-proxy's");
+}
+
+#[test]
+fn the_process_is_measured() {
+    let text = busy().text();
+    let value = |name: &str| -> f64 {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        let value = lines.next().unwrap_or_else(|| panic!("{name}: {text}"));
+        value.trim().parse().expect("a number")
+    };
+    let now = sync::now();
+    let started = value("process_start_time_seconds ");
+    assert!(started > now - 3600.0 && started <= now + 1.0, "{started}");
+    let resident = value("process_resident_memory_bytes ");
+    assert!(resident > 1e6, "{resident}");
+    assert!(value("process_virtual_memory_bytes ") > resident);
+    assert!(value("process_cpu_seconds_total ") < 3600.0);
+    let open = value("process_open_fds ");
+    assert!(open > 2.0 && open < value("process_max_fds "), "{open}");
+    assert!(value("process_network_receive_bytes_total ") >= 0.0);
+}

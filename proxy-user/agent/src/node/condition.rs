@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node's condition as its Node object's events report it: it serves, it is unhealthy, it is
+//! healthy again. In: the agent's health, once a second. Out: whether to report it now. Pure.
+
+use std::time::{Duration, Instant};
+
+/// A condition is reported once it has lasted this long: one that changes every second would
+/// otherwise be reported for ever.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// The condition that was reported last, and the one that has been seen since.
+#[derive(Debug, Default)]
+pub(super) struct NodeCondition {
+    /// Why the node is unhealthy; `Some(None)` if it is healthy, none before the first report.
+    reported: Option<Option<&'static str>>,
+    seen: Option<(Option<&'static str>, Instant)>,
+}
+
+impl NodeCondition {
+    /// Takes in the reason why the node is unhealthy, if it is. Returns whether to report it now.
+    pub(super) fn is_news(&mut self, reason: Option<&'static str>, now: Instant) -> bool {
+        let since = match self.seen {
+            Some((seen, since)) if seen == reason => since,
+            _ => now,
+        };
+        self.seen = Some((reason, since));
+        let is_settled = now.saturating_duration_since(since) >= SETTLED;
+        let is_news = is_settled && self.reported != Some(reason);
+        if is_news {
+            self.reported = Some(reason);
+        }
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds at which the condition is reported, of a state for each second.
+    fn reported(states: &[Option<&'static str>]) -> Vec<usize> {
+        let (mut condition, begin) = (NodeCondition::default(), Instant::now());
+        let mut reported = Vec::new();
+        for (second, state) in states.iter().enumerate() {
+            let now = begin + Duration::from_secs(second as u64);
+            if condition.is_news(*state, now) {
+                reported.push(second);
+            }
+        }
+        reported
+    }
+
+    #[test]
+    fn what_has_lasted_is_reported_once() {
+        assert_eq!(reported(&[None; 60]), [10]);
+        let ill = [&[None; 20][..], &[Some("faults"); 40], &[None; 20]].concat();
+        assert_eq!(reported(&ill), [10, 30, 70]);
+    }
+
+    #[test]
+    fn what_passes_soon_is_not_reported() {
+        let blink = [&[None; 20][..], &[Some("faults"); 9], &[None; 30]].concat();
+        assert_eq!(reported(&blink), [10]);
+        let flutters: Vec<_> = (0..60)
+            .map(|at| (at % 2 == 0).then_some("faults"))
+            .collect();
+        assert_eq!(reported(&flutters), [0; 0]);
+    }
+
+    #[test]
+    fn another_reason_is_news() {
+        let ill = [&[Some("not listed"); 20][..], &[Some("faults"); 20]].concat();
+        assert_eq!(reported(&ill), [10, 30]);
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings that contradict the node or the cluster, and so serve or recognise nobody. In: the
+//! configuration, addresses, objects. Out: warnings with a remedy. Pure; called by `agent` and
+//! `portolan check`.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use config::{Config, LocalDetection, NodePortAddresses};
+use control::{
+    model::{Node, parse},
+    object::{ObjectName, Warning},
+    syncer::Syncer,
+};
+use ipnet::IpNet;
+use linux::interfaces::Interface;
+
+use super::settings;
+
+/// A warning for each family in which node ports are served at no address of the node, although it
+/// has addresses.
+pub fn unserved_node_ports(
+    config: &Config,
+    internal_ips: &[IpAddr],
+    interfaces: &[Interface],
+) -> Vec<Warning> {
+    let own = settings::own_addresses(config, interfaces);
+    let of_family = |(v4, family)| {
+        if config.node_port_addresses.serve_every(v4) {
+            return None;
+        }
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == v4;
+        let setting = match &config.node_port_addresses {
+            NodePortAddresses::Within(ranges) => {
+                let ranges = ranges.iter().filter(|range| range.addr().is_ipv4() == v4);
+                format!("no address of this node is in {}", joined(ranges))
+            }
+            _ => {
+                // Without an InternalIP there is another warning.
+                let ip = config.bound_ip().filter(|ip| ip.is_ipv4() == v4);
+                let ip = ip.or_else(|| internal_ips.iter().copied().find(|ip| of_family(&ip)))?;
+                format!("no interface of this node has {ip}, its primary address")
+            }
+        };
+        let mut served = own.iter().filter(of_family);
+        if served.any(|ip| config.serves_node_ports(*ip, internal_ips)) {
+            return None;
+        }
+        let others: Vec<_> = own
+            .iter()
+            .filter(of_family)
+            .filter(|ip| parse::flaw(**ip).is_none())
+            .collect();
+        (!others.is_empty()).then(|| Warning {
+            object: "nodePortAddresses".to_owned(),
+            reason: format!(
+                "{setting}, so {family} node ports are served nowhere on it; name a range with an address of it, which are {}",
+                joined(others.into_iter().take(NAMED)),
+            ),
+        })
+    };
+    let families = [(true, "IPv4"), (false, "IPv6")].into_iter();
+    families.filter_map(of_family).collect()
+}
+
+/// Addresses that are named one by one.
+const NAMED: usize = 8;
+
+/// The ranges that pods are recognised by, if the configuration names them.
+pub fn pod_ranges(config: &Config) -> &[IpNet] {
+    match config.local_detection {
+        LocalDetection::ClusterCidr => &config.cluster_cidr,
+        _ => &[],
+    }
+}
+
+/// A warning if no pod can be recognised, or if addresses of services are taken for pods'.
+/// `cluster` knows [`pod_ranges`] and every object.
+pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &Syncer) -> Option<Warning> {
+    let (node, service_ranges) = (cluster.node(), cluster.service_ranges());
+    judge_pods(
+        config,
+        node_name,
+        node,
+        &service_ranges,
+        cluster.in_pod_ranges(),
+    )
+}
+
+fn judge_pods(
+    config: &Config,
+    node_name: &str,
+    node: Option<&Node>,
+    service_ranges: &BTreeSet<IpNet>,
+    within: Option<&(ObjectName, IpAddr)>,
+) -> Option<Warning> {
+    if config.local_detection == LocalDetection::NodeCidr
+        && node.is_none_or(|node| node.pod_ranges.is_empty())
+    {
+        return Some(Warning {
+            object: "detectLocalMode".to_owned(),
+            reason: format!(
+                "NodeCIDR recognises pods by spec.podCIDRs of Node {node_name}, which has none, so all pods count as clients outside the cluster; have podCIDRs allocated (kube-controller-manager's --allocate-node-cidrs), or set detectLocalMode: ClusterCIDR and clusterCIDR to the pods' ranges"
+            ),
+        });
+    }
+    let pods = pod_ranges(config);
+    let overlaps = |range: &&IpNet| {
+        let both = |pods: &IpNet| pods.contains(*range) || range.contains(pods);
+        pods.iter().any(both)
+    };
+    let what = match (service_ranges.iter().find(overlaps), within) {
+        (Some(range), _) => format!("the service range {range}"),
+        (None, Some((service, ip))) => format!("{ip}, the cluster IP of Service {service}"),
+        (None, None) => return None,
+    };
+    Some(Warning {
+        object: "clusterCIDR".to_owned(),
+        reason: format!(
+            "{} overlaps with {what}: no pod has an address there, and pods elsewhere count as clients outside the cluster; set clusterCIDR to the pods' ranges alone",
+            joined(pods),
+        ),
+    })
+}
+
+fn joined<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<_> = all.into_iter().map(|one| one.to_string()).collect();
+    all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::tests::{config, interfaces, ips, node};
+    use super::*;
+    use control::{
+        model::Kind,
+        testing::{Cluster, service},
+    };
+
+    fn node_ports(setting: &str, internal_ips: &[&str]) -> Vec<String> {
+        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
+        let about = unserved_node_ports(&config, &ips(internal_ips), &interfaces());
+        about.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn node_ports_that_are_served_nowhere_are_told_for_each_family() {
+        const V4: &str = "so IPv4 node ports are served nowhere on it; name a range with an address of it, which are 192.168.40.2, 192.168.41.2";
+        const V6: &str = "so IPv6 node ports are served nowhere on it; name a range with an address of it, which are fd00:c0::2";
+        assert_eq!(node_ports("", &[]), [""; 0]);
+        assert_eq!(node_ports("127.0.0.0/8", &[]), [""; 0]);
+        assert_eq!(node_ports("192.168.41.0/24,10.0.0.0/8", &[]), [""; 0]);
+        let no = "nodePortAddresses: no address of this node is in";
+        assert_eq!(
+            node_ports("10.0.0.0/8,172.16.0.0/12,'2001:db8::/32'", &[]),
+            [
+                format!("{no} 10.0.0.0/8, 172.16.0.0/12, {V4}"),
+                format!("{no} 2001:db8::/32, {V6}")
+            ]
+        );
+        let primary = ["192.168.40.2", "fd00:c0::2"];
+        assert_eq!(node_ports("primary", &primary), [""; 0]);
+        assert_eq!(node_ports("primary", &[]), [""; 0]);
+        assert_eq!(
+            node_ports("primary", &["203.0.113.1"]),
+            [format!(
+                "nodePortAddresses: no interface of this node has 203.0.113.1, its primary address, {V4}"
+            )]
+        );
+        let without_v6 = unserved_node_ports(
+            &config("nodePortAddresses: ['2001:db8::/32']\n"),
+            &[],
+            &interfaces()[..1],
+        );
+        assert_eq!(without_v6, [], "a node of the other family alone");
+    }
+
+    fn pods(text: &str, node: Option<&Node>, ranges: &[&str], within: Option<&str>) -> String {
+        let ranges = ranges.iter().map(|range| range.parse().expect("a range"));
+        let within = within.map(|ip| {
+            (
+                ObjectName::new("default", "kubernetes"),
+                ip.parse().expect("an address"),
+            )
+        });
+        let about = judge_pods(
+            &config(text),
+            "node-a",
+            node,
+            &ranges.collect(),
+            within.as_ref(),
+        );
+        about.map_or_else(String::new, |warning| warning.to_string())
+    }
+
+    #[test]
+    fn ranges_of_pods_that_have_services_are_told() {
+        let told = |cidr: &str, ranges: &[&str], within| {
+            pods(&format!("clusterCIDR: '{cidr}'\n"), None, ranges, within)
+        };
+        assert_eq!(told("10.244.0.0/16", &["10.96.0.0/12"], None), "");
+        for (cidr, range) in [
+            ("10.96.0.0/12", "10.96.0.0/12"),
+            ("10.0.0.0/8", "10.96.0.0/12"),
+            ("10.244.0.0/16,10.100.0.0/16", "10.96.0.0/12"),
+            ("fd00::/16", "fd00:30::/108"),
+        ] {
+            let told = told(cidr, &["172.30.0.0/16", range], None);
+            let begins = format!(
+                "clusterCIDR: {} overlaps with the service range {range}: ",
+                cidr.replace(',', ", ")
+            );
+            assert!(told.starts_with(&begins), "{told}");
+        }
+        let told = told("10.96.0.0/12", &[], Some("10.96.0.1"));
+        assert!(
+            told.contains("with 10.96.0.1, the cluster IP of Service default/kubernetes: "),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_node_without_pod_ranges_is_told_where_they_are_needed() {
+        const NODE_CIDR: &str = "detectLocalMode: NodeCIDR\n";
+        let mut own = node("");
+        for node in [None, Some(&own)] {
+            let told = pods(NODE_CIDR, node, &[], None);
+            assert!(told.contains("Node node-a, which has none, so"), "{told}");
+            assert_eq!(pods("clusterCIDR: 10.244.0.0/16\n", node, &[], None), "");
+        }
+        own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
+        assert_eq!(pods(NODE_CIDR, Some(&own), &[], None), "");
+    }
+
+    #[test]
+    fn a_service_in_the_ranges_of_pods_is_named_as_long_as_there_is_one() {
+        let mut cluster = Cluster::new(&service("a", "172.30.0.1", ""));
+        let named = |cluster: &Cluster| {
+            let (name, ip) = cluster.state.in_pod_ranges()?;
+            Some(format!("{name} {ip}"))
+        };
+        cluster
+            .state
+            .set_pod_ranges(&["10.96.0.0/12".parse().expect("a range")]);
+        assert_eq!(named(&cluster), None);
+        cluster.apply(&service("b", "10.96.0.2", ""));
+        cluster.apply(&service("c", "10.96.0.3", ""));
+        assert_eq!(named(&cluster).as_deref(), Some("shop/b 10.96.0.2"));
+        cluster.delete(Kind::Service, "shop/b");
+        assert_eq!(named(&cluster).as_deref(), Some("shop/c 10.96.0.3"));
+        cluster.apply(&service("c", "10.96.0.4", ""));
+        assert_eq!(named(&cluster).as_deref(), Some("shop/c 10.96.0.4"));
+        cluster.apply(&service("c", "172.30.0.3", ""));
+        assert_eq!(named(&cluster), None);
+        cluster
+            .state
+            .set_pod_ranges(&["172.30.0.3/32".parse().expect("a range")]);
+        assert_eq!(named(&cluster).as_deref(), Some("shop/c 172.30.0.3"));
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Foreign connections: another proxy made them, and nf_conntrack holds them. They are imported, so
+//! that the other's rules may go. While some cannot be, segments of unknown connections must pass.
+//! A thread does it, because the table may be large.
+
+use std::{
+    fmt::Write,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
+
+use control::{causes::chain, object::Warning};
+use datapath::{Imported, Importer};
+use tokio::{sync::mpsc, time::Instant};
+
+/// How often to look for them.
+const EVERY: Duration = Duration::from_secs(30);
+/// So long datagrams wait for the first import, from the start of the agent.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+/// Connections that nobody can list for so long are not waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// What has been imported, or why connections cannot be listed.
+pub(crate) type Answer = io::Result<Imported>;
+
+/// What is known of foreign connections to services.
+#[derive(Debug, Default)]
+pub(super) struct ForeignConnections {
+    state: State,
+    /// Since when every attempt to list them has failed.
+    failing: Option<Instant>,
+    /// Another proxy may serve this node, and conversations of datagrams wait until they are
+    /// imported, or until this time.
+    datagrams_wait: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// Nobody has looked yet.
+    #[default]
+    Unknown,
+    /// Somebody looks and imports. Whether there were some before; not known at the start.
+    Asked { held: Option<bool> },
+    /// There are some, or nf_conntrack could not be asked.
+    Held { look_at: Instant },
+    /// There are none, and there will be none.
+    Gone,
+}
+
+impl ForeignConnections {
+    /// Has datagrams wait for the first import, on a node that we have not served yet.
+    pub(super) fn defer_udp(&mut self, now: Instant) {
+        self.datagrams_wait = Some(now + LONGEST_WAIT);
+    }
+    /// Has no datagrams wait any longer; whether some did.
+    pub(super) fn end_wait(&mut self) -> bool {
+        self.datagrams_wait.take().is_some()
+    }
+    /// The same if it has taken too long.
+    pub(super) fn expire_udp_deferral(&mut self, now: Instant) -> bool {
+        self.datagrams_wait.take_if(|until| *until <= now).is_some()
+    }
+    /// Whether datagrams that begin a flow are left to the proxy before.
+    pub(super) fn do_datagrams_wait(&self) -> bool {
+        self.datagrams_wait.is_some()
+    }
+    /// Whether segments of unknown connections must pass; also before the first look.
+    pub(super) fn may_exist(&self) -> bool {
+        !matches!(self.state, State::Gone)
+    }
+    /// Whether they are being imported at the moment.
+    pub(super) fn are_imported(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
+    }
+
+    /// Whether to import them now: at the start, and then at intervals as long as some are left.
+    /// The answer goes to [`Self::hear`].
+    pub(super) fn ask(&mut self, now: Instant) -> bool {
+        let held = match self.state {
+            State::Unknown => None,
+            State::Held { look_at } if now >= look_at => Some(true),
+            _ => return false,
+        };
+        self.state = State::Asked { held };
+        true
+    }
+
+    /// Takes the answer. Returns a warning while nobody can be asked.
+    pub(super) fn hear(&mut self, now: Instant, answer: &Answer) -> Option<Warning> {
+        self.datagrams_wait = None;
+        let (held, warning) = match answer {
+            Ok(imported) => {
+                self.failing = None;
+                (imported.held > 0, None)
+            }
+            Err(error) => {
+                let since = *self.failing.get_or_insert(now);
+                // If they exist, resets would break them; if not, a client only waits longer.
+                let held = now < since + PATIENCE;
+                (held, Some(unlisted(error, held)))
+            }
+        };
+        let before = match self.state {
+            State::Asked { held } => held,
+            _ => None,
+        };
+        self.state = if held {
+            State::Held {
+                look_at: now + EVERY,
+            }
+        } else {
+            State::Gone
+        };
+        if let Ok(imported) = answer {
+            tell(imported, held, before);
+        }
+        warning
+    }
+}
+
+/// Logs what is new about them. `before`: whether some were left, if that is known.
+fn tell(imported: &Imported, held: bool, before: Option<bool>) {
+    let (connections, left) = (imported.connections, left(imported));
+    if connections > 0 {
+        tracing::info!(
+            connections,
+            left,
+            "imported connections of another proxy from nf_conntrack"
+        );
+    }
+    if held && before.is_none() {
+        tracing::info!(
+            left,
+            "connections that another proxy has translated live on in nf_conntrack; until the last one ends or can be imported, segments of unknown connections to services pass and are not reset"
+        );
+    } else if !held && (before == Some(true) || connections > 0) {
+        tracing::info!(
+            "the last connection that another proxy had translated has ended or is imported; its rules are not needed any more"
+        );
+    }
+}
+
+/// How many were not imported, and why.
+fn left(imported: &Imported) -> String {
+    let mut text = imported.left.values().sum::<usize>().to_string();
+    for (n, (why, count)) in imported.left.iter().enumerate() {
+        // Writing to a string does not fail.
+        _ = write!(text, "{} {count} {why}", if n == 0 { ":" } else { "," });
+    }
+    text
+}
+
+fn unlisted(error: &io::Error, held: bool) -> Warning {
+    let consequence = if held {
+        "clients of connections that nobody knows are not reset for an hour at most, in case that another proxy serves them; it is tried again every 30 s"
+    } else {
+        "connections of another proxy are not waited for any longer"
+    };
+    Warning {
+        object: "nf_conntrack".to_owned(),
+        reason: format!(
+            "its connections cannot be listed: {}; {consequence}",
+            chain(error)
+        ),
+    }
+}
+
+/// Imports them in a thread of its own.
+pub(super) fn import(answers: mpsc::UnboundedSender<Answer>, importer: Importer) {
+    // Its receiver lives as long as the agent.
+    thread::spawn(move || {
+        let imported = catch_unwind(AssertUnwindSafe(|| importer.import()));
+        let failed = |_| {
+            Err(io::Error::other(
+                "the import ended by a fault of portolan's",
+            ))
+        };
+        _ = answers.send(imported.unwrap_or_else(failed));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use datapath::Left;
+
+    fn some() -> Answer {
+        Ok(Imported {
+            connections: 2,
+            left: BTreeMap::from([(Left::Own, 2), (Left::NoEndpoint, 1)]),
+            held: 3,
+        })
+    }
+
+    fn none() -> Answer {
+        Ok(Imported::default())
+    }
+
+    #[test]
+    fn it_is_looked_at_the_start_and_then_only_while_there_are_any() {
+        let start = Instant::now();
+        let mut never = ForeignConnections::default();
+        assert!(never.may_exist() && !never.are_imported());
+        assert!(never.ask(start) && never.may_exist() && never.are_imported());
+        assert!(!never.ask(start), "it is asked already");
+        assert_eq!(never.hear(start, &none()), None);
+        assert!(!never.may_exist() && !never.are_imported() && !never.ask(start + EVERY));
+
+        let mut foreign = ForeignConnections::default();
+        assert!(foreign.ask(start));
+        assert_eq!(foreign.hear(start, &some()), None);
+        assert!(foreign.may_exist() && !foreign.ask(start + EVERY / 2));
+        assert!(foreign.ask(start + EVERY) && foreign.may_exist());
+        assert_eq!(foreign.hear(start + EVERY, &none()), None);
+        assert!(!foreign.may_exist(), "what is left is no service's");
+        assert!(!foreign.ask(start + 9 * EVERY));
+    }
+
+    #[test]
+    fn datagrams_wait_for_the_first_answer_whatever_it_is() {
+        let start = Instant::now();
+        for answer in [some(), none(), Err(io::ErrorKind::PermissionDenied.into())] {
+            let mut foreign = ForeignConnections::default();
+            assert!(!foreign.do_datagrams_wait());
+            foreign.defer_udp(start);
+            assert!(foreign.ask(start) && foreign.do_datagrams_wait());
+            assert!(!foreign.expire_udp_deferral(start));
+            _ = foreign.hear(start, &answer);
+            assert!(!foreign.do_datagrams_wait());
+            assert!(!foreign.expire_udp_deferral(start + LONGEST_WAIT) && !foreign.end_wait());
+        }
+        let mut unanswered = ForeignConnections::default();
+        unanswered.defer_udp(start);
+        assert!(unanswered.ask(start) && unanswered.expire_udp_deferral(start + LONGEST_WAIT));
+        assert!(!unanswered.do_datagrams_wait());
+    }
+
+    #[test]
+    fn what_is_left_is_told_with_the_reasons() {
+        let text = left(&some().expect("some"));
+        let expected =
+            "3: 2 of the node's own processes, 1 to endpoints that the service no longer has";
+        assert_eq!(text, expected);
+        assert_eq!(left(&Imported::default()), "0");
+    }
+
+    #[test]
+    fn who_cannot_be_asked_is_named_asked_again_and_in_the_end_not_waited_for() {
+        let start = Instant::now();
+        let mut foreign = ForeignConnections::default();
+        let mut now = start;
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        for _ in 0..PATIENCE.as_secs() / EVERY.as_secs() {
+            assert!(foreign.ask(now));
+            let warning = foreign.hear(now, &refused()).expect("a warning");
+            assert!(warning.reason.contains("permission denied"), "{warning}");
+            assert!(foreign.may_exist());
+            now += EVERY;
+        }
+        assert!(foreign.ask(now));
+        let warning = foreign.hear(now, &refused()).expect("a warning");
+        assert!(
+            warning.reason.contains("not waited for any longer"),
+            "{warning}"
+        );
+        assert!(!foreign.may_exist());
+
+        let mut foreign = ForeignConnections::default();
+        assert!(foreign.ask(start) && foreign.hear(start, &refused()).is_some());
+        assert!(foreign.ask(start + EVERY));
+        assert_eq!(foreign.hear(start + EVERY, &some()), None);
+        assert!(foreign.may_exist() && foreign.failing.is_none());
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rules of the node that concern the masquerade mark. Chains whose policy drops forwarded packets,
+//! portolan's among them: named, and with `acceptForward` given the rules that kube-proxy has in
+//! its own chain. And kube-proxy's own, left behind, which masquerade what has the mark: a
+//! connection that they have translated would break when they go.
+
+use std::{io, time::Duration};
+
+use control::{causes::chain, object::Warning};
+use linux::{
+    ForwardChain, NftChain, comments, legacy_drops, legacy_masquerades_marked, nft_chains,
+};
+use proxy_common::masquerade::Marks;
+use tokio::time::Instant;
+
+/// How often to look: the kernel says nothing to us, and another program may restore its rules
+/// without ours.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct ForwardPolicy {
+    looked_at: Option<Instant>,
+    others_masquerade: bool,
+}
+
+impl ForwardPolicy {
+    /// Whether another proxy's rules masquerade packets with the mark. Not said where a chain may
+    /// need the mark to let a packet pass.
+    pub(super) fn do_others_masquerade(&self) -> bool {
+        self.others_masquerade
+    }
+
+    /// Looks if it is time. Returns what the operator should know.
+    pub(super) fn look(&mut self, now: Instant, accepts: bool, mark: u32) -> Option<Vec<Warning>> {
+        let is_early = |looked_at| now < looked_at + EVERY;
+        if self.looked_at.is_some_and(is_early) {
+            return None;
+        }
+        self.looked_at = Some(now);
+        let mut warnings = Vec::new();
+        let chains = nft_chains().unwrap_or_else(|error| {
+            warnings.push(unread("nftables", &error));
+            Vec::new()
+        });
+        let programs = legacy_drops().unwrap_or_else(|error| {
+            warnings.push(unread("iptables-legacy", &error));
+            Vec::new()
+        });
+        // Whoever cannot be asked counts as somebody who does: both marks work.
+        let masquerades = !warnings.is_empty()
+            || chains.iter().any(NftChain::masquerades_marked)
+            || legacy_masquerades_marked().unwrap_or(true);
+        let chains: Vec<_> = chains.into_iter().filter_map(ForwardChain::new).collect();
+        let drops = chains.iter().any(ForwardChain::drops) || !programs.is_empty();
+        self.others_masquerade = masquerades && (accepts || !drops);
+        let accepted = if self.others_masquerade {
+            Marks::beside_rules(mark)
+        } else {
+            mark
+        };
+        let each = chains.iter();
+        warnings.extend(each.filter_map(|chain| settle(chain, accepts, accepted)));
+        warnings.extend(programs.into_iter().map(|program| legacy(program, mark)));
+        Some(warnings)
+    }
+}
+
+/// Gives a chain the rules that it should have, and no others of ours.
+fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
+    let object = format!("nftables chain {forward}");
+    let settled = forward.own_rules().and_then(|own| {
+        let wanted = accepts && forward.drops();
+        let found: Vec<_> = own.iter().map(|rule| rule.comment.clone()).collect();
+        let is_settled = if wanted {
+            found == comments(mark)
+        } else {
+            found.is_empty()
+        };
+        if is_settled {
+            return Ok(());
+        }
+        if wanted {
+            forward.accept(mark)?;
+            tracing::info!(
+                "{object}: its policy drops; rules accept what portolan forwards (acceptForward)"
+            );
+        }
+        if !own.is_empty() {
+            forward.remove(&own)?;
+        }
+        Ok(())
+    });
+    let reason = match settled {
+        Ok(()) if accepts || !forward.drops() => return None,
+        Ok(()) => format!(
+            "its policy drops packets that the node forwards, so clients of node ports, external IPs and load balancers get no answer unless a rule accepts them; set portolan.acceptForward: true, or accept packets with the mark {mark:#x} and those of established connections there",
+        ),
+        Err(error) => format!(
+            "portolan's rules could not be set: {}; it is tried again every 10 s",
+            chain(&error)
+        ),
+    };
+    Some(Warning { object, reason })
+}
+
+/// KUBE: the rules of `KUBE-FORWARD`.
+fn legacy(program: &str, mark: u32) -> Warning {
+    Warning {
+        object: format!("{program} chain FORWARD"),
+        reason: format!(
+            "its policy drops packets that the node forwards, and portolan does not change these rules; run: {program} -I FORWARD -m mark --mark {mark:#x}/{mark:#x} -j ACCEPT; {program} -I FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT. Whether rules accept them already is not read: then this warning means nothing",
+        ),
+    }
+}
+
+fn unread(object: &str, error: &io::Error) -> Warning {
+    Warning {
+        object: object.to_owned(),
+        reason: format!(
+            "it is not known whether its chains drop forwarded packets: {}; it is tried again every 10 s",
+            chain(error)
+        ),
+    }
+}

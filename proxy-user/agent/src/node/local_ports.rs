@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The ports that masqueraded connections get: those of the setting without the ones that the
+//! kernel gives to the node's own connections, `net.ipv4.ip_local_port_range`, which is read again
+//! every few seconds.
+
+use std::{fs, time::Duration};
+
+use control::object::Warning;
+use proxy_common::masquerade::PortRanges;
+use tokio::time::Instant;
+
+/// How often to look: the kernel says nothing of a change.
+const EVERY: Duration = Duration::from_secs(5);
+/// Of this network namespace.
+const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Fewer ports than this are used up too soon: as many connections at once to one endpoint.
+const ENOUGH: u32 = 2_048;
+
+/// The range of local ports as last read.
+#[derive(Debug, Default)]
+pub(super) struct LocalPorts {
+    looked_at: Option<Instant>,
+    range: Option<(u16, u16)>,
+}
+
+impl LocalPorts {
+    /// Looks if it is time; whether the range is another one now.
+    pub(super) fn look(&mut self, now: Instant) -> bool {
+        if self.looked_at.is_some_and(|at| now < at + EVERY) {
+            return false;
+        }
+        self.looked_at = Some(now);
+        let range = fs::read_to_string(PATH).ok().and_then(|text| parse(&text));
+        std::mem::replace(&mut self.range, range) != range
+    }
+
+    /// The ports for masqueraded connections, and what the operator should know.
+    pub(super) fn leave(&self, configured: PortRanges) -> (PortRanges, Option<Warning>) {
+        let Some((first, last)) = self.range else {
+            return (configured, None);
+        };
+        let left = configured.without(first, last);
+        if left == configured || left.count() >= ENOUGH {
+            return (left, None);
+        }
+        let warning = Warning {
+            object: "net.ipv4.ip_local_port_range".to_owned(),
+            reason: format!(
+                "{first}-{last} leaves {} of the ports in portolan.masqueradePorts, so masqueraded connections share theirs with this node's own, \
+                 and each has to be kept apart from the others; set it to the kernel's default, 32768-60999, or portolan.masqueradePorts to \
+                 {ENOUGH} ports or more outside of it",
+                left.count(),
+            ),
+        };
+        (configured, Some(warning))
+    }
+}
+
+/// Two ports, as the kernel prints them.
+fn parse(text: &str) -> Option<(u16, u16)> {
+    let mut ports = text.split_whitespace().map(str::parse);
+    Some((ports.next()?.ok()?, ports.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(text: &str) -> (PortRanges, Option<Warning>) {
+        let ports = LocalPorts {
+            looked_at: None,
+            range: parse(text),
+        };
+        ports.leave(PortRanges::DEFAULT)
+    }
+
+    #[test]
+    fn local_ports_are_left_out_while_enough_are_left() {
+        assert_eq!(left("32768\t60999\n"), (PortRanges::DEFAULT, None));
+        assert_eq!(left(""), (PortRanges::DEFAULT, None));
+        let upper = PortRanges([61_000, 65_535, 0, 0]);
+        assert_eq!(left("1024\t60999\n"), (upper, None));
+    }
+
+    #[test]
+    fn where_too_few_are_left_all_are_shared_and_the_parameter_is_named() {
+        for (range, count) in [("1024 65535", "leaves 0 "), ("1024 65000", "leaves 535 ")] {
+            let (ports, warning) = left(range);
+            assert_eq!(ports, PortRanges::DEFAULT);
+            let warning = warning.expect("a warning");
+            assert_eq!(warning.object, "net.ipv4.ip_local_port_range");
+            assert!(warning.reason.contains(count), "{}", warning.reason);
+        }
+    }
+
+    #[test]
+    fn the_kernels_range_is_read_once_in_a_while() {
+        let mut ports = LocalPorts::default();
+        let now = Instant::now();
+        assert!(ports.look(now), "there is one");
+        ports.range = None;
+        assert!(!ports.look(now + EVERY / 2));
+        assert!(ports.look(now + EVERY));
+    }
+}

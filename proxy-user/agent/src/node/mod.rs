@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node itself: its settings and addresses in the maps, its firewall and local ports as far as
+//! these settings follow from them, connections of another proxy, and what the Node object says of
+//! this node. A part of `agent`.
+
+mod condition;
+pub(crate) mod contradictions;
+pub(super) mod foreign_connections;
+mod forward;
+mod local_ports;
+mod settings;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use control::{
+    causes::chain,
+    object::Warning,
+    warnings::{News, Topic},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+
+use self::{
+    condition::NodeCondition,
+    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
+    foreign_connections::ForeignConnections,
+    forward::ForwardPolicy,
+    local_ports::LocalPorts,
+    settings::NodeSettings,
+};
+use super::{agent::Shared, growth::Growth, services::Services};
+use crate::server::health::Area;
+
+/// The node's settings, and what they follow from beside the configuration.
+pub(super) struct Node {
+    /// The cookie of the node's own network namespace.
+    netns: u64,
+    /// The settings and addresses that were last stored in the maps.
+    applied: Option<NodeSettings>,
+    /// Services have changed since the warnings about the node were found, some of which follow
+    /// from them.
+    pub(super) is_outdated: bool,
+    /// Where health check node ports are answered.
+    health_addresses: watch::Sender<BTreeSet<IpAddr>>,
+    foreign: ForeignConnections,
+    foreign_answers: mpsc::UnboundedSender<foreign_connections::Answer>,
+    forward: ForwardPolicy,
+    local_ports: LocalPorts,
+    condition: NodeCondition,
+}
+
+impl Node {
+    pub(super) fn new(
+        netns: u64,
+        health_addresses: watch::Sender<BTreeSet<IpAddr>>,
+        foreign_answers: mpsc::UnboundedSender<foreign_connections::Answer>,
+    ) -> Self {
+        Self {
+            netns,
+            applied: None,
+            is_outdated: false,
+            health_addresses,
+            foreign: ForeignConnections::default(),
+            foreign_answers,
+            forward: ForwardPolicy::default(),
+            local_ports: LocalPorts::default(),
+            condition: NodeCondition::default(),
+        }
+    }
+
+    /// Reads what the settings follow from, before the first flow begins.
+    pub(super) fn look(&mut self, shared: &Shared) {
+        self.look_at_rules(shared);
+        self.local_ports.look(Instant::now());
+    }
+
+    /// Has conversations of datagrams wait until another proxy's could have been imported.
+    pub(super) fn defer_udp(&mut self, shared: &Shared) {
+        self.foreign.defer_udp(Instant::now());
+        shared.health.set_datagrams_wait(true);
+    }
+
+    /// Ends that wait, because nobody is left who would; true if the settings must be applied.
+    pub(super) fn end_wait(&mut self) -> bool {
+        self.foreign.end_wait()
+    }
+
+    /// Other maps hold none of the settings.
+    pub(super) fn begin_with_maps(&mut self) {
+        self.applied = None;
+    }
+
+    /// Whether the maps hold the settings and addresses.
+    pub(super) fn is_applied(&self) -> bool {
+        self.applied.is_some()
+    }
+
+    /// Connections of another proxy are being imported.
+    pub(super) fn imports(&self) -> bool {
+        self.foreign.are_imported()
+    }
+
+    /// Looks at what the settings follow from; true if they must be applied again.
+    pub(super) fn tick(&mut self, shared: &Shared, services: &Services, growth: &Growth) -> bool {
+        self.report_condition(shared);
+        if services.served {
+            self.look_for_foreign(shared, growth);
+        }
+        let udp_deferral_ended = self.foreign.expire_udp_deferral(Instant::now());
+        let local_ports_changed = self.local_ports.look(Instant::now());
+        let rules_changed = self.look_at_rules(shared);
+        let is_outdated = services.listed && self.is_outdated;
+        udp_deferral_ended || local_ports_changed || rules_changed || is_outdated
+    }
+
+    /// Has the Node object say how this node stands, if that has changed.
+    fn report_condition(&mut self, shared: &Shared) {
+        let illness = shared.health.illness();
+        let now = std::time::Instant::now();
+        let reason = illness.as_ref().map(|(reason, _)| *reason);
+        if !self.condition.is_news(reason, now) {
+            return;
+        }
+        let healthy = || {
+            format!(
+                "portolan {} serves {} services on this node",
+                env!("CARGO_PKG_VERSION"),
+                shared.datapath.service_count()
+            )
+        };
+        let (news, reason) = match illness {
+            Some((_, whole)) => (News::Unhealthy, whole),
+            None => (News::Healthy, healthy()),
+        };
+        shared
+            .warnings
+            .report_node(&shared.node_name, news, &reason);
+    }
+
+    /// Rereads the firewall rules when due; true if whether others masquerade by them has changed.
+    fn look_at_rules(&mut self, shared: &Shared) -> bool {
+        // A shadow changes no rule, and masquerades nothing.
+        if shared.config.shadow {
+            return false;
+        }
+        let before = self.forward.do_others_masquerade();
+        let (accepts, mark) = (shared.config.accept_forward, shared.config.marks.masquerade);
+        if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
+            shared.warnings.replace(Topic::ForwardPolicy, warnings);
+        }
+        self.forward.do_others_masquerade() != before
+    }
+
+    /// Stores the node's settings and addresses if they have changed.
+    pub(super) fn apply(&mut self, shared: &mut Shared, services: &mut Services) {
+        self.is_outdated = false;
+        let (config, interfaces) = (&shared.config, &shared.interfaces);
+        let node = services.syncer.node();
+        let given: Vec<_> = config
+            .node_ips
+            .iter()
+            .copied()
+            .chain(config.bound_ip())
+            .collect();
+        let (ips, guessed) = settings::fallback_ips(&shared.node_name, node, &given, interfaces);
+        services.syncer.set_fallback_ips(ips);
+        services
+            .syncer
+            .set_own_addresses(settings::own_addresses(config, interfaces));
+        services.syncer.set_pod_ranges(pod_ranges(config));
+        // Unallocated cluster IPs are dropped only once it is known which are allocated.
+        let ranges = if services.served {
+            services.syncer.service_ranges()
+        } else {
+            BTreeSet::new()
+        };
+        let mut unstored = None;
+        let mut faults = Vec::from_iter(guessed);
+        faults.extend(settings::unheld_ranges(config, &ranges));
+        let internal_ips = &services.syncer.view().internal_ips;
+        faults.extend(unserved_node_ports(config, internal_ips, interfaces));
+        if services.listed {
+            faults.extend(misjudged_pods(config, &shared.node_name, &services.syncer));
+        }
+        let (ports, shared_ports) = self.local_ports.leave(config.masquerade_ports);
+        faults.extend(shared_ports);
+        let wanted = NodeSettings::new(
+            config,
+            self.netns,
+            services.syncer.node(),
+            &ranges,
+            internal_ips,
+            interfaces,
+        )
+        .with_foreign_connections(self.foreign.may_exist(), self.foreign.do_datagrams_wait())
+        .beside_rules(self.forward.do_others_masquerade())
+        .with_masquerade_ports(ports);
+        let health_addresses = settings::health_check_addresses(config, &wanted.addresses);
+        self.health_addresses.send_if_modified(|known| {
+            let before = std::mem::replace(known, health_addresses);
+            before != *known
+        });
+        if self.applied.as_ref() != Some(&wanted) {
+            // Settings also where there is no room for every address, as on a node with IPVS.
+            let addresses = shared.datapath.set_node_addresses(&wanted.addresses);
+            let settings = shared.datapath.set_settings(&wanted.settings);
+            self.applied = match addresses.and(settings) {
+                Ok(()) => Some(wanted),
+                Err(error) => {
+                    unstored = Some(Warning {
+                        object: format!("Node {}", shared.node_name),
+                        reason: format!(
+                            "its settings and addresses could not be stored: {}; it is tried again every second",
+                            chain(&error),
+                        ),
+                    });
+                    None
+                }
+            };
+        }
+        faults.extend(unstored.clone());
+        shared.warnings.replace(Topic::Node, faults);
+        shared.health.set_faults(Area::Node, &unstored);
+        let datagrams_wait = self.foreign.do_datagrams_wait();
+        shared.health.set_datagrams_wait(datagrams_wait);
+    }
+
+    /// Has foreign connections imported if it is time; [`Self::hear_of_foreign`] gets the answer.
+    /// Not while other maps take over: what is imported into those before could be lost.
+    pub(super) fn look_for_foreign(&mut self, shared: &Shared, growth: &Growth) {
+        // A shadow leaves them where they are: it resets nothing and takes nothing over.
+        if shared.config.shadow {
+            return;
+        }
+        let is_settled = shared.datapath.predecessors().is_none() && !growth.is_under_way();
+        if is_settled && self.foreign.ask(Instant::now()) {
+            foreign_connections::import(self.foreign_answers.clone(), shared.datapath.importer());
+        }
+    }
+
+    /// Takes note of an import's answer, from which the settings follow.
+    pub(super) fn hear_of_foreign(
+        &mut self,
+        shared: &Shared,
+        answer: &foreign_connections::Answer,
+    ) {
+        let warning = self.foreign.hear(Instant::now(), answer);
+        if let Ok(imported) = answer {
+            shared.metrics.state.imported(imported.connections);
+        }
+        shared
+            .warnings
+            .replace(Topic::ForeignConnections, Vec::from_iter(warning));
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings and addresses of a node with some interfaces.
+
+use config::RawConfig;
+use control::{model::Object, testing::objects};
+
+use super::*;
+
+fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
+    let addresses = addresses.iter().map(|text| text.parse().expect("a net"));
+    Interface {
+        addresses: addresses.collect(),
+        ..linux::testing::interface(index, &format!("if{index}"), kind)
+    }
+}
+pub(crate) fn interfaces() -> Vec<Interface> {
+    vec![
+        interface(1, InterfaceKind::Loopback, &["127.0.0.1/8", "::1/128"]),
+        interface(
+            2,
+            InterfaceKind::Uplink,
+            &["192.168.40.2/24", "192.168.41.2/24", "fe80::1/64"],
+        ),
+        interface(3, InterfaceKind::Uplink, &["fd00:c0::2/64"]),
+        interface(
+            4,
+            InterfaceKind::PodSide,
+            &["fe80::2/64", "192.168.40.2/32"],
+        ),
+    ]
+}
+pub(crate) fn node(addresses: &str) -> Node {
+    let yaml = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a}}\nstatus: {{addresses: [{addresses}]}}\n",
+    );
+    match objects(&yaml).0.pop() {
+        Some(Object::Node(node)) => (*node).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+pub(crate) fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts
+        .iter()
+        .map(|text| text.parse().expect("an address"))
+        .collect()
+}
+
+pub(crate) fn config(text: &str) -> Config {
+    let raw = RawConfig::parse_part("portolan.yaml", text).expect("readable");
+    raw.check().expect("valid")
+}
+
+#[test]
+fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
+    let named = node("{type: InternalIP, address: 192.168.41.2}");
+    let fallback = fallback_ips("node-a", Some(&named), &[], &interfaces());
+    assert_eq!(fallback, (ips(&["fd00:c0::2"]), None));
+    let given = ips(&["fd00:c0::9", "10.0.0.9"]);
+    let fallback = fallback_ips("node-a", Some(&named), &given, &interfaces());
+    assert_eq!(fallback, (ips(&["fd00:c0::9"]), None));
+    let fallback = fallback_ips("node-a", None, &given, &interfaces());
+    assert_eq!(fallback, (ips(&["10.0.0.9", "fd00:c0::9"]), None));
+}
+
+#[test]
+fn by_node_cidr_only_this_nodes_pods_are_pods() {
+    let config = config("detectLocalMode: NodeCIDR\nclusterCIDR: 10.0.0.0/8\n");
+    let mut own = node("");
+    let told = |node: Option<&Node>| {
+        NodeSettings::new(&config, 7, node, &BTreeSet::new(), &[], &[]).settings
+    };
+    let is_pod = |settings: &Settings, address: [u8; 4]| {
+        let address = Ipv4Addr::from(address).into();
+        settings.pods_v4.iter().any(|range| range.contains(address))
+    };
+    assert!(told(None).has(Settings::DETECTS_PODS), "nobody yet");
+    assert!(!is_pod(&told(None), [10, 40, 1, 9]));
+    own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
+    assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
+    assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
+    let detected = |settings: Settings| both.map(|flag| settings.has(flag));
+    assert_eq!(detected(told(None)), [true, true]);
+    assert_eq!(
+        detected(told(Some(&own))),
+        [true, false],
+        "it has no range of IPv6"
+    );
+}
+
+#[test]
+fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
+    let mut all = interfaces();
+    let own = own_addresses(&config(""), &all);
+    let of_first = all[0].addresses[0].addr();
+    assert!(own.contains(&of_first), "{own:?}");
+    all[0].name = "kube-ipvs0".into();
+    let others: Vec<_> = all[1..].iter().flat_map(|one| &one.addresses).collect();
+    assert!(others.iter().all(|net| net.addr() != of_first));
+    assert!(!own_addresses(&config(""), &all).contains(&of_first));
+    let of_node = NodeSettings::new(&config(""), 7, None, &BTreeSet::new(), &[], &all).addresses;
+    assert!(of_node.iter().all(|one| one.address != of_first));
+    let named = config(&format!("portolan: {{ownAddresses: ['{of_first}']}}\n"));
+    assert!(own_addresses(&named, &all).contains(&of_first));
+    let settings = NodeSettings::new(&named, 7, None, &BTreeSet::new(), &[], &[]);
+    assert_eq!(settings.addresses[0].address, of_first);
+}
+
+#[test]
+fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for() {
+    let ranges = |count: usize| -> BTreeSet<IpNet> {
+        (0..count)
+            .map(|n| format!("10.{n}.0.0/16").parse().expect("a range"))
+            .chain(["fd00:30::/108".parse().expect("a range")])
+            .collect()
+    };
+    let told = |config: &Config, count| {
+        let settings = NodeSettings::new(config, 7, None, &ranges(count), &[], &[]).settings;
+        let unused = proxy_common::Prefix::<proxy_common::V4>::NONE;
+        let held = settings.allocated_v4.iter().filter(|r| **r != unused);
+        (held.count(), unheld_ranges(config, &ranges(count)))
+    };
+    let pass = config("");
+    assert_eq!(told(&pass, 1), (0, None));
+    let drop = config("mode: nftables\n");
+    assert_eq!(told(&drop, 1), (1, None));
+    assert_eq!(told(&drop, RANGES), (RANGES, None));
+    let (held, warning) = told(&drop, RANGES + 1);
+    assert_eq!(held, RANGES);
+    let warning = warning.expect("a warning").to_string();
+    assert!(warning.contains(" 10.4.0.0/16 that"), "{warning}");
+}
+
+#[test]
+fn a_guessed_address_is_told() {
+    let (taken, warning) = fallback_ips("node-a", Some(&node("")), &[], &interfaces());
+    assert_eq!(taken, ips(&["192.168.40.2", "fd00:c0::2"]));
+    assert_eq!(
+        warning.expect("a warning").to_string(),
+        "Node node-a: no InternalIP is known, so 192.168.40.2 of if2 and fd00:c0::2 of if3 is taken; name it in the Node object or with --node-ip"
+    );
+    let (taken, warning) = fallback_ips("node-a", None, &[], &[]);
+    assert!(taken.is_empty());
+    assert!(
+        warning
+            .expect("a warning")
+            .reason
+            .contains("nothing can be masqueraded")
+    );
+}
+
+#[test]
+fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
+    let settings = |setting: &str| {
+        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
+        let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
+        let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
+        assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
+        let all: Vec<_> = told
+            .addresses
+            .iter()
+            .map(|a| a.address.to_string())
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "127.0.0.1",
+                "192.168.40.2",
+                "192.168.41.2",
+                "::1",
+                "fd00:c0::2",
+                "fe80::1"
+            ]
+        );
+        let served = told.addresses.iter().filter(|a| a.node_ports);
+        served.map(|a| a.address.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        settings(""),
+        [
+            "127.0.0.1",
+            "192.168.40.2",
+            "192.168.41.2",
+            "fd00:c0::2",
+            "fe80::1"
+        ]
+    );
+    assert_eq!(settings("primary"), ["192.168.40.2", "fd00:c0::2"]);
+    assert_eq!(
+        settings("192.168.41.0/24,fd00::/16"),
+        ["192.168.41.2", "fd00:c0::2"]
+    );
+}
+
+#[test]
+fn health_checks_are_answered_where_node_ports_are_served() {
+    let at = |setting: &str| {
+        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
+        let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
+        let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
+        let at = health_check_addresses(&config, &told.addresses);
+        Vec::from_iter(at.iter().map(ToString::to_string))
+    };
+    assert_eq!(at(""), ["0.0.0.0", "::"]);
+    assert_eq!(at("0.0.0.0/0,'::/0'"), ["0.0.0.0", "::"]);
+    assert_eq!(at("primary"), ["192.168.40.2", "fd00:c0::2"]);
+    assert_eq!(at("192.168.41.0/24"), ["192.168.41.2", "::"]);
+    assert_eq!(
+        at("127.0.0.0/8,192.168.41.0/24,'fd00::/16','fe80::/10'"),
+        ["127.0.0.1", "192.168.41.2", "fd00:c0::2"]
+    );
+    assert_eq!(at("10.0.0.0/8,'2001:db8::/32'"), [""; 0]);
+}

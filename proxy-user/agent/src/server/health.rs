@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `/healthz`: whether every service, interface and hook is served, what is wrong, and which
+//! version of the Node object is applied; `/livez`: whether the agent's loop turns. Set by `agent`;
+//! `status` decides.
+
+mod status;
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Instant, SystemTime},
+};
+
+use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::get};
+use control::object::Warning;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use self::status::{Facts, Faults, illness, is_alive};
+use crate::metrics::HealthAnswers;
+pub use status::Area;
+
+const INELIGIBLE: &str = "there is no Node object of this name, it is being deleted, or the autoscaler is about to remove the node";
+
+const DATAGRAMS_WAIT: &str =
+    "connections of the proxy before are being imported, and datagrams are left to it until then";
+
+/// Faults that an answer names; it counts all.
+const NAMED: usize = 100;
+/// Faults that an event at the Node names.
+const TOLD: usize = 3;
+
+/// The agent's health, shared with the servers.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    last_updated: Option<Timestamp>,
+    /// Since when some change has not been applied.
+    pending: Option<Instant>,
+    /// When the agent's loop has last turned.
+    turned: Instant,
+    faults: Faults,
+    node: Option<AppliedNode>,
+    /// KUBE: a node whose object has not been seen is not eligible.
+    eligible: bool,
+    /// Why objects cannot be followed at present.
+    source_fault: Option<String>,
+    /// Datagrams are still left to the proxy before.
+    datagrams_wait: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            last_updated: None,
+            pending: None,
+            turned: Instant::now(),
+            faults: Faults::default(),
+            node: None,
+            eligible: false,
+            source_fault: None,
+            datagrams_wait: false,
+        }
+    }
+}
+
+impl State {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            is_listed: self.last_updated.is_some(),
+            pending: self.pending,
+            turned: self.turned,
+            faults: &self.faults,
+        }
+    }
+}
+
+/// The Node object in the last applied state.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AppliedNode {
+    pub name: String,
+    pub resource_version: String,
+}
+
+/// KUBE: the fields of kube-proxy's answer, and more.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    version: &'static str,
+    last_updated: Option<Timestamp>,
+    current_time: Timestamp,
+    node_eligible: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<AppliedNode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_fault: Option<String>,
+    /// Why the status is not 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Of all faults, also of those too young to change the status.
+    fault_count: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<Named>,
+    seconds_since_last_turn: u64,
+}
+
+/// A fault in an answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    object: String,
+    reason: String,
+    age_seconds: u64,
+}
+
+impl Health {
+    fn state<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// The agent's loop turns.
+    pub fn turn(&self) {
+        self.state(|state| state.turned = Instant::now());
+    }
+    /// Changes have arrived that are not applied yet.
+    pub fn set_pending(&self) {
+        self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
+    }
+    /// Replaces the faults of an area; none end them.
+    pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
+        let faults = faults.into_iter();
+        let mut faults = faults
+            .map(|fault| (fault.object.clone(), fault.reason.clone()))
+            .peekable();
+        self.state(|state| {
+            if faults.peek().is_some() || !state.faults.is_empty_of(area) {
+                state.faults.replace(area, faults, Instant::now());
+            }
+        });
+    }
+    /// Objects cannot be followed, or can again. KUBE: this does not make the node unhealthy.
+    pub fn set_source_fault(&self, fault: Option<String>) {
+        self.state(|state| state.source_fault = fault);
+    }
+    /// Whether datagrams are left to the proxy before, until its conversations are imported.
+    /// Services serve meanwhile.
+    pub fn set_datagrams_wait(&self, wait: bool) {
+        self.state(|state| state.datagrams_wait = wait);
+    }
+    /// All known changes are applied, but for those that are faults now.
+    pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
+        self.state(|state| {
+            state.last_updated = Some(now());
+            state.pending = None;
+            state.node = node;
+            state.eligible = eligible;
+        });
+    }
+    /// Whether a service with this name as an object is served as it should be. Faults of other
+    /// services do not count: they would take this one from every node at the same time.
+    pub fn serves(&self, service: &str) -> bool {
+        let counts = |area, object: &str| area != Area::Services || object == service;
+        self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
+    }
+
+    /// Why the node is not healthy, alone and with its oldest faults; none if it is. A node that is
+    /// about to go is not unhealthy.
+    pub fn illness(&self) -> Option<(&'static str, String)> {
+        self.state(|state| {
+            let ill = illness(&state.facts(), Instant::now(), |_, _| true)?;
+            let faults = state.faults.oldest(TOLD);
+            let told = faults
+                .iter()
+                .map(|(object, fault)| format!("; {object}: {}", fault.reason));
+            Some((
+                ill.reason(),
+                format!("{}{}", ill.reason(), told.collect::<String>()),
+            ))
+        })
+    }
+
+    fn healthz(&self) -> (StatusCode, Json<Answer>) {
+        self.state(|state| {
+            let ill = illness(&state.facts(), Instant::now(), |_, _| true);
+            let mut answer = state.answer();
+            let left = (!answer.node_eligible).then_some(INELIGIBLE);
+            let waits = state.datagrams_wait.then_some(DATAGRAMS_WAIT);
+            answer.reason = ill.map(status::Ill::reason).or(left).or(waits);
+            (code(answer.reason.is_none()), Json(answer))
+        })
+    }
+    fn livez(&self) -> (StatusCode, Json<Answer>) {
+        self.state(|state| {
+            let is_alive = is_alive(state.turned, Instant::now());
+            (code(is_alive), Json(state.answer()))
+        })
+    }
+}
+
+impl State {
+    fn answer(&self) -> Answer {
+        let seconds = |since: Instant| since.elapsed().as_secs();
+        let faults = self.faults.oldest(NAMED);
+        let faults = faults.into_iter().map(|(object, fault)| Named {
+            object: object.to_owned(),
+            reason: fault.reason.clone(),
+            age_seconds: seconds(fault.since),
+        });
+        Answer {
+            version: env!("CARGO_PKG_VERSION"),
+            last_updated: self.last_updated,
+            current_time: now(),
+            node_eligible: self.eligible,
+            // Not before all of it is served.
+            node: self.node.clone().filter(|_| !self.datagrams_wait),
+            source_fault: self.source_fault.clone(),
+            reason: None,
+            fault_count: self.faults.count(),
+            faults: faults.collect(),
+            seconds_since_last_turn: seconds(self.turned),
+        }
+    }
+}
+
+fn code(is_good: bool) -> StatusCode {
+    if is_good {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
+}
+
+/// A clock before 1970 reads as 1970.
+fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
+    let nanoseconds = i32::try_from(since.subsec_nanos()).unwrap_or_default();
+    Timestamp::new(seconds, nanoseconds).unwrap_or_default()
+}
+
+/// Routes of `healthzBindAddress`.
+pub fn router(health: Health, answers: HealthAnswers) -> Router {
+    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet
+    // must not restart the agent for that, nor while the API server is away or a map is full: a new
+    // one would find the same.
+    let (alive, counted) = (health.clone(), answers.clone());
+    Router::new()
+        .route(
+            "/healthz",
+            get(async move || {
+                let answer = health.healthz();
+                answers.healthz(answer.0.as_u16());
+                answer.into_response()
+            }),
+        )
+        .route(
+            "/livez",
+            get(async move || {
+                let answer = alive.livez();
+                counted.livez(answer.0.as_u16());
+                answer.into_response()
+            }),
+        )
+}

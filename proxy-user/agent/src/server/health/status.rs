@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the agent is healthy and alive: pure, from what `health` has been told and the time.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// KUBE: twice kube-proxy's sync period. A change that waits longer is a fault.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// KUBE: kube-proxy's sync period, after which it tries a failed sync again. A fault that lasts
+/// longer makes the node unhealthy.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
+/// A loop that has not turned for so long hangs: the longest known turn, the first sync of 100 000
+/// services, takes a tenth.
+pub(super) const STILL: Duration = Duration::from_secs(60);
+
+/// The kinds of objects that can have faults.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Area {
+    Services,
+    /// Settings that all services share.
+    Shared,
+    Interfaces,
+    Hooks,
+    /// The node's settings and addresses.
+    Node,
+    /// What was damaged and could not be repaired.
+    Repairs,
+}
+
+/// Why an object is not served as it should be, and since when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    pub(super) reason: String,
+    pub(super) since: Instant,
+}
+
+/// The faults at present, by object.
+#[derive(Debug, Default)]
+pub(super) struct Faults(BTreeMap<Area, BTreeMap<String, Fault>>);
+
+impl Faults {
+    /// Replaces the faults of an area, given as object and reason. An object that had one before
+    /// keeps its age.
+    pub(super) fn replace(
+        &mut self,
+        area: Area,
+        faults: impl IntoIterator<Item = (String, String)>,
+        now: Instant,
+    ) {
+        let before = self.0.remove(&area).unwrap_or_default();
+        let faults: BTreeMap<_, _> = faults
+            .into_iter()
+            .map(|(object, reason)| {
+                let since = before.get(&object).map_or(now, |fault| fault.since);
+                (object, Fault { reason, since })
+            })
+            .collect();
+        if !faults.is_empty() {
+            self.0.insert(area, faults);
+        }
+    }
+    pub(super) fn is_empty_of(&self, area: Area) -> bool {
+        !self.0.contains_key(&area)
+    }
+    /// The faults that have lasted longer than [`GRACE`].
+    fn lasting(&self, now: Instant) -> impl Iterator<Item = (Area, &str)> {
+        self.all()
+            .filter(move |(.., fault)| now.saturating_duration_since(fault.since) > GRACE)
+            .map(|(area, object, _)| (area, object))
+    }
+    fn all(&self) -> impl Iterator<Item = (Area, &str, &Fault)> {
+        self.0.iter().flat_map(|(area, faults)| {
+            let faults = faults.iter();
+            faults.map(|(object, fault)| (*area, object.as_str(), fault))
+        })
+    }
+    pub(super) fn count(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+    /// At most so many faults, the oldest first.
+    pub(super) fn oldest(&self, most: usize) -> Vec<(&str, &Fault)> {
+        let mut all: Vec<_> = self
+            .all()
+            .map(|(_, object, fault)| (object, fault))
+            .collect();
+        all.sort_by_key(|(object, fault)| (fault.since, *object));
+        all.truncate(most);
+        all
+    }
+}
+
+/// What is known of the agent.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    /// The first list of objects has been applied.
+    pub(super) is_listed: bool,
+    /// Since when some change has not been applied.
+    pub(super) pending: Option<Instant>,
+    /// When the loop has last turned.
+    pub(super) turned: Instant,
+    pub(super) faults: &'a Faults,
+}
+
+/// Why a node is not healthy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ill {
+    /// Its loop has not turned for [`STILL`].
+    Still,
+    NotListed,
+    /// Changes have waited for longer than [`PATIENCE`].
+    Behind,
+    /// A fault has lasted longer than [`GRACE`].
+    Faulty,
+}
+
+impl Ill {
+    /// For an operator.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Still => "the agent's loop hangs",
+            Self::NotListed => {
+                "the lists of objects have not arrived yet; services are served as the maps hold them"
+            }
+            Self::Behind => "changes have waited for more than a minute",
+            Self::Faulty => "there are faults that have lasted for more than 30 seconds",
+        }
+    }
+}
+
+/// Whether the loop turns.
+pub(super) fn is_alive(turned: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(turned) < STILL
+}
+
+/// Why the node is not healthy; none if it is. `counts` says which faults matter to the asker.
+pub(super) fn illness(
+    facts: &Facts<'_>,
+    now: Instant,
+    counts: impl Fn(Area, &str) -> bool,
+) -> Option<Ill> {
+    let behind = |since| now.saturating_duration_since(since) > PATIENCE;
+    if !is_alive(facts.turned, now) {
+        return Some(Ill::Still);
+    }
+    if !facts.is_listed {
+        return Some(Ill::NotListed);
+    }
+    if facts.pending.is_some_and(behind) {
+        return Some(Ill::Behind);
+    }
+    let mut lasting = facts.faults.lasting(now);
+    let is_faulty = lasting.any(|(area, object)| counts(area, object));
+    is_faulty.then_some(Ill::Faulty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn faults(area: Area, objects: &[&str], now: Instant) -> Faults {
+        let mut faults = Faults::default();
+        faults.replace(area, named(objects), now);
+        faults
+    }
+    fn named(objects: &[&str]) -> Vec<(String, String)> {
+        let named = objects
+            .iter()
+            .map(|object| ((*object).to_owned(), "full".to_owned()));
+        named.collect()
+    }
+    fn facts(faults: &Faults, now: Instant) -> Facts<'_> {
+        Facts {
+            is_listed: true,
+            pending: None,
+            turned: now,
+            faults,
+        }
+    }
+    fn ill(facts: &Facts<'_>, now: Instant) -> Option<Ill> {
+        illness(facts, now, |_, _| true)
+    }
+
+    #[test]
+    fn a_fault_counts_once_it_has_lasted_though_its_reason_changes() {
+        let start = Instant::now();
+        let mut faults = faults(Area::Interfaces, &["interface eth0"], start);
+        assert_eq!(ill(&facts(&faults, start + GRACE), start + GRACE), None);
+        let other = [("interface eth0".to_owned(), "busy".to_owned())];
+        faults.replace(Area::Interfaces, other, start + GRACE);
+        let later = start + GRACE + SECOND;
+        assert_eq!(ill(&facts(&faults, later), later), Some(Ill::Faulty));
+        assert_eq!(faults.oldest(9)[0].1.reason, "busy");
+        faults.replace(Area::Interfaces, [], later);
+        assert_eq!(ill(&facts(&faults, later), later), None);
+        faults.replace(Area::Interfaces, named(&["interface eth0"]), later);
+        assert_eq!(ill(&facts(&faults, later), later), None, "a new one");
+    }
+
+    #[test]
+    fn an_area_keeps_its_faults_while_another_is_replaced() {
+        let start = Instant::now();
+        let mut faults = faults(Area::Services, &["Service shop/a", "Service shop/b"], start);
+        faults.replace(Area::Hooks, named(&["socket hooks"]), start + SECOND);
+        faults.replace(Area::Interfaces, [], start + SECOND);
+        assert_eq!(faults.count(), 3);
+        let oldest: Vec<_> = faults
+            .oldest(2)
+            .into_iter()
+            .map(|(object, _)| object)
+            .collect();
+        assert_eq!(oldest, ["Service shop/a", "Service shop/b"]);
+        let later = start + GRACE + SECOND;
+        let of_cart = |area, object: &str| area != Area::Services || object == "Service shop/cart";
+        assert_eq!(illness(&facts(&faults, later), later, of_cart), None);
+        let later = later + SECOND;
+        assert_eq!(
+            illness(&facts(&faults, later), later, of_cart),
+            Some(Ill::Faulty),
+            "the hooks concern every service"
+        );
+    }
+
+    #[test]
+    fn a_node_without_lists_or_with_old_changes_is_ill_but_alive() {
+        let (none, start) = (Faults::default(), Instant::now());
+        let mut facts = facts(&none, start);
+        facts.is_listed = false;
+        assert_eq!(ill(&facts, start), Some(Ill::NotListed));
+        facts.is_listed = true;
+        facts.pending = Some(start);
+        facts.turned = start + PATIENCE;
+        assert_eq!(ill(&facts, start + PATIENCE), None);
+        let late = start + PATIENCE + SECOND;
+        assert_eq!(ill(&facts, late), Some(Ill::Behind));
+        assert!(is_alive(facts.turned, late));
+        let still = facts.turned + STILL;
+        assert!(!is_alive(facts.turned, still));
+        assert_eq!(ill(&facts, still), Some(Ill::Still));
+    }
+}

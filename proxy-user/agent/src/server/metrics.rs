@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `/metrics`, `/configz`, `/warnings`, `/healthz` and `/proxyMode` of `metricsBindAddress`.
+
+use axum::{Json, Router, http::header, routing::get};
+use control::warnings::Warnings;
+
+use super::configz::Configz;
+use crate::metrics::Metrics;
+
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Routes of `metricsBindAddress`.
+pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router {
+    Router::new()
+        .route(
+            "/metrics",
+            get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics.text())),
+        )
+        .route("/configz", get(async move || configz.answer()))
+        // For `portolan warnings`.
+        .route("/warnings", get(async move || Json(warnings.named())))
+        // KUBE: here, too; it only says that the process answers.
+        .route("/healthz", get(async || "ok"))
+        // KUBE: kube-proxy answers the name of its mode.
+        .route("/proxyMode", get(async || "ebpf"))
+}

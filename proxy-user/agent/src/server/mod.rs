@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The agent's HTTP servers: its own health and metrics, and the health of services at their health
+//! check node ports. Started by `agent`.
+
+pub mod configz;
+pub mod health;
+pub mod metrics;
+pub mod service_health;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use axum::Router;
+use control::{
+    object::Warning,
+    warnings::{Topic, Warnings},
+};
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 128;
+
+/// Listens at an address. KUBE: `0.0.0.0` and `::` both mean every address of both families, as for
+/// Go's listeners; on a node without IPv6, of IPv4.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return listen_at(address, true);
+    }
+    let port = address.port();
+    match listen_at((Ipv6Addr::UNSPECIFIED, port).into(), false) {
+        Err(error) if is_without_ipv6(&error) => {
+            listen_at((Ipv4Addr::UNSPECIFIED, port).into(), true)
+        }
+        listening => listening,
+    }
+}
+
+/// Whether the kernel has no IPv6, or was started with ipv6.disable=1.
+fn is_without_ipv6(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
+/// Listens at an address of one family, or `::` of both, with a socket that the bind hooks
+/// recognise as the agent's own: `reserveNodePorts` must not keep the agent from a port.
+fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // Whatever the node's net.ipv6.bindv6only says.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
+    }
+    // Fails without the privilege; then there are no hooks either.
+    let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// One of the agent's own servers.
+pub struct Site {
+    pub address: SocketAddr,
+    /// The setting that names the address.
+    pub setting: &'static str,
+    pub paths: &'static str,
+    pub topic: Topic,
+}
+
+/// The pauses before it tries again to listen: doubled until the longest. KUBE: kube-proxy tries
+/// every five seconds.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+impl Site {
+    pub fn warning(&self, error: &io::Error) -> Warning {
+        let Self {
+            address,
+            setting,
+            paths,
+            ..
+        } = self;
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let port = address.port();
+                format!(
+                    "stop the process that uses the port (find it with `ss -ltnp sport = :{port}`) or set {setting} to another address"
+                )
+            }
+            _ => format!("set {setting} to an address of this node"),
+        };
+        Warning {
+            object: format!("{setting} {address}"),
+            reason: format!("{paths} cannot be served: {error}; {remedy}"),
+        }
+    }
+
+    /// Answers until `stop`, first on a listener if there is one. While there is none, it tries
+    /// again and warns.
+    pub(crate) async fn serve(
+        self,
+        mut first: io::Result<TcpListener>,
+        router: Router,
+        warnings: Warnings,
+        stop: CancellationToken,
+    ) {
+        let [mut pause, longest] = PAUSES;
+        loop {
+            match first {
+                Ok(listener) => {
+                    warnings.replace(self.topic, Vec::new());
+                    return serve(listener, router, stop).await;
+                }
+                Err(error) => {
+                    let mut warning = self.warning(&error);
+                    warning.reason += "; it is tried again every few seconds";
+                    warnings.replace(self.topic.clone(), vec![warning]);
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+            pause = longest.min(pause * 2);
+            first = listen(self.address);
+        }
+    }
+}
+
+/// Answers on a listener until `stop`; then finishes open connections.
+pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let stopped = async move { stop.cancelled().await };
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
+    // Its future never returns an error: accept failures are retried within.
+    _ = serving.await;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Health check node ports: load balancers ask there whether this node has endpoints of a service.
+//! `agent` sends the plans and the addresses of the node that have node ports; each port has a
+//! listener at each of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
+use control::{
+    object::{ObjectName, Warning},
+    plan::HealthCheckPlan,
+    warnings::{Topic, Warnings},
+};
+use serde::Serialize;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{health::Health, is_without_ipv6, listen_at, serve};
+
+/// The pause before trying again to listen on a port.
+const RETRY: Duration = Duration::from_secs(2);
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
+
+pub use control::plan::HealthUpdate as Update;
+
+/// Applies the updates until `stop`. Listens at `addresses`; an unspecified one stands for every
+/// address of its family.
+pub async fn run(
+    mut updates: mpsc::UnboundedReceiver<Vec<Update>>,
+    mut addresses: watch::Receiver<BTreeSet<IpAddr>>,
+    health: Health,
+    warnings: Warnings,
+    stop: CancellationToken,
+) {
+    let mut ports = Ports {
+        health,
+        warnings,
+        stop,
+        addresses: addresses.borrow_and_update().clone(),
+        plans: HashMap::new(),
+        wanted: BTreeMap::new(),
+        listening: HashMap::new(),
+        failed: BTreeSet::new(),
+    };
+    // Not a pause that begins anew with each update: on a busy node it would never end.
+    let mut retry = interval(RETRY);
+    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let waits = !ports.failed.is_empty();
+        tokio::select! {
+            received = updates.recv() => match received {
+                Some(updates) => ports.update(updates).await,
+                None => return,
+            },
+            Ok(()) = addresses.changed() => {
+                let addresses = addresses.borrow_and_update().clone();
+                ports.set_addresses(addresses).await;
+            }
+            _ = retry.tick(), if waits => ports.retry().await,
+            () = ports.stop.cancelled() => return,
+        }
+    }
+}
+
+struct Ports {
+    health: Health,
+    warnings: Warnings,
+    stop: CancellationToken,
+    addresses: BTreeSet<IpAddr>,
+    plans: HashMap<ObjectName, HealthCheckPlan>,
+    /// The services that name a port: the first by name has it.
+    wanted: BTreeMap<u16, BTreeSet<ObjectName>>,
+    listening: HashMap<u16, Listening>,
+    failed: BTreeSet<u16>,
+}
+
+/// A port that is answered.
+struct Listening {
+    answer: Arc<Mutex<Answer>>,
+    at: HashMap<IpAddr, Listener>,
+}
+
+struct Listener {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Closes the socket; requests that have come are still answered.
+    async fn close(self) {
+        self.stop.cancel();
+        self.task.abort();
+        // Then its port is free for a socket at another address. It has ended, by itself or not.
+        _ = self.task.await;
+    }
+}
+
+/// KUBE: the fields of kube-proxy's answer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    service: Named,
+    local_endpoints: usize,
+    service_proxy_healthy: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Named {
+    namespace: String,
+    name: String,
+}
+
+impl Ports {
+    async fn update(&mut self, updates: Vec<Update>) {
+        let mut touched = BTreeSet::new();
+        for (name, plan) in updates {
+            let previous = match plan {
+                Some(plan) => self.plans.insert(name.clone(), plan),
+                None => self.plans.remove(&name),
+            };
+            if let Some(previous) = previous {
+                if let Some(services) = self.wanted.get_mut(&previous.port) {
+                    services.remove(&name);
+                }
+                touched.insert(previous.port);
+            }
+            if let Some(plan) = plan {
+                self.wanted.entry(plan.port).or_default().insert(name);
+                touched.insert(plan.port);
+            }
+        }
+        for port in touched {
+            self.refresh(port).await;
+        }
+    }
+
+    async fn set_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.addresses = addresses;
+        for port in Vec::from_iter(self.wanted.keys().copied()) {
+            self.refresh(port).await;
+        }
+    }
+
+    async fn retry(&mut self) {
+        for port in std::mem::take(&mut self.failed) {
+            self.refresh(port).await;
+        }
+    }
+
+    /// Brings the listeners and warnings of one port up to date.
+    async fn refresh(&mut self, port: u16) {
+        self.failed.remove(&port);
+        let services = self.wanted.get(&port).cloned().unwrap_or_default();
+        let mut services = services.into_iter();
+        let Some(first) = services.next() else {
+            self.wanted.remove(&port);
+            if let Some(listening) = self.listening.remove(&port) {
+                for listener in listening.at.into_values() {
+                    listener.close().await;
+                }
+            }
+            self.warnings.replace(Topic::HealthPort(port), Vec::new());
+            return;
+        };
+        let mut faults: Vec<Warning> = services
+            .map(|other| Warning {
+                object: format!("Service {other}"),
+                reason: format!(
+                    "healthCheckNodePort {port} is already used by Service {first}; give one of the two another port",
+                ),
+            })
+            .collect();
+        let plan = self.plans.get(&first);
+        let answer = Answer {
+            local_endpoints: plan.map_or(0, |plan| plan.local_endpoints),
+            service: Named {
+                namespace: first.namespace.to_string(),
+                name: first.name.to_string(),
+            },
+            service_proxy_healthy: false,
+        };
+        if let Err((address, error)) = self.listen(port, answer).await {
+            self.failed.insert(port);
+            faults.push(Warning {
+                object: format!("Service {first}"),
+                reason: format!(
+                    "cannot listen on its healthCheckNodePort at {address}: {error}; will retry, stop the process that uses the port (find it with `ss -ltnp sport = :{port}`)",
+                ),
+            });
+        }
+        self.warnings.replace(Topic::HealthPort(port), faults);
+    }
+
+    /// Has the port answered at all addresses, and no others. Returns the first address where it
+    /// cannot.
+    async fn listen(&mut self, port: u16, answer: Answer) -> Result<(), (SocketAddr, io::Error)> {
+        let listening = match self.listening.entry(port) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                *known.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+                known
+            }
+            Entry::Vacant(free) => free.insert(Listening {
+                answer: Arc::new(Mutex::new(answer)),
+                at: HashMap::new(),
+            }),
+        };
+        let gone = listening
+            .at
+            .extract_if(|at, _| !self.addresses.contains(at));
+        for (_, listener) in Vec::from_iter(gone) {
+            listener.close().await;
+        }
+        let mut first = Ok(());
+        for address in &self.addresses {
+            let Entry::Vacant(free) = listening.at.entry(*address) else {
+                continue;
+            };
+            let address = SocketAddr::new(*address, port);
+            match listen_at(address, true) {
+                Ok(socket) => {
+                    let stop = self.stop.child_token();
+                    let router = router(Arc::clone(&listening.answer), self.health.clone());
+                    let task = tokio::spawn(serve(socket, router, stop.clone()));
+                    free.insert(Listener { stop, task });
+                }
+                // There is no address of the family that could be asked.
+                Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {}
+                Err(error) => first = first.and(Err((address, error))),
+            }
+        }
+        first
+    }
+}
+
+fn router(answer: Arc<Mutex<Answer>>, health: Health) -> Router {
+    // KUBE: every path and method is answered.
+    Router::new().fallback(async move || {
+        let mut answer = answer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Named { namespace, name } = &answer.service;
+        answer.service_proxy_healthy = health.serves(&format!("Service {namespace}/{name}"));
+        let code = if answer.local_endpoints > 0 && answer.service_proxy_healthy {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        let weight = answer.local_endpoints.to_string();
+        let headers = [
+            (header::HeaderName::from_static(WEIGHT), weight),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        ];
+        (code, headers, Json(answer)).into_response()
+    })
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The servers over real sockets on loopback.
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream},
+    time::Duration,
+};
+
+use control::{object::ObjectName, plan::HealthCheckPlan, warnings::Warnings};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    health::{self, AppliedNode, Health},
+    serve,
+    service_health::{self, Update},
+};
+use crate::metrics::HealthAnswers;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// The whole answer of a GET.
+async fn get(port: u16, path: &'static str) -> Option<String> {
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    });
+    asking.await.expect("no panic")
+}
+
+/// Waits for an answer that contains all these texts.
+async fn answer_with(port: u16, texts: &[&str]) -> String {
+    let waiting = async {
+        loop {
+            match get(port, "/").await {
+                Some(answer) if texts.iter().all(|text| answer.contains(text)) => return answer,
+                _ => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    timeout(SOON, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("no answer with {texts:?}"))
+}
+
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("bind");
+    listener.local_addr().expect("bound").port()
+}
+
+#[tokio::test]
+async fn healthz_tells_the_node_as_applied_and_turns_with_eligibility_but_livez_does_not() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("bind");
+    let port = listener.local_addr().expect("bound").port();
+    let (health, stop) = (Health::default(), CancellationToken::new());
+    let serving = tokio::spawn(serve(
+        listener,
+        health::router(health.clone(), HealthAnswers::default()),
+        stop.clone(),
+    ));
+    let before = get(port, "/healthz").await.expect("an answer");
+    assert!(before.starts_with("HTTP/1.1 503"), "{before}");
+    assert!(before.contains("\"lastUpdated\":null"), "{before}");
+    assert!(
+        before.contains("the lists of objects have not arrived yet"),
+        "{before}"
+    );
+    let alive = get(port, "/livez").await.expect("an answer");
+    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+
+    let node = AppliedNode {
+        name: "node-a".into(),
+        resource_version: "7".into(),
+    };
+    health.set_datagrams_wait(true);
+    health.set_applied(Some(node.clone()), true);
+    let waits = get(port, "/healthz").await.expect("an answer");
+    assert!(
+        waits.starts_with("HTTP/1.1 503") && waits.contains("being imported"),
+        "{waits}"
+    );
+    assert!(!waits.contains("resourceVersion"), "{waits}");
+    assert!(health.serves("shop/cart"), "services serve meanwhile");
+    health.set_datagrams_wait(false);
+    let ready = get(port, "/healthz").await.expect("an answer");
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    assert!(
+        ready.contains(r#""nodeEligible":true,"node":{"name":"node-a","resourceVersion":"7"}"#),
+        "{ready}"
+    );
+    assert!(ready.contains("\"lastUpdated\":\"20"), "{ready}");
+
+    health.set_applied(Some(node), false);
+    let leaving = get(port, "/healthz").await.expect("an answer");
+    assert!(leaving.starts_with("HTTP/1.1 503"), "{leaving}");
+    assert!(leaving.contains("\"nodeEligible\":false"), "{leaving}");
+    let alive = get(port, "/livez").await.expect("an answer");
+    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+
+    stop.cancel();
+    timeout(SOON, serving)
+        .await
+        .expect("ends")
+        .expect("without fault");
+    assert_eq!(get(port, "/healthz").await, None);
+}
+
+struct Ports {
+    updates: mpsc::UnboundedSender<Vec<Update>>,
+    addresses: watch::Sender<BTreeSet<IpAddr>>,
+    health: Health,
+    warnings: Warnings,
+    stop: CancellationToken,
+}
+
+impl Ports {
+    fn start() -> Self {
+        let (updates, receiver) = mpsc::unbounded_channel();
+        let every: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let (addresses, at) = watch::channel(every.into());
+        let ports = Self {
+            updates,
+            addresses,
+            health: Health::default(),
+            warnings: Warnings::default(),
+            stop: CancellationToken::new(),
+        };
+        ports.health.set_applied(None, true);
+        let (health, warnings) = (ports.health.clone(), ports.warnings.clone());
+        tokio::spawn(service_health::run(
+            receiver,
+            at,
+            health,
+            warnings,
+            ports.stop.clone(),
+        ));
+        ports
+    }
+    fn set(&self, name: &str, plan: Option<(u16, usize)>) {
+        let plan = plan.map(|(port, local_endpoints)| HealthCheckPlan {
+            port,
+            local_endpoints,
+        });
+        let update = (ObjectName::new("shop", name), plan);
+        self.updates.send(vec![update]).expect("it listens");
+    }
+    async fn warning(&self, text: &str) -> String {
+        let waiting = async {
+            loop {
+                let all = self.warnings.all();
+                if let Some(warning) = all.iter().find(|w| w.reason.contains(text)) {
+                    return warning.to_string();
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, waiting).await.expect("a warning in time")
+    }
+}
+
+#[tokio::test]
+async fn a_health_check_port_follows_its_service() {
+    let (ports, port) = (Ports::start(), free_port().await);
+    ports.set("cart", Some((port, 2)));
+    let answer = answer_with(port, &["HTTP/1.1 200"]).await;
+    let body = r#"{"service":{"namespace":"shop","name":"cart"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
+    assert!(answer.ends_with(body), "{answer}");
+    assert!(
+        answer.contains("x-load-balancing-endpoint-weight: 2\r\n"),
+        "{answer}"
+    );
+    ports.set("cart", Some((port, 0)));
+    answer_with(port, &["HTTP/1.1 503", "\"localEndpoints\":0"]).await;
+    let other = free_port().await;
+    ports.set("cart", Some((other, 1)));
+    answer_with(other, &["HTTP/1.1 200"]).await;
+    ports.set("cart", None);
+    let gone = async {
+        while get(other, "/").await.is_some() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, gone).await.expect("the port is given back");
+    assert_eq!(get(port, "/").await, None);
+    ports.stop.cancel();
+}
+
+#[tokio::test]
+async fn two_services_cannot_share_a_health_check_port() {
+    let (ports, port) = (Ports::start(), free_port().await);
+    ports.set("cart", Some((port, 1)));
+    ports.set("till", Some((port, 0)));
+    let warning = ports.warning("is already used by").await;
+    assert_eq!(
+        warning,
+        format!(
+            "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
+        )
+    );
+    answer_with(port, &["\"name\":\"cart\""]).await;
+    ports.set("cart", None);
+    answer_with(port, &["\"name\":\"till\"", "503"]).await;
+    assert_eq!(ports.warnings.all(), []);
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_and_tried_again() {
+    let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .await
+        .expect("bind");
+    let port = squatter.local_addr().expect("bound").port();
+    let ports = Ports::start();
+    ports.set("cart", Some((port, 1)));
+    let warning = ports.warning("cannot listen").await;
+    assert!(
+        warning.starts_with(&format!(
+            "Service shop/cart: cannot listen on its healthCheckNodePort at 0.0.0.0:{port}: "
+        )),
+        "{warning}"
+    );
+    drop(squatter);
+    answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
+    assert_eq!(ports.warnings.all(), []);
+}
+
+/// Updates about another service that go on and on.
+async fn keep_busy(ports: &Ports, port: u16) {
+    for local in (0..).cycle() {
+        ports.set("till", Some((port, local)));
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_tried_again_on_a_busy_node() {
+    let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .await
+        .expect("bind");
+    let port = squatter.local_addr().expect("bound").port();
+    let (ports, other) = (Ports::start(), free_port().await);
+    ports.set("cart", Some((port, 1)));
+    let answered = async {
+        ports.warning("cannot listen").await;
+        drop(squatter);
+        answer_with(port, &["\"name\":\"cart\""]).await
+    };
+    tokio::select! {
+        () = keep_busy(&ports, other) => {}
+        _ = answered => {}
+    }
+}
+
+#[tokio::test]
+async fn a_health_check_port_is_answered_at_the_addresses_of_node_ports_only() {
+    let (ports, port) = (Ports::start(), free_port().await);
+    let [one, two]: [IpAddr; 2] = [[127, 0, 0, 1].into(), [127, 0, 0, 2].into()];
+    let answers = |ip: IpAddr| TcpStream::connect((ip, port)).is_ok();
+    let becomes = async |wanted: [bool; 2]| {
+        let waiting = async {
+            while [one, two].map(answers) != wanted {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = timeout(Duration::from_secs(1), waiting).await;
+        in_time.unwrap_or_else(|_| panic!("{wanted:?}: {:?}", ports.warnings.all()));
+        assert_eq!(ports.warnings.all(), []);
+    };
+    ports.set("cart", Some((port, 1)));
+    becomes([true, true]).await;
+    for (at, wanted) in [
+        (vec![two], [false, true]),
+        (vec![one, two], [true, true]),
+        (vec![one], [true, false]),
+        (vec![], [false, false]),
+        (vec![Ipv4Addr::UNSPECIFIED.into()], [true, true]),
+        (vec![one], [true, false]),
+    ] {
+        ports.addresses.send_replace(at.into_iter().collect());
+        becomes(wanted).await;
+    }
+    assert_eq!(
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+            .err()
+            .map(|error| error.kind()),
+        Some(std::io::ErrorKind::ConnectionRefused)
+    );
+    ports.set("cart", None);
+    becomes([false, false]).await;
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The services of the cluster on their way into the maps: batches of changes come in, plans are
+//! applied in turns, failures become faults. A part of `agent`.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use control::{
+    apply::{Affected, Failure},
+    change::{Batch, Change, Trigger},
+    model::Kind,
+    object::Warning,
+    syncer::Syncer,
+    warnings::Topic,
+};
+use tokio::sync::mpsc;
+
+use super::{agent::Shared, growth::Growth};
+use crate::server::{
+    health::{AppliedNode, Area, Health},
+    service_health,
+};
+
+/// The services of the cluster, and how far they are in the maps.
+pub(super) struct Services {
+    pub(super) syncer: Syncer,
+    health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+    /// Trigger times of endpoint changes not yet in the maps.
+    triggers: Vec<Trigger>,
+    /// The source has sent every object that it could read.
+    pub(super) listed: bool,
+    /// Services are in the maps.
+    pub(super) served: bool,
+    /// The pinned maps hold services of an earlier run: these are served before the lists have
+    /// come.
+    pub(super) pinned: bool,
+    /// Load balancers may send clients to this node.
+    eligible: bool,
+    /// The sync under way, of more services than one turn has.
+    syncing: Option<Progress>,
+}
+
+/// What a sync has done so far.
+#[derive(Debug)]
+pub(super) struct Progress {
+    started: std::time::Instant,
+    pub(super) planned: usize,
+    pub(super) written: usize,
+}
+
+impl Progress {
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// What a turn of a sync leaves to do.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// Services wait for the next turn.
+    More,
+    /// Services wait, and it has changed which of them the maps refuse.
+    Refused,
+    /// Every service that was dirty is applied.
+    Complete(Progress),
+}
+
+impl Services {
+    pub(super) fn new(
+        syncer: Syncer,
+        health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
+        pinned: bool,
+    ) -> Self {
+        Self {
+            syncer,
+            health_updates,
+            triggers: Vec::new(),
+            listed: false,
+            served: false,
+            pinned,
+            eligible: false,
+            syncing: None,
+        }
+    }
+
+    /// Takes in a batch; [`Self::go_on`] applies it. True if it changes what is known of the node.
+    pub(super) fn take(&mut self, shared: &Shared, mut batch: Batch) -> bool {
+        shared.health.set_pending();
+        let of_kind = |kind| {
+            let changes = batch.changes.iter();
+            changes.filter(|change| change.kind() == kind).count()
+        };
+        for kind in batch
+            .changes
+            .iter()
+            .map(Change::kind)
+            .collect::<BTreeSet<_>>()
+        {
+            shared.metrics.state.heard_of(kind);
+        }
+        let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
+        shared.metrics.sync.queued(services, slices);
+        let concerns_node = of_kind(Kind::Node) + of_kind(Kind::ServiceCidr) > 0;
+        self.triggers.append(&mut batch.triggers);
+        self.listed |= batch.listed;
+        for (_, warnings) in batch
+            .warnings
+            .iter()
+            .filter(|(topic, _)| *topic == Topic::ApiServer)
+        {
+            shared
+                .metrics
+                .state
+                .set_source_failing(!warnings.is_empty());
+            shared
+                .health
+                .set_source_fault(warnings.first().map(ToString::to_string));
+        }
+        self.syncer.fold(batch);
+        concerns_node
+    }
+
+    /// Begins to count and time a sync, if none is under way.
+    pub(super) fn begin(&mut self) {
+        self.syncing.get_or_insert_with(|| Progress {
+            started: std::time::Instant::now(),
+            planned: 0,
+            written: 0,
+        });
+    }
+
+    /// Whether the next services that wait can be applied: not while larger maps are on their way.
+    pub(super) fn may_go_on(&self, growth: &Growth) -> bool {
+        self.syncer.is_waiting() && !growth.is_under_way()
+    }
+
+    /// Applies one turn of the services that are dirty or wait, also to maps that are being filled.
+    pub(super) fn go_on(&mut self, shared: &mut Shared, growth: &mut Growth) -> Turn {
+        self.begin();
+        let synced = growth.sync(&mut self.syncer, &mut shared.datapath);
+        if synced.failures_changed {
+            set_faults(&shared.health, self.syncer.failures());
+            shared
+                .metrics
+                .state
+                .set_failed_services(self.syncer.failed_count());
+        }
+        if !synced.health.is_empty() {
+            // Its receiver lives as long as the agent.
+            _ = self.health_updates.send(synced.health);
+        }
+        if let Some(progress) = &mut self.syncing {
+            progress.planned += synced.planned;
+            progress.written += synced.written;
+        }
+        if self.syncer.is_waiting() {
+            return if synced.failures_changed {
+                Turn::Refused
+            } else {
+                Turn::More
+            };
+        }
+        self.syncing.take().map_or(Turn::More, Turn::Complete)
+    }
+
+    /// Reports that every service is applied: in the metrics, in the log, and last in /healthz, so
+    /// that who has seen it there finds it in the others, too.
+    pub(super) fn report(&mut self, shared: &Shared, progress: &Progress, first: Option<usize>) {
+        let (planned, written, elapsed) = (progress.planned, progress.written, progress.elapsed());
+        let triggers = std::mem::take(&mut self.triggers);
+        shared.metrics.sync.done(elapsed, &triggers);
+        let no_local = self.syncer.no_local_endpoints();
+        shared
+            .metrics
+            .sync
+            .set_services(self.syncer.served(), no_local);
+        if let Some(interfaces) = first {
+            tracing::info!(planned, written, interfaces, ?elapsed, "ready");
+        } else {
+            tracing::debug!(planned, written, ?elapsed, "synced");
+        }
+        let node = self.syncer.node();
+        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
+        self.eligible = node.map_or(self.eligible, |node| node.eligible);
+        let applied = node.map(|node| AppliedNode {
+            name: node.name.name.to_string(),
+            resource_version: node.resource_version.to_string(),
+        });
+        shared.health.set_applied(applied, self.eligible);
+    }
+}
+
+/// Replaces the faults of services, and of what they share.
+fn set_faults(health: &Health, failures: &[Failure]) {
+    let (services, shared): (Vec<_>, Vec<_>) = failures
+        .iter()
+        .map(|failure| {
+            let fault = Warning {
+                object: failure.affected.to_string(),
+                reason: failure.reason.to_string(),
+            };
+            (matches!(failure.affected, Affected::Service(_)), fault)
+        })
+        .partition(|(is_service, _)| *is_service);
+    for (area, faults) in [(Area::Services, services), (Area::Shared, shared)] {
+        health.set_faults(area, faults.iter().map(|(_, fault)| fault));
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan affinity`: clients with session affinity, and the endpoint of each.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use anyhow::Result;
+use datapath::read::{Affinity, Reader};
+use serde::Serialize;
+
+use super::{
+    args::{ListArgs, Of},
+    cell::Name,
+    explain::names::NameArgs,
+    list::list,
+    namespaces,
+    pods::PodNames,
+    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+};
+
+/// Arguments of `portolan affinity`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct AffinityArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    #[command(flatten)]
+    pub names: NameArgs,
+}
+
+/// A client with what else is known of it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NamedAffinity {
+    #[serde(flatten)]
+    pub(super) row: Affinity,
+    /// Of a network namespace, where it can be entered from here; else the client itself.
+    pub(super) client_address: Option<IpAddr>,
+    /// None: nobody could be asked, or it is no pod's.
+    pub(super) client_pod: Option<Name>,
+    pub(super) endpoint_pod: Option<Name>,
+}
+
+impl Row for NamedAffinity {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.row.service.as_str())),
+        column("CLIENT", 0, |row| plain(row.client())),
+        column("ENDPOINT", 0, |row| plain(row.row.backend)),
+        column("AGE", 1, |row| plain(Value::Seconds(row.row.age_seconds))),
+        cut("STATUS", 0, |row| {
+            let tone = if row.row.status == "holds" {
+                Tone::Good
+            } else {
+                Tone::Warn
+            };
+            toned(row.row.status, tone)
+        }),
+        column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
+        column("ENDPOINT-POD", WIDE, |row| plain(row.endpoint_pod.clone())),
+    ];
+    fn name(&self) -> String {
+        format!("affinity/{}/{}", self.row.service, self.row.client)
+    }
+}
+
+impl NamedAffinity {
+    /// With the addresses of namespaces by their cookies.
+    fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
+        let of_namespace = |cookie| {
+            let addresses = namespaces.get(&cookie)?;
+            let is_of_family = |address: &&IpAddr| {
+                row.backend
+                    .is_none_or(|backend| backend.is_ipv4() == address.is_ipv4())
+            };
+            addresses.iter().find(is_of_family).copied()
+        };
+        let client_address = match cookie(&row) {
+            Some(cookie) => of_namespace(cookie),
+            None => row.client.parse().ok(),
+        };
+        Self {
+            row,
+            client_address,
+            client_pod: None,
+            endpoint_pod: None,
+        }
+    }
+    /// A namespace with its address, if that is known.
+    fn client(&self) -> String {
+        match self.client_address {
+            Some(address) if cookie(&self.row).is_some() => {
+                format!("{address} ({})", self.row.client)
+            }
+            _ => self.row.client.clone(),
+        }
+    }
+}
+
+/// Of a client that is a network namespace.
+fn cookie(row: &Affinity) -> Option<u64> {
+    row.client.strip_prefix("netns:")?.parse().ok()
+}
+
+/// Prints one line per client with affinity.
+pub(super) fn run(args: &AffinityArgs) -> Result<()> {
+    let ListArgs { pins, select, show } = &args.list;
+    select.check()?;
+    let mut pods = PodNames::new(show, &args.names);
+    list(show, || {
+        let reader = Reader::open(&pins.pin_dir)?;
+        select.check_known(&reader)?;
+        let rows = reader.affinities()?;
+        let namespaces = if rows.iter().any(|row| cookie(row).is_some()) {
+            namespaces::addresses()
+        } else {
+            HashMap::new()
+        };
+        let rows = rows
+            .into_iter()
+            .map(|row| NamedAffinity::new(row, &namespaces));
+        let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
+        let backend = |row: &NamedAffinity| row.row.backend.map(|backend| backend.ip());
+        let ends = rows
+            .iter()
+            .flat_map(|row| [row.client_address, backend(row)]);
+        pods.learn(ends.flatten());
+        for row in &mut rows {
+            row.client_pod = row.client_address.and_then(|address| pods.of(address));
+            row.endpoint_pod = backend(row).and_then(|address| pods.of(address));
+        }
+        Ok(rows)
+    })
+}
+
+fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
+    let client = row.client_address;
+    let client = client.map(|address| SocketAddr::new(address, 0));
+    let row = &row.row;
+    let ends: Vec<_> = client.into_iter().chain(row.backend).collect();
+    let of = Of {
+        service: &row.service,
+        port_name: &row.port_name,
+        port: Some(row.service_port),
+    };
+    args.select.wants(of, row.protocol, &ends)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Rows of all kinds.
+    pub(crate) fn rows() -> Vec<NamedAffinity> {
+        let row = |client: &str, status, backend: Option<&str>| Affinity {
+            service: "shop/cart".into(),
+            client: client.into(),
+            backend: backend.and_then(|backend| backend.parse().ok()),
+            age_seconds: 9,
+            port_name: String::new(),
+            service_port: 80,
+            protocol: "TCP",
+            status,
+        };
+        let known = HashMap::from([(7, vec![[10, 40, 1, 11].into()])]);
+        let of = |row| NamedAffinity::new(row, &known);
+        let mut rows = vec![
+            of(row("10.40.1.9", "holds", Some("10.40.1.10:8080"))),
+            of(row("netns:7", "holds", Some("10.40.1.10:8080"))),
+            of(row(
+                "netns:4026532",
+                "void: the endpoint no longer serves",
+                None,
+            )),
+        ];
+        rows[0].client_pod = Some(Name::new("shop/web-1".into()));
+        rows
+    }
+
+    #[test]
+    fn a_namespace_has_its_address_where_it_is_known() {
+        let rows = rows();
+        let clients: Vec<_> = rows.iter().map(NamedAffinity::client).collect();
+        assert_eq!(
+            clients,
+            ["10.40.1.9", "10.40.1.11 (netns:7)", "netns:4026532"]
+        );
+        let json = serde_json::to_value(&rows[1]).expect("a row");
+        assert_eq!(json["client"], "netns:7");
+        assert_eq!(json["clientAddress"], "10.40.1.11");
+        let by_address = super::super::args::tests::parse(&["--address", "10.40.1.11"]);
+        let kept = rows.iter().filter(|row| wants(&by_address, row));
+        assert_eq!(kept.count(), 1);
+    }
+}

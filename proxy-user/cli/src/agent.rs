@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finds the agent of this node and asks its servers. In: the pin directory, and addresses if they
+//! are given. Out: its answers, or one line that says why there are none. Used by the overview
+//! commands, which work without an agent as well.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Parser;
+use config::Config;
+use datapath::{DEFAULT_PIN_DIR, maps::holder_of};
+use serde_json::Value;
+
+use super::{
+    Cli, Command, Pins,
+    one_line::words,
+    run::{Given, RunArgs},
+};
+
+/// An agent that hangs must not hang those who ask what is wrong with it.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// More is no answer of an agent.
+const LONGEST: u64 = 64 << 20;
+
+/// Where the agent is.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Where the agent serves /healthz [default: by its command line, else port 10256 of this
+    /// host].
+    #[arg(long, value_name = "IP:PORT")]
+    pub healthz_bind_address: Option<SocketAddr>,
+    /// Where the agent serves /metrics, /configz and /warnings [default: by its command line, else
+    /// port 10249 of this host].
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics_bind_address: Option<SocketAddr>,
+}
+
+impl AgentArgs {
+    /// The agent of a pin directory, where its command line says that it serves.
+    pub(super) fn at(pin_dir: &Path) -> Self {
+        Self {
+            pins: Pins {
+                pin_dir: pin_dir.to_owned(),
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The same, with the pin directory of the agent that answers if nobody uses the usual one.
+    pub(super) fn located(&self) -> Self {
+        let usual = Path::new(DEFAULT_PIN_DIR);
+        let mut located = self.clone();
+        if self.pins.pin_dir == usual && holder_of(usual).is_none() {
+            let settings = Agent::find(self).json("/configz");
+            let told = settings.ok().and_then(|settings| {
+                let settings = &settings["kubeproxy.config.k8s.io"]["portolan"];
+                settings["pinDirectory"].as_str().map(PathBuf::from)
+            });
+            located.pins.pin_dir = told.unwrap_or(located.pins.pin_dir);
+        }
+        located
+    }
+}
+
+/// The agent, or where it would be.
+pub(super) struct Agent {
+    /// Its process, if this process may see it.
+    pub(super) pid: Option<u32>,
+    /// Its settings, by its command line and file; without a process the defaults.
+    pub(super) config: Config,
+    /// Where it has settings and objects from, as this process may read them.
+    pub(super) given: Option<Given>,
+    healthz: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Agent {
+    /// Finds it by the lock on the pin directory.
+    pub(super) fn find(args: &AgentArgs) -> Self {
+        let pid = holder_of(&args.pins.pin_dir);
+        let run = pid.and_then(arguments_of);
+        let config = run.as_ref().and_then(|run| run.settings().ok());
+        let config = config.unwrap_or_default();
+        let healthz = args
+            .healthz_bind_address
+            .unwrap_or(config.healthz_bind_address);
+        let metrics = args
+            .metrics_bind_address
+            .unwrap_or(config.metrics_bind_address);
+        Self {
+            pid,
+            config,
+            given: run.map(|run| run.given),
+            healthz: reachable(healthz),
+            metrics: reachable(metrics),
+        }
+    }
+
+    /// Status and body of a path of the server for health.
+    pub(super) fn health(&self, path: &str) -> Result<(u16, String), Unreachable> {
+        get(self.healthz, path)
+    }
+    /// What the server for metrics answers.
+    pub(super) fn metrics(&self, path: &str) -> Result<String, Unreachable> {
+        let (status, body) = get(self.metrics, path)?;
+        if status == 200 {
+            return Ok(body);
+        }
+        Err(Unreachable(format!(
+            "the process at {} answers {status} to {path}: is it another version of portolan, or kube-proxy?",
+            self.metrics
+        )))
+    }
+    /// The same as JSON.
+    pub(super) fn json(&self, path: &str) -> Result<Value, Unreachable> {
+        let text = self.metrics(path)?;
+        serde_json::from_str(&text).map_err(|error| {
+            Unreachable(format!(
+                "the process at {} answers no JSON to {path}: {error}",
+                self.metrics
+            ))
+        })
+    }
+}
+
+/// Why the agent does not answer, in a line.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unreachable(pub(super) String);
+
+/// KUBE: an unspecified address stands for all of this host's.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let host: IpAddr = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(host, address.port())
+}
+
+/// The arguments of a process that is an agent, with the paths of its files as this process knows
+/// them.
+fn arguments_of(pid: u32) -> Option<RunArgs> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8(line).ok()?;
+    let words = words(line.split_terminator('\0').map(OsString::from));
+    let Command::Run(mut args) = Cli::try_parse_from(words).ok()?.command else {
+        return None;
+    };
+    let Given {
+        config, manifests, ..
+    } = &mut args.given;
+    let files = [config, manifests].into_iter().flatten();
+    for file in files.filter(|file| !file.as_os_str().is_empty()) {
+        *file = as_seen_by(pid, file);
+    }
+    Some(*args)
+}
+
+/// The path of a file that another process, perhaps in a container, knows by this path.
+fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
+    let (from, rest) = match path.strip_prefix("/") {
+        Ok(rest) => ("root", rest),
+        Err(_) => ("cwd", path),
+    };
+    Path::new(&format!("/proc/{pid}/{from}")).join(rest)
+}
+
+/// Status and body. Asks by HTTP/1.0, which has the server end the answer with the connection.
+fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
+    if from.port() == 0 {
+        return Err(Unreachable(format!(
+            "the agent is a shadow that was not told where to serve {path}: see `portolan run --shadow`"
+        )));
+    }
+    let answer = ask(from, path).map_err(|error| {
+        Unreachable(format!(
+            "the agent is not reachable at http://{from}{path}: {error}"
+        ))
+    })?;
+    parse(&answer).ok_or_else(|| Unreachable(format!("the process at {from} does not speak HTTP")))
+}
+
+fn ask(from: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {from}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(LONGEST).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let mut words = head.split_whitespace();
+    words
+        .next()
+        .filter(|version| version.starts_with("HTTP/1."))?;
+    Some((words.next()?.parse().ok()?, body.to_owned()))
+}
+
+/// The value of a metric without labels, or of the line with exactly these labels.
+pub(super) fn metric(text: &str, name: &str) -> Option<f64> {
+    let values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let mut values = values.filter_map(|value| value.split(' ').next()?.parse().ok());
+    values.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_its_status_and_its_body() {
+        let parsed = parse("HTTP/1.1 503 Service Unavailable\r\na: b\r\n\r\n{\"x\": 1}\r\n\r\n");
+        assert_eq!(parsed, Some((503, "{\"x\": 1}\r\n\r\n".to_owned())));
+        for other in ["", "SSH-2.0-OpenSSH\r\n", "HTTP/1.1 x\r\n\r\n"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_named_in_one_line() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let address = listener.local_addr().expect("its address");
+        let serving = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            stream.write_all(b"SSH-2.0\r\n").expect("written");
+        });
+        let said = get(address, "/healthz").expect_err("no HTTP").to_string();
+        assert!(said.contains(&address.to_string()), "{said}");
+        serving.join().expect("served");
+        let said = get(address, "/healthz")
+            .expect_err("nobody listens")
+            .to_string();
+        let expected =
+            format!("the agent is not reachable at http://{address}/healthz: Connection refused");
+        assert!(
+            said.starts_with(&expected) && !said.contains('\n'),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn every_address_of_the_host_is_asked_on_loopback() {
+        let reached = |address: &str| reachable(address.parse().expect("an address")).to_string();
+        assert_eq!(reached("0.0.0.0:10256"), "127.0.0.1:10256");
+        assert_eq!(reached("[::]:10256"), "[::1]:10256");
+        assert_eq!(reached("10.0.0.1:1"), "10.0.0.1:1");
+    }
+
+    #[test]
+    fn a_metric_is_found_by_its_whole_name() {
+        let text = "# HELP a_b x\na_bc 7\na_b{k=\"v\"} 3\na_b 2.5\n";
+        assert_eq!(metric(text, "a_b"), Some(2.5));
+        assert_eq!(metric(text, "a_b{k=\"v\"}"), Some(3.0));
+        assert_eq!(metric(text, "a"), None);
+    }
+}

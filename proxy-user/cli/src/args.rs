@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The arguments that the lists share: what to list, and how to show it. Names are kubectl's. Part
+//! of the arguments of `services`, `backends`, `flows`, `sockets` and `affinity`; the overview
+//! commands use [`Show`].
+
+use std::{
+    fmt::{self, Display, Formatter},
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+    time::Duration,
+};
+
+use anyhow::Result;
+use datapath::read::Reader;
+use ipnet::IpNet;
+
+use super::{BadInput, Pins, format::Format};
+
+/// Arguments of a list.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    #[command(flatten)]
+    pub select: Select,
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// The heading of arguments that say how to show something.
+const SHOWING: &str = "How to show it";
+/// The heading of arguments that select rows.
+pub(super) const SELECTION: &str = "What to list";
+
+/// Which rows to list.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = SELECTION)]
+pub struct Select {
+    /// A service: NAME, NAMESPACE/NAME, or either with :PORT, which is a name or a number.
+    #[arg(value_name = "NAME")]
+    pub name: Option<ServiceArg>,
+    /// Only services of this namespace.
+    #[arg(
+        long,
+        short,
+        value_name = "NAMESPACE",
+        conflicts_with = "all_namespaces"
+    )]
+    pub namespace: Option<String>,
+    /// Services of all namespaces, which is the default.
+    #[arg(long, short = 'A')]
+    pub all_namespaces: bool,
+    /// Only rows with this address, or with one of this range, in any of their columns.
+    #[arg(long, value_name = "IP[/BITS]", value_parser = range)]
+    pub address: Option<IpNet>,
+    /// Only rows with this port in any of their columns.
+    #[arg(long, value_name = "NUMBER")]
+    pub port: Option<u16>,
+    /// Only rows of this protocol.
+    #[arg(long, value_name = "PROTOCOL", ignore_case = true)]
+    pub protocol: Option<ProtocolArg>,
+}
+
+/// A protocol that services have.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProtocolArg {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl ProtocolArg {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+/// A service as a user names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceArg {
+    pub namespace: Option<String>,
+    pub name: String,
+    /// A name or a number.
+    pub port: Option<String>,
+}
+
+/// As it was written.
+impl Display for ServiceArg {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)?;
+        match &self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ServiceArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kinds = ["services/", "service/", "svc/"];
+        let named = kinds.iter().find_map(|kind| text.strip_prefix(kind));
+        let (service, port) = match named.unwrap_or(text).split_once(':') {
+            Some((service, port)) => (service, Some(port)),
+            None => (named.unwrap_or(text), None),
+        };
+        let (namespace, name) = match service.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, service),
+        };
+        let is_label = |word: &str| {
+            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            !word.is_empty() && word.len() <= 63 && word.chars().all(fits)
+        };
+        let words = [Some(name), namespace, port];
+        if !words.into_iter().flatten().all(is_label) {
+            return Err("use NAME, NAMESPACE/NAME, or either with :PORT".to_owned());
+        }
+        Ok(Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            port: port.map(str::to_owned),
+        })
+    }
+}
+
+fn range(text: &str) -> Result<IpNet, String> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    address
+        .or_else(|_| text.parse::<IpNet>())
+        .map_err(|_| "use an IP address, or a range as 10.0.0.0/8".to_owned())
+}
+
+/// The service port of a row.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Of<'a> {
+    /// Namespace and name.
+    pub(super) service: &'a str,
+    pub(super) port_name: &'a str,
+    /// The service's port, where a row knows it.
+    pub(super) port: Option<u16>,
+}
+
+impl<'a> Of<'a> {
+    /// As the rows of flows and sockets have it: `shop/cart:http`.
+    pub(super) fn service_port(text: &'a str, port: u16) -> Self {
+        let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
+        Self {
+            service,
+            port_name,
+            port: Some(port),
+        }
+    }
+}
+
+impl Select {
+    /// Fails if the arguments contradict each other.
+    pub(super) fn check(&self) -> Result<(), BadInput> {
+        let of_name = self.name.as_ref().and_then(|name| name.namespace.as_ref());
+        match (of_name, &self.namespace) {
+            (Some(one), Some(other)) if one != other => Err(BadInput(format!(
+                "NAME is of the namespace {one}, and --namespace is {other}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+    /// Whether a service (namespace and name) is meant.
+    pub(super) fn wants_service(&self, service: &str) -> bool {
+        let (namespace, name) = service.split_once('/').unwrap_or(("", service));
+        let wanted = self.name.as_ref();
+        let of_name = wanted.and_then(|wanted| wanted.namespace.as_ref());
+        wanted.is_none_or(|wanted| wanted.name == name)
+            && of_name.is_none_or(|wanted| wanted == namespace)
+            && self.namespace.as_ref().is_none_or(|one| one == namespace)
+    }
+    /// Whether a row is to be listed.
+    pub(super) fn wants(&self, of: Of<'_>, protocol: &str, ends: &[SocketAddr]) -> bool {
+        let port = self.name.as_ref().and_then(|name| name.port.as_ref());
+        let has_port = |wanted: &String| {
+            wanted == of.port_name || (of.port.is_some() && wanted.parse().ok() == of.port)
+        };
+        let named = self.protocol.map(ProtocolArg::name);
+        // Cheap comparisons come first: there may be very many rows.
+        self.port
+            .is_none_or(|port| ends.iter().any(|end| end.port() == port))
+            && named.is_none_or(|wanted| protocol == wanted)
+            && self
+                .address
+                .is_none_or(|range| ends.iter().any(|end| range.contains(&end.ip())))
+            && self.wants_service(of.service)
+            && port.is_none_or(has_port)
+    }
+    /// Fails if a service is named that the maps do not know: to a wrong name, an empty list would
+    /// be a wrong answer.
+    pub(super) fn check_known(&self, reader: &Reader) -> Result<()> {
+        if let Some(wanted) = &self.name
+            && !reader.serves(|service| self.wants_service(service))
+        {
+            let within = wanted.namespace.as_ref().or(self.namespace.as_ref());
+            let within =
+                within.map_or_else(String::new, |name| format!(" in the namespace {name}"));
+            anyhow::bail!("no service {:?}{within} is served here", wanted.name);
+        }
+        Ok(())
+    }
+}
+
+/// Fails if `--service` names one that the maps do not know.
+pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
+    match wanted {
+        Some(wanted) if !reader.serves(|service| service == wanted) => {
+            anyhow::bail!("no service {wanted:?} (NAMESPACE/NAME) is served here")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How to show anything.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+#[command(next_help_heading = SHOWING)]
+pub struct Look {
+    /// table, wide (every column, never cut), json, yaml, name, or jsonpath=EXPRESSION over the
+    /// JSON.
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+    /// Show it again and again, until interrupted.
+    #[arg(long, short)]
+    pub watch: bool,
+    /// Seconds between two looks of --watch.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
+    pub interval: Duration,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self {
+            output: Format::default(),
+            watch: false,
+            interval: Duration::from_secs(2),
+        }
+    }
+}
+
+/// For who wants no headings where there are none.
+pub(super) fn no_headings() -> BadInput {
+    BadInput("--no-headers is for tables; other formats have no headings".to_owned())
+}
+
+/// How to show rows.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = SHOWING)]
+pub struct Show {
+    #[command(flatten)]
+    pub look: Look,
+    /// Sort by this column.
+    #[arg(long, value_name = "COLUMN")]
+    pub sort_by: Option<String>,
+    /// The other way round: the greatest first.
+    #[arg(long)]
+    pub reverse: bool,
+    /// Leave out the table's headings.
+    #[arg(long)]
+    pub no_headers: bool,
+    /// Show at most so many rows.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Only count the rows.
+    #[arg(long, conflicts_with_all = ["sort_by", "reverse", "no_headers", "limit"])]
+    pub count: bool,
+}
+
+impl Show {
+    /// Fails if a flag would have no effect.
+    pub(super) fn check(&self) -> Result<(), BadInput> {
+        match self.look.output {
+            Format::Table | Format::Wide => Ok(()),
+            _ if self.no_headers => Err(no_headings()),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim_end_matches('s').parse::<f64>().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "use seconds from 0.1 to 3600".to_owned())
+}
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the shared arguments take and refuse.
+
+use clap::Parser;
+
+use super::*;
+use crate::format::PathArg;
+
+/// The arguments of a list.
+pub(crate) fn parse(flags: &[&str]) -> ListArgs {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        list: ListArgs,
+    }
+    let line = Line::try_parse_from([&["list"], flags].concat());
+    line.expect("flags").list
+}
+
+#[test]
+fn a_service_is_named_as_kubectl_names_it() {
+    let named = |text: &str| {
+        let named = text.parse::<ServiceArg>().ok()?;
+        Some((named.namespace, named.name, named.port))
+    };
+    let own = |text: &str| text.to_owned();
+    assert_eq!(named("cart"), Some((None, own("cart"), None)));
+    let whole = Some((Some(own("shop")), own("cart"), Some(own("http"))));
+    for text in [
+        "shop/cart:http",
+        "service/shop/cart:http",
+        "svc/shop/cart:http",
+    ] {
+        assert_eq!(named(text), whole, "{text}");
+    }
+    // A namespace may be called so.
+    assert_eq!(named("svc/cart"), Some((None, own("cart"), None)));
+    for wrong in ["", "/", "a/b/c", "cart:", "Cart", "shop/", "-n x", "a_b"] {
+        assert_eq!(named(wrong), None, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_namespace_that_contradicts_the_name_is_refused() {
+    assert!(parse(&["shop/cart", "-n", "shop"]).select.check().is_ok());
+    assert!(parse(&["cart", "-n", "other"]).select.check().is_ok());
+    let refused = parse(&["shop/cart", "-n", "other"]).select.check();
+    let said = refused.expect_err("refused").to_string();
+    assert!(said.contains("shop") && said.contains("other"), "{said}");
+}
+
+#[test]
+fn a_path_may_be_spelled_as_kubectl_does() {
+    let path = |text: &str| {
+        text.parse::<PathArg>()
+            .ok()
+            .map(|path| (path.expression, path.by_items))
+    };
+    assert_eq!(path("$[*].service"), Some(("$[*].service".into(), false)));
+    assert_eq!(
+        path("{.items[*].service}"),
+        Some(("$.items[*].service".into(), true))
+    );
+    assert_eq!(path("[0]"), Some(("$[0]".into(), false)));
+    assert_eq!(path("{.items[}"), None);
+    assert_eq!(path("service"), None);
+}

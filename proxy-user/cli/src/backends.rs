@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan backends`: every endpoint that serves.
+
+use anyhow::Result;
+use datapath::read::{BackendRow, Reader};
+use serde::Serialize;
+
+use super::{
+    args::{ListArgs, Of},
+    cell::Name,
+    explain::names::NameArgs,
+    list::list,
+    pods::PodNames,
+    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
+};
+
+/// Arguments of `portolan backends`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct BackendArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    #[command(flatten)]
+    pub names: NameArgs,
+}
+
+/// An endpoint with its pod.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct NamedBackend {
+    #[serde(flatten)]
+    pub(super) row: BackendRow,
+    /// None: nobody could be asked, or it is no pod's.
+    pub(super) pod: Option<Name>,
+}
+
+impl Row for NamedBackend {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.row.service.as_str())),
+        column("PORT", 1, |row| plain(row.row.port_name.as_str())),
+        column("ENDPOINT", 0, |row| plain(row.row.address)),
+        column("PROTOCOL", 2, |row| plain(row.row.protocol)),
+        column("SELECTED-BY", 0, |row| {
+            let tone = if row.row.sets.is_empty() {
+                Tone::Warn
+            } else {
+                Tone::Plain
+            };
+            toned(row.row.sets.join(","), tone)
+        }),
+        column("GENERATION", 3, |row| plain(row.row.generation)),
+        column("ID", 4, |row| plain(row.row.backend_id)),
+        column("POD", WIDE, |row| plain(row.pod.clone())),
+    ];
+    fn name(&self) -> String {
+        format!("backend/{}", self.row.address)
+    }
+}
+
+/// Prints every serving endpoint.
+pub(super) fn run(args: &BackendArgs) -> Result<()> {
+    let ListArgs { pins, select, show } = &args.list;
+    select.check()?;
+    let mut pods = PodNames::new(show, &args.names);
+    list(show, || {
+        let reader = Reader::open(&pins.pin_dir)?;
+        select.check_known(&reader)?;
+        let mut rows = reader.backends()?;
+        rows.retain(|row| {
+            let of = Of {
+                service: &row.service,
+                port_name: &row.port_name,
+                port: Some(row.service_port),
+            };
+            select.wants(of, row.protocol, &[row.address])
+        });
+        pods.learn(rows.iter().map(|row| row.address.ip()));
+        let named = rows.into_iter().map(|row| NamedBackend {
+            pod: pods.of(row.address.ip()),
+            row,
+        });
+        Ok(named.collect())
+    })
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Values, cells and columns of tables, as plain data. Written by `table`.
+
+use std::{borrow::Borrow, fmt, net::SocketAddr, rc::Rc};
+
+use serde::{Serialize, Serializer};
+
+/// A name that many rows share; a word in each of them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Name(Rc<String>);
+
+impl Name {
+    pub(super) fn new(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// What a cell shows. Cells of a column are sorted by it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Value {
+    None,
+    Number(u64),
+    /// A hundredth of a number, with two digits after the point.
+    Hundredths(u64),
+    /// A time that has passed, in seconds.
+    Seconds(u64),
+    Address(SocketAddr),
+    /// One of a few words.
+    Word(&'static str),
+    Name(Name),
+    Text(String),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("-"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Hundredths(number) => write!(f, "{}.{:02}", number / 100, number % 100),
+            Self::Seconds(seconds) => write!(f, "{seconds}s"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Name(name) => write!(f, "{name}"),
+            Self::Text(text) if text.is_empty() => f.write_str("-"),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::None, Into::into)
+    }
+}
+
+macro_rules! value_from {
+    ($($type:ty => |$name:ident| $value:expr,)*) => {
+        $(impl From<$type> for Value {
+            fn from($name: $type) -> Self { $value }
+        })*
+    };
+}
+
+value_from! {
+    u64 => |number| Self::Number(number),
+    u32 => |number| Self::Number(number.into()),
+    u16 => |number| Self::Number(number.into()),
+    &str => |text| Self::Text(text.to_owned()),
+    String => |text| Self::Text(text),
+    SocketAddr => |address| Self::Address(address),
+    Name => |name| Self::Name(name),
+}
+
+/// How a cell strikes the eye on a terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Tone {
+    pub(super) fn code(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Good => Some("\x1b[32m"),
+            Self::Warn => Some("\x1b[33m"),
+            Self::Bad => Some("\x1b[31m"),
+        }
+    }
+    /// A text so, where there are colours.
+    pub(super) fn paint(self, text: &str, colour: bool) -> String {
+        match self.code().filter(|_| colour) {
+            Some(code) => format!("{code}{text}\x1b[0m"),
+            None => text.to_owned(),
+        }
+    }
+}
+
+/// A cell of a table.
+pub(super) struct Cell {
+    pub(super) value: Value,
+    pub(super) tone: Tone,
+}
+
+/// A cell without a colour.
+pub(super) fn plain(value: impl Into<Value>) -> Cell {
+    Cell {
+        value: value.into(),
+        tone: Tone::Plain,
+    }
+}
+
+/// A cell of a tone.
+pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
+    Cell {
+        value: value.into(),
+        tone,
+    }
+}
+
+/// A column of a table of `R`.
+pub(super) struct Column<R> {
+    pub(super) heading: &'static str,
+    /// 0: always shown. Others give way on a narrow terminal, the highest first. [`WIDE`]: only
+    /// where there is room without end.
+    pub(super) rank: u8,
+    /// Cut rather than that others give way.
+    pub(super) is_cut: bool,
+    pub(super) cell: fn(&R) -> Cell,
+}
+
+impl<R> Clone for Column<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Column<R> {}
+
+/// Of a column of `--output wide` only.
+pub(super) const WIDE: u8 = u8::MAX;
+
+pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
+    Column {
+        heading,
+        rank,
+        is_cut: false,
+        cell,
+    }
+}
+
+/// A column that is cut rather than that others give way.
+pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
+    Column {
+        is_cut: true,
+        ..column(heading, rank, cell)
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `portolan check` has found, how it is printed, and the exit status that it stands for.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::{
+    Output,
+    terminal::{harmless, print},
+};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Level {
+    Note,
+    /// Works, and is not as before.
+    Differs,
+    /// portolan would not serve, or not everything.
+    InTheWay,
+}
+
+impl Level {
+    /// In front of a line.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Differs => "differs",
+            Self::InTheWay => "in the way",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    /// What it is about.
+    pub(crate) about: String,
+    pub(crate) found: String,
+    /// What to do; empty if there is nothing to do, or if `found` says it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) remedy: String,
+}
+
+impl Finding {
+    fn new(level: Level, about: impl Into<String>, found: impl Into<String>, remedy: &str) -> Self {
+        Self {
+            level,
+            about: about.into(),
+            found: found.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+    pub(crate) fn note(about: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(Level::Note, about, found, "")
+    }
+    pub(crate) fn differs(
+        about: impl Into<String>,
+        found: impl Into<String>,
+        remedy: &str,
+    ) -> Self {
+        Self::new(Level::Differs, about, found, remedy)
+    }
+    pub(crate) fn in_the_way(
+        about: impl Into<String>,
+        found: impl Into<String>,
+        remedy: &str,
+    ) -> Self {
+        Self::new(Level::InTheWay, about, found, remedy)
+    }
+
+    /// One line, and one for the remedy.
+    pub(crate) fn line(&self) -> String {
+        let Self {
+            level,
+            about,
+            found,
+            remedy,
+        } = self;
+        let mut line = format!("{:<11} {about}: {found}", level.word());
+        if !remedy.is_empty() {
+            line += &format!("\n{:<11} -> {remedy}", "");
+        }
+        line
+    }
+}
+
+/// The exit status that findings of these levels stand for.
+pub(crate) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
+    match levels.max() {
+        None | Some(Level::Note) => 0,
+        Some(Level::Differs) => 1,
+        Some(Level::InTheWay) => 3,
+    }
+}
+
+/// All findings.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(crate) struct Report {
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Adds findings, each once: an agent may warn of what the command has seen itself.
+    pub(crate) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            if !self.findings.contains(&finding) {
+                self.findings.push(finding);
+            }
+        }
+    }
+
+    /// 0: nothing is in the way and nothing differs, 1: something differs, 3: something is in the
+    /// way.
+    pub(crate) fn status(&self) -> ExitCode {
+        self.code().into()
+    }
+    fn code(&self) -> u8 {
+        code_of(self.findings.iter().map(|finding| finding.level))
+    }
+
+    /// Prints the findings, the worst first.
+    pub(crate) fn print(&self, output: Output) -> anyhow::Result<()> {
+        let text = match output {
+            Output::Json => serde_json::to_string_pretty(self).context("write JSON")?,
+            Output::Yaml => {
+                let text = serde_saphyr::to_string(self).context("write YAML")?;
+                text.trim_end().to_owned()
+            }
+            Output::Table => harmless(&self.text()),
+        };
+        print(&format!("{text}\n")).context("write")
+    }
+
+    fn text(&self) -> String {
+        let mut ordered: Vec<_> = self.findings.iter().collect();
+        ordered.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+        let mut lines: Vec<_> = ordered.into_iter().map(Finding::line).collect();
+        let count = |level| {
+            let of_level = self.findings.iter().filter(|one| one.level == level);
+            of_level.count()
+        };
+        lines.push(match (count(Level::InTheWay), count(Level::Differs)) {
+            (0, 0) => "nothing is in the way, and nothing differs".to_owned(),
+            (0, differ) => format!("nothing is in the way; differences: {differ}"),
+            (block, differ) => format!("in the way: {block}; differences: {differ}"),
+        });
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_comes_first_and_is_the_status() {
+        let mut report = Report::default();
+        assert_eq!(report.code(), 0);
+        report.extend([Finding::note("kernel", "6.18")]);
+        report.extend([Finding::note("kernel", "6.18")]);
+        assert_eq!((report.code(), report.findings.len()), (0, 1));
+        assert!(report.text().ends_with("and nothing differs"));
+        report.extend([Finding::differs("mode", "ipvs", "restart the node")]);
+        assert_eq!(report.code(), 1);
+        report.extend([Finding::in_the_way("cgroup v2", "is not there", "mount it")]);
+        assert_eq!(report.code(), 3);
+        let text = report.text();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "in the way  cgroup v2: is not there");
+        assert_eq!(lines[1].trim(), "-> mount it");
+        assert_eq!(lines[2], "differs     mode: ipvs");
+        assert_eq!(lines[4], "note        kernel: 6.18");
+        assert_eq!(lines[5], "in the way: 1; differences: 1");
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan check --fix`: puts right what can be put right without harm to anybody: a BPF file
+//! system that is not mounted, kernel parameters, and pins whose process has gone. It never touches
+//! rules, programs of others, or an agent that runs.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use config::{Config, processors};
+use control::causes::chain;
+use datapath::{
+    cleanup,
+    maps::pins::{self, generations, is_bpffs, mount_point},
+};
+
+use super::{finding::Finding, node::check_pins_of};
+use crate::{
+    bpffs,
+    conntrack::{self, Due},
+    shadow,
+};
+
+const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// Puts right what it can, and says what it has done.
+pub(super) fn findings(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let point = mount_point(&config.pin_directory);
+    // Elsewhere it might hide somebody's files.
+    if point == Path::new("/sys/fs/bpf") && is_bpffs(&point).is_ok_and(|is_mounted| !is_mounted) {
+        let done = bpffs::mount_at(&point).map(|()| "was not mounted, and is now".to_owned());
+        found.push(told(point.display().to_string(), done));
+    }
+    if fs::read_to_string(IP_FORWARD).is_ok_and(|word| word.trim() == "0") {
+        let done = fs::write(IP_FORWARD, "1").map(|()| "was 0, and is 1 now".to_owned());
+        found.push(told("net.ipv4.ip_forward", done.map_err(Into::into)));
+    }
+    for (name, due) in drifted(config) {
+        let done = due.and_then(|due| {
+            due.set()
+                .map(|()| format!("was {}, and is {} now", due.now, due.wanted))
+        });
+        found.push(told(name, done.map_err(Into::into)));
+    }
+    for pins in abandoned(&config.pin_directory) {
+        let done =
+            remove(&pins).map(|()| "was left by a process that has gone; removed".to_owned());
+        found.push(told(pins.display().to_string(), done));
+    }
+    found
+}
+
+fn told(about: impl Into<String>, done: anyhow::Result<String>) -> Finding {
+    match done {
+        Ok(said) => Finding::note(format!("fixed, {}", about.into()), said),
+        Err(error) => Finding::differs(
+            about,
+            format!("could not be fixed: {}", chain(error.as_ref())),
+            "run this command as root on the node, not in a container without its privileges",
+        ),
+    }
+}
+
+/// Directories beside the pin directory of checks and shadows whose process has gone.
+pub(super) fn abandoned(pin_dir: &Path) -> Vec<PathBuf> {
+    let mut found = check_pins_of(pin_dir);
+    found.retain(|(_, pid)| !Path::new(&format!("/proc/{pid}")).exists());
+    let shadows = pins::shadows_beside(pin_dir).into_iter();
+    let shadows = shadows.filter(|path| !pins::is_held(path));
+    let checks = found.into_iter().map(|(path, _)| path);
+    checks.chain(shadows).collect()
+}
+
+fn remove(pins: &Path) -> anyhow::Result<()> {
+    if pins::check_shadow(pins, true).is_ok() && !generations(pins)?.is_empty() {
+        return shadow::remove(pins);
+    }
+    Ok(cleanup::remove_unattached(pins)?)
+}
+
+/// Harmless leftovers that `--fix` removes.
+pub(super) fn due(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (name, due) in drifted(config) {
+        // One that cannot be read is no matter of this node's.
+        let Ok(Due { now, wanted, .. }) = due else {
+            continue;
+        };
+        let said = format!(
+            "is {now}, and the settings (section conntrack) ask for {wanted}: `portolan init` sets it, and so does `portolan check --fix`"
+        );
+        found.push(Finding::note(name, said));
+    }
+    found.extend(abandoned(&config.pin_directory).iter().map(|pins| {
+        Finding::differs(
+            pins.display().to_string(),
+            "was left by a check or a shadow whose process has gone",
+            "`portolan check --fix` removes it",
+        )
+    }));
+    found
+}
+
+/// Parameters of nf_conntrack that are not as portolan sets them, on a node where it has its maps:
+/// before that, they are another's.
+fn drifted(config: &Config) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
+    let is_here = generations(&config.pin_directory).is_ok_and(|all| !all.is_empty());
+    let looks = is_here && !config.shadow && conntrack::is_loaded();
+    let due = looks.then(|| conntrack::due(&config.conntrack, processors()));
+    due.into_iter().flatten()
+}

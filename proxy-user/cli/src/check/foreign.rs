@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What others have on the node: programs and rules. In: what the kernel lists. Out: findings.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use datapath::{ChainPosition, ForeignHook, Foreseen, has_tcx};
+use linux::{NftChain, filter_qdiscs, interfaces::Interface};
+
+use super::finding::Finding;
+
+/// Names of hooks by which other service proxies translate at sockets.
+const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
+
+/// Foreign programs at our hooks.
+pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut behind = BTreeSet::new();
+    for (interface, program) in &found.programs {
+        let hook = if program.egress { "egress" } else { "ingress" };
+        let name = &program.name;
+        match program.place {
+            ChainPosition::Before => findings.push(Finding::differs(
+                format!("tc programs at {interface}"),
+                format!(
+                    "{name} would run before portolan's at {hook}, and may hide packets of services from it"
+                ),
+                "attach it behind portolan's: with a later preference, or by tcx after portolan has started",
+            )),
+            ChainPosition::Behind | ChainPosition::Bridge => _ = behind.insert(format!("{name} at {hook} of {interface}")),
+        }
+    }
+    if !behind.is_empty() {
+        findings.push(Finding::differs(
+            "tc programs",
+            format!(
+                "{} would run behind portolan's: at ingress they see packets of services translated already, with the endpoint's \
+                 address",
+                some(behind.iter().map(String::as_str))
+            ),
+            "see docs/coexistence.md, and check policies that name service addresses",
+        ));
+    }
+    findings.extend(hooks(&found.hooks));
+    findings
+}
+
+/// Agents that only count, by the maps in these directories.
+pub(super) fn shadows(pins: &[PathBuf]) -> Vec<Finding> {
+    let note = |pins: &PathBuf| {
+        let reason = format!(
+            "one counts on this node, by the maps in {}: end it before the node is switched",
+            pins.display()
+        );
+        Finding::note("shadow", reason)
+    };
+    pins.iter().map(note).collect()
+}
+
+fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
+    let proxy = |one: &ForeignHook| {
+        let mut known = SERVICE_PROXIES.iter();
+        known
+            .find(|(start, _)| one.name.starts_with(start))
+            .map(|(_, proxy)| *proxy)
+    };
+    let of = |wanted: Option<&str>| {
+        let of_it = foreign.iter().filter(|one| proxy(one) == wanted);
+        let names: BTreeSet<_> = of_it
+            .map(|one| format!("{} at {}", one.name, one.hook))
+            .collect();
+        (!names.is_empty()).then(|| some(names.iter().map(String::as_str)))
+    };
+    let proxies = SERVICE_PROXIES.iter().filter_map(|(_, proxy)| {
+        Some(Finding::in_the_way(
+            "socket hooks",
+            format!("{proxy} translates services there: {}", of(Some(proxy))?),
+            "switch off its replacement of kube-proxy first: two that translate one connection decide by chance",
+        ))
+    });
+    let others = of(None).map(|names| {
+        Finding::differs(
+            "socket hooks",
+            format!("other programs are there, too: {names}"),
+            "if they translate services, end them first; if they only watch or refuse, nothing",
+        )
+    });
+    proxies.chain(others).collect()
+}
+
+/// Interfaces that cannot be served, because this kernel lacks tcx and something keeps clsact away.
+pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
+    let wanted = interfaces.iter().filter(|one| one.attach);
+    if wanted.clone().next().is_none_or(|one| has_tcx(one.index)) {
+        return Vec::new();
+    }
+    let qdiscs = filter_qdiscs().unwrap_or_default();
+    let occupied = wanted.filter(|one| qdiscs.get(&one.index) == Some(&false));
+    let name = |one: &Interface| {
+        Finding::in_the_way(
+            format!("interface {}", one.name),
+            "it has the qdisc ingress (of the CNI plugin bandwidth, for example), and this kernel lacks tcx, which needs none: it \
+             would not be served",
+            "use Linux 6.6 or newer, or take the limit of what the pod sends away",
+        )
+    };
+    occupied.map(name).collect()
+}
+
+/// Rules of kube-proxy, and what drops packets that are forwarded.
+pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
+    let mut findings = kube_proxys(chains);
+    findings.extend(drops(chains));
+    findings
+}
+
+/// Rules of kube-proxy.
+pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let tables: BTreeSet<_> = chains
+        .iter()
+        .filter(|chain| chain.table == "kube-proxy")
+        .map(|chain| format!("table {} kube-proxy", chain.family))
+        .collect();
+    let services: BTreeSet<_> = chains
+        .iter()
+        .filter(|chain| chain.name == "KUBE-SERVICES")
+        .map(|chain| format!("KUBE-SERVICES in table {} {}", chain.family, chain.table))
+        .collect();
+    for (mode, names) in [("nftables", tables), ("iptables", services)] {
+        if !names.is_empty() {
+            findings.push(Finding::differs(
+                format!("rules of kube-proxy's mode {mode}"),
+                format!(
+                    "{}: they stay when kube-proxy ends, and cost time; portolan sees every packet before them",
+                    some(names.iter().map(String::as_str))
+                ),
+                "remove them when kube-proxy's connections have ended: docs/migrate.md, \"Clean up after kube-proxy\"",
+            ));
+        }
+    }
+    findings
+}
+
+/// Chains that drop packets that are forwarded.
+fn drops(chains: &[NftChain]) -> Option<Finding> {
+    let drops: BTreeSet<_> = chains
+        .iter()
+        .filter(|chain| chain.forward && chain.drops)
+        .map(|chain| format!("{} in table {} {}", chain.name, chain.family, chain.table))
+        .collect();
+    (!drops.is_empty()).then(|| {
+        Finding::differs(
+            "forwarded packets",
+            format!(
+                "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
+                 does if it is told to",
+                some(drops.iter().map(String::as_str))
+            ),
+            "set portolan.acceptForward: true, unless the CNI accepts them",
+        )
+    })
+}
+
+/// The first names, and how many more there are.
+pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 4;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names.take(SHOWN).collect::<Vec<_>>().join(", ");
+    match more {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapath::ForeignProgram;
+
+    fn program(place: ChainPosition, name: &str) -> (String, ForeignProgram) {
+        let program = ForeignProgram {
+            egress: false,
+            place,
+            name: name.into(),
+        };
+        ("eth0".into(), program)
+    }
+
+    fn hook(name: &str) -> ForeignHook {
+        ForeignHook {
+            hook: "connect_v4",
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn foreign_programs_are_named_by_their_place() {
+        assert_eq!(programs(&Foreseen::default()), []);
+        let found = programs(&Foreseen {
+            programs: vec![
+                program(ChainPosition::Before, "program 1 (first)"),
+                program(ChainPosition::Behind, "program 2 (police)"),
+                program(ChainPosition::Behind, "program 3 (count)"),
+            ],
+            hooks: vec![hook("cil_sock4_conne"), hook("watch")],
+        });
+        let said: Vec<_> = found.iter().map(|one| &*one.found).collect();
+        assert!(said[0].starts_with("program 1 (first) would run before portolan's at ingress"));
+        assert!(said[1].starts_with(
+            "program 2 (police) at ingress of eth0, program 3 (count) at ingress of eth0 would run behind"
+        ));
+        assert!(said[2] == "Cilium translates services there: cil_sock4_conne at connect_v4");
+        let levels: Vec<_> = found.iter().map(|one| one.level).collect();
+        use crate::check::finding::Level::{Differs, InTheWay};
+        assert_eq!(levels, [Differs, Differs, InTheWay, Differs]);
+    }
+
+    fn chain(family: &'static str, table: &str, name: &str) -> NftChain {
+        NftChain {
+            family,
+            table: table.into(),
+            name: name.into(),
+            ..NftChain::default()
+        }
+    }
+
+    #[test]
+    fn kube_proxys_rules_are_named_once_a_table() {
+        assert_eq!(rules(&[chain("ip", "filter", "INPUT")]), []);
+        let found = rules(&[
+            chain("ip", "kube-proxy", "services"),
+            chain("ip", "kube-proxy", "masquerading"),
+            chain("ip6", "kube-proxy", "services"),
+            chain("ip", "nat", "KUBE-SERVICES"),
+        ]);
+        assert_eq!(found.len(), 2);
+        assert!(
+            found[0]
+                .found
+                .starts_with("table ip kube-proxy, table ip6 kube-proxy: they stay")
+        );
+        assert_eq!(found[1].about, "rules of kube-proxy's mode iptables");
+    }
+
+    #[test]
+    fn a_dropping_forward_chain_is_named() {
+        let mut forward = chain("ip", "filter", "FORWARD");
+        forward.drops = true;
+        assert_eq!(rules(&[forward.clone()]), [], "at another hook");
+        forward.forward = true;
+        let found = rules(&[forward]);
+        assert!(
+            found[0]
+                .found
+                .starts_with("FORWARD in table ip filter drops"),
+            "{found:?}"
+        );
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is in place already: the agent, its programs at interfaces and sockets, and whether the
+//! maps agree with each other. A node without portolan's maps has no finding here.
+
+use std::{collections::BTreeSet, path::Path, thread::sleep, time::Duration};
+
+use control::causes::chain;
+use datapath::{
+    DatapathError, Present,
+    maps::pins::{self, generations},
+    missing_socket_hooks,
+    read::{Dangling, Reader},
+};
+use linux::interfaces::Interface;
+
+use super::{finding::Finding, foreign::some, unread};
+use crate::{
+    agent::Agent,
+    warnings::{self, WarningRow},
+};
+
+/// References that are named one by one.
+const NAMED: usize = 8;
+/// Longer than a change takes from its first write to its last.
+const CHANGE: Duration = Duration::from_millis(500);
+
+/// Looks at what is in place; `hooks` are the socket hooks that this kernel takes.
+pub(super) fn findings(
+    pin_dir: &Path,
+    agent: &Agent,
+    interfaces: &[Interface],
+    hooks: &[&'static str],
+) -> Vec<Finding> {
+    if generations(pin_dir).is_ok_and(|all| all.is_empty()) {
+        return Vec::new();
+    }
+    let mut found = Vec::from_iter(of_agent(pins::is_held(pin_dir), health(agent)));
+    found.extend(of_node(warnings::read(agent).unwrap_or_default()));
+    let is_shadow = pins::check_shadow(pin_dir, false).is_err();
+    match datapath::present(pin_dir) {
+        Ok(present) => found.extend(interfaces_without(&present, interfaces)),
+        Err(error) => found.push(unread("what is attached", &error)),
+    }
+    let hooks = if is_shadow { &[] } else { hooks };
+    match missing_socket_hooks(pin_dir, hooks) {
+        Ok(missing) => found.extend(hooks_without(&missing)),
+        Err(error) => found.push(unread("socket hooks", &error)),
+    }
+    match lasting(pin_dir) {
+        Ok(dangling) => found.extend(references(&dangling)),
+        Err(error) => found.push(Finding::differs("maps", chain(&error), "")),
+    }
+    found
+}
+
+/// Status and reason of /healthz; none if nobody answers.
+fn health(agent: &Agent) -> Option<(u16, String)> {
+    let (status, body) = agent.health("/healthz").ok()?;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+    let reason = body["reason"].as_str().unwrap_or("it does not say why");
+    Some((status, reason.to_owned()))
+}
+
+fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
+    if !is_held {
+        return Some(Finding::differs(
+            "agent",
+            "none runs: what the maps hold is served, and changes are not",
+            "start it, or see docs/runbooks/agent-down.md",
+        ));
+    }
+    match health {
+        Some((200, _)) => None,
+        Some((status, reason)) => Some(Finding::differs(
+            "agent",
+            format!("/healthz answers {status}: {reason}"),
+            "see docs/runbooks/unhealthy.md",
+        )),
+        None => Some(Finding::differs(
+            "agent",
+            "one runs, and does not answer at /healthz",
+            "name its address with --healthz-bind-address, or see docs/runbooks/agent-down.md",
+        )),
+    }
+}
+
+/// What the agent warns of by the node's objects and addresses, which only it knows.
+fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
+    let of_node = warnings.into_iter().filter(|one| one.topic == "node");
+    of_node.map(|one| Finding::differs(one.object, one.reason, ""))
+}
+
+/// Interfaces that should have a program and have none.
+fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Finding> {
+    let wanted = interfaces.iter().filter(|one| one.attach);
+    let missing = present.missing(wanted);
+    let names: Vec<_> = missing
+        .map(|(one, hook)| format!("{hook} of {}", one.name))
+        .collect();
+    (!names.is_empty()).then(|| {
+        Finding::in_the_way(
+            "tc programs",
+            format!(
+                "none is attached at {}: packets of services pass there untranslated",
+                some(names.iter().map(String::as_str))
+            ),
+            "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
+        )
+    })
+}
+
+fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
+    (!missing.is_empty()).then(|| {
+        Finding::in_the_way(
+            "socket hooks",
+            format!(
+                "not attached: {}; processes of the node may reach no service",
+                some(missing.iter().copied())
+            ),
+            "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
+        )
+    })
+}
+
+/// What dangles at two looks, with a pause in which a change ends.
+fn lasting(pin_dir: &Path) -> Result<BTreeSet<Dangling>, DatapathError> {
+    let look = || Reader::open(pin_dir)?.dangling();
+    let first = look()?;
+    if first.is_empty() {
+        return Ok(first);
+    }
+    sleep(CHANGE);
+    let second = look()?;
+    Ok(first.intersection(&second).cloned().collect())
+}
+
+fn references(dangling: &BTreeSet<Dangling>) -> Vec<Finding> {
+    const REMEDY: &str = "start the agent anew, which compares the maps with the cluster: see docs/runbooks/inconsistent-maps.md";
+    let (felt, unfelt): (Vec<_>, Vec<_>) = dangling.iter().partition(|one| one.is_felt);
+    let finding = |one: &Dangling| {
+        let about = format!("maps, {}", one.service);
+        let said = format!("{} {}", one.from, one.fault);
+        match one.is_felt {
+            true => Finding::in_the_way(about, said, REMEDY),
+            false => Finding::differs(about, said, REMEDY),
+        }
+    };
+    let all = felt.into_iter().chain(unfelt);
+    let mut found: Vec<_> = all.take(NAMED).map(finding).collect();
+    let more = dangling.len().saturating_sub(NAMED);
+    if more > 0 {
+        let said = format!("{more} more references lead nowhere");
+        found.push(Finding::differs("maps", said, ""));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Level::{self, Differs, InTheWay};
+    use linux::{interfaces::InterfaceKind, testing::interface};
+
+    #[test]
+    fn an_agent_that_is_healthy_is_no_finding() {
+        assert_eq!(of_agent(true, Some((200, String::new()))), None);
+        let said = |held, health| of_agent(held, health).map(|one| (one.level, one.found));
+        let (level, words) = said(false, None).expect("a finding");
+        assert!(level == Differs && words.starts_with("none runs"));
+        let (_, words) = said(true, Some((503, "no Node".to_owned()))).expect("a finding");
+        assert_eq!(words, "/healthz answers 503: no Node");
+        assert!(said(true, None).is_some_and(|(_, words)| words.contains("does not answer")));
+    }
+
+    #[test]
+    fn what_is_not_attached_is_in_the_way() {
+        let interfaces = [interface(2, "eth0", InterfaceKind::Uplink)];
+        let mut present = Present::default();
+        present.interfaces.insert((2, false));
+        let found = interfaces_without(&present, &interfaces).expect("a finding");
+        assert!(found.level == InTheWay && found.found.contains("attached at egress of eth0:"));
+        present.interfaces.insert((2, true));
+        assert_eq!(interfaces_without(&present, &interfaces), None);
+        assert_eq!(hooks_without(&[]), None);
+        assert!(hooks_without(&["connect_v4"]).is_some_and(|one| one.found.contains("connect_v4")));
+    }
+
+    #[test]
+    fn references_that_packets_feel_come_first_and_the_rest_is_counted() {
+        let dangling = |at: usize, is_felt| Dangling {
+            service: "shop/cart".to_owned(),
+            from: format!("frontend {at:02}"),
+            fault: "leads nowhere".to_owned(),
+            is_felt,
+        };
+        assert_eq!(references(&BTreeSet::new()), []);
+        let all = (0..9).map(|at| dangling(at, false));
+        let found = references(&all.chain([dangling(50, true)]).collect());
+        let levels: Vec<Level> = found.iter().map(|one| one.level).collect();
+        assert_eq!(levels[..2], [InTheWay, Differs]);
+        assert_eq!(found.len(), NAMED + 1);
+        assert_eq!(found[NAMED].found, "2 more references lead nowhere");
+    }
+}

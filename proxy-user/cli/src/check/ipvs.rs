@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What kube-proxy's mode ipvs has on the node: services, connections, addresses. In: /proc/net and
+//! the interfaces. Out: findings.
+
+use std::{fs, path::Path};
+
+use linux::interfaces::Interface;
+use proxy_common::maps::capacity;
+
+use super::finding::Finding;
+
+/// What IPVS holds on this node.
+pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
+    let count = |file: &str| {
+        let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
+        text.lines().filter(|line| is_ipvs_entry(line)).count()
+    };
+    let tracked = fs::read_to_string("/proc/sys/net/ipv4/vs/conntrack");
+    let tracked = tracked.is_ok_and(|text| text.trim() != "0");
+    of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
+}
+
+/// A line about a service or a connection; others are headings and destinations.
+fn is_ipvs_entry(line: &str) -> bool {
+    let first = line.split_whitespace().next();
+    first.is_some_and(|word| matches!(word, "TCP" | "UDP" | "SCTP"))
+        && !line.contains("LocalAddress")
+}
+
+fn of(
+    services: usize,
+    connections: usize,
+    tracked: bool,
+    interfaces: &[Interface],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if services > 0 {
+        let holds =
+            format!("it serves {services} service ports and holds {connections} connections");
+        findings.push(if tracked {
+            Finding::note("IPVS", format!("{holds}: pods' are imported when the node switches"))
+        } else {
+            Finding::differs(
+                "IPVS",
+                format!("{holds}, which nf_conntrack does not see: those of pods to cluster IPs are reset when the node switches"),
+                "`sysctl net.ipv4.vs.conntrack=1` some time before, as kube-proxy has it, or drain the node: docs/migrate.md, \"From IPVS\"",
+            )
+        });
+    }
+    for (family, v4) in [("IPv4", true), ("IPv6", false)] {
+        let of_node = interfaces.iter().filter(|one| !one.is_of_ipvs());
+        let addresses = of_node.flat_map(|one| &one.addresses);
+        let count = addresses.filter(|net| net.addr().is_ipv4() == v4).count();
+        if count > capacity::NODE_ADDRESSES {
+            findings.push(Finding::in_the_way(
+                "addresses",
+                format!(
+                    "the node has {count} {family} addresses, and there is room for {}: some would have no node ports, and /healthz \
+                     would say so",
+                    capacity::NODE_ADDRESSES
+                ),
+                "take addresses away",
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::{interfaces::InterfaceKind, testing::interface};
+
+    #[test]
+    fn ipvs_is_told_by_its_services_and_its_addresses() {
+        assert!(is_ipvs_entry("TCP  0A600001:01BB rr "));
+        for line in [
+            "IP Virtual Server version 1.2.1 (size=4096)",
+            "Prot LocalAddress:Port Scheduler Flags",
+            "  -> RemoteAddress:Port Forward Weight ActiveConn InActConn",
+            "",
+        ] {
+            assert!(!is_ipvs_entry(line), "{line}");
+        }
+        assert_eq!(of(0, 0, true, &[]), []);
+        let [tracked, untracked] = [true, false].map(|tracked| of(3, 7, tracked, &[]).remove(0));
+        let holds = "3 service ports and holds 7 connections";
+        assert!(tracked.found.contains(holds) && tracked.remedy.is_empty());
+        assert!(untracked.found.contains(holds) && untracked.remedy.contains("vs.conntrack=1"));
+        let mut device = interface(5, "dummy0", InterfaceKind::Other);
+        let net: ipnet::IpNet = "10.96.0.1/32".parse().expect("an address");
+        device.addresses = vec![net; capacity::NODE_ADDRESSES];
+        assert_eq!(of(0, 0, true, &[device.clone()]), []);
+        device.addresses.push(net);
+        assert_eq!(of(0, 0, true, &[device.clone()]).len(), 1);
+        device.name = "kube-ipvs0".into();
+        assert_eq!(of(0, 0, true, &[device]), []);
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan check`: says before a node is switched what is in the way there and what would differ,
+//! and later whether all is in place. It attaches nothing, leaves nothing behind, and changes only
+//! with `--fix`. The other files decide, from plain values that this one reads.
+
+mod drift;
+pub(super) mod finding;
+mod fix;
+pub(super) mod foreign;
+mod installed;
+mod ipvs;
+mod node;
+mod services;
+mod settings;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use agent::unserved_node_ports;
+use anyhow::{Context, bail};
+use config::{Config, telemetry};
+use control::{causes::chain, object::Warning};
+use datapath::maps::pins;
+use linux::interfaces::{Interface, Interfaces};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::finding::{Finding, Report};
+use super::{
+    Output,
+    agent::{Agent, AgentArgs},
+    run::{Given, KUBECONFIG, node_name},
+};
+
+/// Arguments of `portolan check`, beside those that say where settings and objects come from, as of
+/// `portolan run`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct CheckArgs {
+    /// Also say what would differ from kube-proxy: settings, services, what kube-proxy has left on
+    /// the node.
+    #[arg(long)]
+    pub migration: bool,
+    /// Also compare what the maps serve with the cluster's objects, and name the services that
+    /// differ.
+    #[arg(long)]
+    pub drift: bool,
+    /// First put right what harms nobody: a BPF file system that is not mounted, kernel parameters,
+    /// pins whose process has gone.
+    #[arg(long)]
+    pub fix: bool,
+    /// Format of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// The exit status for arguments or objects that cannot be read, as clap's own.
+const BAD_INPUT: u8 = 2;
+
+/// Looks, prints what it has found, and returns the worst of it as the exit status.
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    let printed = look(args).and_then(|report| {
+        report.print(args.output)?;
+        Ok(report.status())
+    });
+    printed.unwrap_or_else(|error| {
+        telemetry::fail(&error);
+        BAD_INPUT.into()
+    })
+}
+
+fn look(args: &CheckArgs) -> anyhow::Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        tokio::select! {
+            report = look_around(args) => report,
+            // What it has made on the node goes with what it was doing.
+            _ = terminate.recv() => bail!("ended by SIGTERM before it was done"),
+            _ = interrupt.recv() => bail!("ended by SIGINT before it was done"),
+        }
+    })
+}
+
+async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    // kube-proxy's file names the API server as its pod knows it.
+    let given = args.given.settings_keeping(&[KUBECONFIG])?;
+    let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
+    // Beside an agent, its settings are the ones that matter, unless others are asked about.
+    let (source, config) = match &agent.given {
+        Some(source) if args.given.is_empty() => {
+            report.extend(agent.pid.map(settings::taken_from));
+            (source, agent.config.clone())
+        }
+        _ => (&args.given, given),
+    };
+    let config = &config;
+    if args.fix {
+        report.extend(fix::findings(config));
+    }
+    report.extend(fix::due(config));
+    if args.migration {
+        report.extend(settings::findings(config));
+    }
+    let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    let interfaces = interfaces.current();
+    report.extend(node::host());
+    report.extend(node::ports(config));
+    let unserved = unserved_node_ports(config, &[], interfaces);
+    report.extend(unserved.into_iter().map(Finding::from));
+    let cgroup = cgroup(config)?;
+    report.extend(node::cgroup(cgroup.as_deref()));
+    let mut trial = node::Trial::begin(config);
+    report.extend(trial.findings());
+    let pins = &config.pin_directory;
+    report.extend(installed::findings(
+        pins,
+        &agent,
+        interfaces,
+        &trial.hooks(),
+    ));
+    report.extend(programs(config, interfaces, cgroup.as_deref()));
+    if args.migration {
+        report.extend(rules());
+        report.extend(ipvs::findings(interfaces));
+    }
+    if args.migration || args.drift {
+        let node = node(config)?;
+        let cluster = services::read(source, config, &node).await?;
+        if args.migration {
+            report.extend(services::findings(&cluster, config, interfaces));
+        }
+        report.extend(trial.fill(cluster, config, &node));
+    }
+    if let Some(wanted) = trial.pins().filter(|_| args.drift) {
+        report.extend(drift::findings(pins, wanted)?);
+    }
+    Ok(report)
+}
+
+/// The hierarchy for the socket hooks, if there is one.
+fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+    match &config.cgroup_root {
+        Some(root) => Ok(Some(root.clone())),
+        None => datapath::cgroup_root().context("read /proc/self/mounts"),
+    }
+}
+
+/// What can be seen of this node without loading anything, for `portolan dump`.
+pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
+    let interfaces = interfaces.current();
+    // Listeners belong to it.
+    let _entered = runtime.enter();
+    let mut report = Report::default();
+    report.extend(node::host());
+    report.extend(node::ports(config));
+    let cgroup = cgroup(config)?;
+    report.extend(node::cgroup(cgroup.as_deref()));
+    let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
+    // Which hooks the kernel takes is not tried here; the status has them.
+    let pins = &config.pin_directory;
+    report.extend(installed::findings(pins, &agent, interfaces, &[]));
+    report.extend(programs(config, interfaces, cgroup.as_deref()));
+    report.extend(rules());
+    report.extend(ipvs::findings(interfaces));
+    Ok(report)
+}
+
+/// Rules of others.
+fn rules() -> Vec<Finding> {
+    match linux::nft_chains() {
+        Ok(chains) => foreign::rules(&chains),
+        Err(error) => vec![unread("nf_tables", &error)],
+    }
+}
+
+/// Programs of others, and shadows.
+fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
+    let shadows = pins::shadows_beside(&config.pin_directory);
+    let mut findings = foreign::shadows(&shadows);
+    match datapath::foresee(&config.pin_directory, &shadows, interfaces, cgroup) {
+        Ok(found) => findings.extend(foreign::programs(&found)),
+        Err(error) => findings.push(unread("programs of others", &error)),
+    }
+    findings.extend(foreign::qdiscs(interfaces));
+    findings
+}
+
+fn node(config: &Config) -> anyhow::Result<String> {
+    node_name(config.hostname_override.as_deref())
+}
+
+fn unread(what: &str, error: &std::io::Error) -> Finding {
+    Finding::differs(
+        what,
+        format!("could not be read: {}", chain(error)),
+        "run this command as root in the node's own network namespace",
+    )
+}
+
+impl From<Warning> for Finding {
+    fn from(warning: Warning) -> Self {
+        Self::differs(warning.object, warning.reason, "")
+    }
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The node itself: kernel, privileges, security modules, ports, and whether the programs load.
+//! What loads and what fits is tried out, over maps of their own to which nothing is attached.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+};
+
+use agent::{
+    Decision, SocketHooks,
+    server::{Site, listen},
+};
+use config::Config;
+use control::{
+    causes::chain,
+    syncer::Syncer,
+    warnings::{Topic, Warnings},
+};
+use datapath::{
+    Capacities, Datapath, DatapathError, cleanup, has_tcx, is_realtime, maps::pins, running_kernel,
+};
+
+use super::{finding::Finding, services::Cluster};
+
+/// Entries of the maps that only packets and sockets fill. Nothing is attached, so nothing does.
+const UNUSED: u32 = 2048;
+
+/// Kernel, forwarding, security modules.
+pub(super) fn host() -> Vec<Finding> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let loopback = 1;
+    let attached = if has_tcx(loopback) { "tcx" } else { "clsact" };
+    let mut found = vec![Finding::note(
+        "kernel",
+        format!(
+            "{}; programs would be attached by {attached}",
+            running_kernel()
+        ),
+    )];
+    let realtime = agent::kernel_warning(is_realtime());
+    found.extend(realtime.map(|warning| Finding::in_the_way(warning.object, warning.reason, "")));
+    found.extend(forwarding(read("/proc/sys/net/ipv4/ip_forward").as_deref()));
+    let profile = read("/proc/self/attr/apparmor/current");
+    found.extend(apparmor(profile.as_deref()));
+    let enforces = read("/sys/fs/selinux/enforce").is_some_and(|word| word.trim() == "1");
+    if enforces {
+        found.extend(selinux(read("/proc/self/attr/current").as_deref()));
+    }
+    found
+}
+
+fn forwarding(word: Option<&str>) -> Option<Finding> {
+    (word.map(str::trim) == Some("0")).then(|| {
+        Finding::in_the_way(
+            "net.ipv4.ip_forward",
+            "is 0: the node forwards no packet of a pod",
+            "set it to 1, as every Kubernetes node has it",
+        )
+    })
+}
+
+/// The AppArmor profile of this process; none where there is no AppArmor.
+fn apparmor(profile: Option<&str>) -> Option<Finding> {
+    let profile = profile?.trim_end_matches('\0').trim();
+    let is_enforced = profile.ends_with("(enforce)");
+    is_enforced.then(|| {
+        Finding::differs(
+            "AppArmor",
+            format!("this process runs under the profile {profile}; that of container runtimes denies writing below /sys/fs/bpf"),
+            "run the agent unconfined, as the DaemonSets in deploy/ do: docs/install.md, \"Nodes with AppArmor or SELinux\"",
+        )
+    })
+}
+
+/// The context of this process, where SELinux enforces.
+fn selinux(context: Option<&str>) -> Option<Finding> {
+    let kind = context?.trim_end_matches('\0').split(':').nth(2)?;
+    (kind == "container_t").then(|| {
+        Finding::differs(
+            "SELinux",
+            "this process runs as container_t, which may not use BPF",
+            "run the agent as spc_t, as the DaemonSets in deploy/ do: docs/install.md, \"Nodes with AppArmor or SELinux\"",
+        )
+    })
+}
+
+/// The agent's own ports, unless an agent that runs has them.
+pub(super) fn ports(config: &Config) -> Vec<Finding> {
+    if pins::is_held(&config.pin_directory) {
+        return vec![Finding::note("portolan", "an agent runs on this node")];
+    }
+    let sites = [
+        Site {
+            address: config.healthz_bind_address,
+            setting: "healthzBindAddress",
+            paths: "/healthz and /livez",
+            topic: Topic::Health,
+        },
+        Site {
+            address: config.metrics_bind_address,
+            setting: "metricsBindAddress",
+            paths: "/metrics, /configz and /warnings",
+            topic: Topic::Metrics,
+        },
+    ];
+    let mut found = Vec::new();
+    for site in sites {
+        let Err(error) = listen(site.address) else {
+            continue;
+        };
+        let warning = site.warning(&error);
+        found.push(if config.bind_address_hard_fail {
+            Finding::in_the_way(warning.object, warning.reason, "or unset bindAddressHardFail")
+        } else {
+            Finding::differs(
+                warning.object,
+                warning.reason,
+                "if kube-proxy has it, nothing: the agent serves meanwhile, and tries again until kube-proxy has ended",
+            )
+        });
+    }
+    found
+}
+
+/// The hierarchy for the socket hooks.
+pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
+    match root {
+        None => Some(Finding::in_the_way(
+            "cgroup v2",
+            "no cgroup2 hierarchy is mounted: the node's own processes would reach no service",
+            "mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root",
+        )),
+        Some(root) if !root.join("cgroup.controllers").exists() => Some(Finding::in_the_way(
+            "cgroup v2",
+            format!("{} is not in a cgroup2 hierarchy", root.display()),
+            "name one with --cgroup-root",
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Where a check's process pins its own maps: beside the pin directory.
+fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
+    let mut name = pin_dir.to_owned().into_os_string();
+    name.push("-check-");
+    name.push(process);
+    name.into()
+}
+
+/// The directories that checks have made beside a pin directory, each with its process.
+pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
+    let start = check_pins(pin_dir, "");
+    let start = start.file_name().unwrap_or_default().to_string_lossy();
+    let beside = pin_dir
+        .parent()
+        .and_then(|parent| fs::read_dir(parent).ok());
+    let paths = beside.into_iter().flatten().flatten();
+    paths
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let process = name.to_str()?.strip_prefix(&*start)?.parse().ok()?;
+            Some((entry.path(), process))
+        })
+        .collect()
+}
+
+/// Maps and programs that were made to see whether it works; gone when dropped.
+pub(super) struct Trial {
+    pins: PathBuf,
+    opened: Result<Datapath, DatapathError>,
+}
+
+impl Trial {
+    /// Makes maps of the configured sizes and loads the programs, as the agent would.
+    pub(super) fn begin(config: &Config) -> Self {
+        let pins = check_pins(&config.pin_directory, &process::id().to_string());
+        let mut options = agent::options(config);
+        options.pin_dir.clone_from(&pins);
+        options.capacities = Capacities {
+            flows: UNUSED,
+            affinity: UNUSED,
+            sockets: UNUSED,
+            ..options.capacities
+        };
+        let opened = Datapath::open(&options);
+        Self { pins, opened }
+    }
+
+    /// The maps into which [`Self::fill`] has put the services, if there are any.
+    pub(super) fn pins(&self) -> Option<&Path> {
+        self.opened.is_ok().then_some(&*self.pins)
+    }
+
+    /// The socket hooks that this kernel takes.
+    pub(super) fn hooks(&self) -> Vec<&'static str> {
+        self.opened
+            .as_ref()
+            .map(Datapath::wanted_hooks)
+            .unwrap_or_default()
+    }
+
+    /// What the kernel refuses.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let datapath = match &self.opened {
+            Ok(datapath) => datapath,
+            Err(error) => return vec![Finding::in_the_way("kernel programs", chain(error), "")],
+        };
+        let loaded = Finding::note(
+            "kernel programs",
+            format!("the kernel takes {} of them", datapath.loads().len()),
+        );
+        let refused = SocketHooks::refused(datapath);
+        let refused =
+            refused.map(|warning| Finding::in_the_way(warning.object, warning.reason, ""));
+        [loaded].into_iter().chain(refused).collect()
+    }
+
+    /// Puts the services in, and says what was refused and whether there is room.
+    pub(super) fn fill(&mut self, cluster: Cluster, config: &Config, node: &str) -> Vec<Finding> {
+        let Ok(datapath) = &mut self.opened else {
+            return Vec::new();
+        };
+        let endpoints = cluster.endpoints();
+        let warnings = Warnings::default();
+        let mut syncer = Syncer::new(node, warnings.clone())
+            .with_answer_ping(config.answer_ping)
+            .with_selection(config.selection);
+        syncer.set_pod_ranges(agent::pod_ranges(config));
+        for batch in cluster.batches {
+            syncer.fold(batch);
+        }
+        while syncer.has_changes() {
+            syncer.sync(datapath);
+        }
+        let mut found = Vec::new();
+        if syncer.node().is_none() {
+            found.push(Finding::differs(
+                format!("Node {node}"),
+                "there is no such object: zones and the node's InternalIP are not known",
+                "name the node as Kubernetes does, with --hostname-override",
+            ));
+        }
+        found.extend(agent::misjudged_pods(config, node, &syncer).map(Finding::from));
+        let full = syncer.full_maps();
+        let about_room = |about: &Topic| *about == Topic::Apply && !full.is_empty();
+        let held = warnings.by_topic();
+        let held = held.into_iter().filter(|(topic, _)| !about_room(topic));
+        found.extend(held.map(|(_, warning)| warning.into()));
+        found.push(room(datapath, &syncer, endpoints, config));
+        found
+    }
+}
+
+/// Whether all services fit, or would after growth.
+fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
+    let fills = datapath.fill();
+    let (known, held) = (syncer.known(), datapath.service_count());
+    let counted = format!("{known} services, {endpoints} endpoints");
+    let limit = config.map_memory_limit();
+    let now = Capacities {
+        flows: config.sizes().flows,
+        affinity: config.sizes().affinity,
+        sockets: config.sizes().sockets,
+        ..datapath.capacities()
+    };
+    match agent::decide(
+        now,
+        &fills,
+        &syncer.full_maps(),
+        agent::ServiceCounts { known, held },
+        limit,
+    ) {
+        Decision::Enough => Finding::note("room", format!("{counted}: the maps hold them")),
+        Decision::Grow(_) => Finding::note(
+            "room",
+            format!(
+                "{counted}: the maps would grow by themselves at the start, within the limit of {} MiB",
+                limit >> 20
+            ),
+        ),
+        Decision::Limited(map, needed) => Finding::in_the_way(
+            "room",
+            format!(
+                "{counted}: the map {map} would be nearly full, and to grow it {} MiB would be in use, where portolan.maps.memory \
+                 allows {} MiB",
+                needed >> 20,
+                limit >> 20
+            ),
+            "raise portolan.maps.memory: docs/tuning.md",
+        ),
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if self.pins.exists() {
+            // What stays is in nobody's way; `portolan cleanup --pin-dir` removes it.
+            _ = cleanup::remove_unattached(&self.pins);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Level;
+
+    #[test]
+    fn a_node_that_does_not_forward_is_in_the_way() {
+        assert_eq!(forwarding(Some("1\n")), None);
+        assert_eq!(forwarding(None), None);
+        assert_eq!(
+            forwarding(Some("0\n")).map(|one| one.level),
+            Some(Level::InTheWay)
+        );
+    }
+
+    #[test]
+    fn profiles_of_container_runtimes_are_named() {
+        assert_eq!(apparmor(None), None);
+        assert_eq!(apparmor(Some("unconfined\n")), None);
+        let found = apparmor(Some("cri-containerd.apparmor.d (enforce)\n")).expect("a finding");
+        assert!(
+            found
+                .found
+                .contains("profile cri-containerd.apparmor.d (enforce);")
+        );
+        assert_eq!(selinux(Some("system_u:system_r:spc_t:s0\0")), None);
+        assert!(selinux(Some("system_u:system_r:container_t:s0:c1,c2\0")).is_some());
+    }
+
+    #[test]
+    fn a_hierarchy_is_wanted() {
+        assert!(cgroup(None).is_some());
+        assert!(cgroup(Some(Path::new("/proc"))).is_some());
+    }
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The cluster's services: read once, from where `portolan run` would follow them. Out: findings
+//! about those that would be served differently.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use config::{Config, SocketBalancing, UnallocatedClusterIps};
+use control::{
+    change::{Batch, Change},
+    model::{Converter, Endpoints, Object, Service},
+};
+use linux::interfaces::{Interface, InterfaceKind};
+use proxy_common::Protocol;
+use source::{
+    ObjectSource,
+    api_server::{Access, ApiServer},
+    manifests::Manifests,
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{finding::Finding, foreign::some};
+use crate::run::Given;
+
+/// How long the first lists may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Every object, as the source has sent them.
+pub(super) struct Cluster {
+    pub(super) batches: Vec<Batch>,
+}
+
+/// Reads all objects once.
+pub(super) async fn read(given: &Given, config: &Config, node: &str) -> anyhow::Result<Cluster> {
+    match &given.manifests {
+        Some(folder) => {
+            let converter = Converter::new(node).with_link_local(config.serve_link_local);
+            listed(Manifests::new(folder, converter)).await
+        }
+        None => {
+            let access = Access::new(config.kubeconfig.clone(), given.master.clone()).context(
+                "--migration compares with the cluster's services; `portolan check` alone looks at the node only",
+            )?;
+            let cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+            let source = ApiServer::new(access, node)
+                .with_service_cidrs(cidrs)
+                .with_link_local(config.serve_link_local);
+            listed(source).await
+        }
+    }
+}
+
+async fn listed(source: impl ObjectSource) -> anyhow::Result<Cluster> {
+    let (sender, mut receiver) = mpsc::channel(16);
+    let following = tokio::spawn(source.run(sender));
+    let mut batches = Vec::new();
+    let complete = timeout(PATIENCE, async {
+        while let Some(batch) = receiver.recv().await {
+            let is_last = batch.listed;
+            batches.push(batch);
+            if is_last {
+                return;
+            }
+        }
+    })
+    .await;
+    if batches.last().is_some_and(|batch: &Batch| batch.listed) {
+        following.abort();
+        return Ok(Cluster { batches });
+    }
+    if complete.is_err() {
+        following.abort();
+        let warnings = batches.iter().flat_map(|batch| &batch.warnings);
+        let reason = warnings.flat_map(|(_, about)| about).next_back();
+        let reason = reason.map_or_else(String::new, |warning| format!(": {warning}"));
+        bail!(
+            "the cluster's services could not be listed in {} s{reason}",
+            PATIENCE.as_secs()
+        );
+    }
+    following.await.context("list the cluster's services")??;
+    bail!("the cluster's services were not listed to the end");
+}
+
+impl Cluster {
+    /// How many endpoints the slices of services list.
+    pub(super) fn endpoints(&self) -> usize {
+        let changes = self.batches.iter().flat_map(|batch| &batch.changes);
+        let counts = changes.filter_map(|change| match change {
+            Change::Upsert(Object::EndpointSlice(slice)) => {
+                slice.service.as_ref()?;
+                Some(match &slice.endpoints {
+                    Endpoints::V4(endpoints) => endpoints.len(),
+                    Endpoints::V6(endpoints) => endpoints.len(),
+                })
+            }
+            _ => None,
+        });
+        counts.sum()
+    }
+    fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        let changes = self.batches.iter().flat_map(|batch| &batch.changes);
+        let services = changes.filter_map(|change| match change {
+            Change::Upsert(Object::Service(service)) => Some(service),
+            _ => None,
+        });
+        services.filter(|service| service.is_served())
+    }
+}
+
+/// Services that would be served differently.
+pub(super) fn findings(
+    cluster: &Cluster,
+    config: &Config,
+    interfaces: &[Interface],
+) -> Vec<Finding> {
+    let services: Vec<_> = cluster.services().map(AsRef::as_ref).collect();
+    of_services(&services, config, interfaces)
+}
+
+fn of_services(services: &[&Service], config: &Config, interfaces: &[Interface]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let named = |wanted: &dyn Fn(&Service) -> bool| {
+        let names = services.iter().filter(|service| wanted(service));
+        let names: Vec<_> = names.map(|service| service.name.to_string()).collect();
+        (!names.is_empty()).then(|| some(names.iter().map(String::as_str)))
+    };
+    if config.socket_balancing == SocketBalancing::All
+        && let Some(names) = named(&|service| service.affinity_timeout != 0)
+    {
+        findings.push(Finding::differs(
+            "session affinity",
+            format!("{names}: a pod's connections are translated at the socket, and held to an endpoint by pod, not by address"),
+            "nothing, unless a client's address moves between pods: then set portolan.socketBalancing: host",
+        ));
+    }
+    let has_sctp = |service: &Service| {
+        let mut ports = service.ports.iter();
+        ports.any(|port| port.protocol == Protocol::SCTP)
+    };
+    if let Some(names) = named(&has_sctp) {
+        findings.push(Finding::differs(
+            "SCTP",
+            format!("{names}: the node's own processes and pods with the node's network do not reach these by SCTP"),
+            "have such clients use an endpoint's address",
+        ));
+    }
+    for service in services {
+        for address in cluster_ips(service) {
+            findings.extend(of_own_address(service, address, interfaces));
+        }
+    }
+    findings
+}
+
+fn cluster_ips(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let v4 = service.cluster_v4.map(IpAddr::from);
+    v4.into_iter().chain(service.cluster_v6.map(IpAddr::from))
+}
+
+/// A cluster IP that this node has itself: NodeLocal DNSCache listens on that of the cluster's DNS.
+fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) -> Option<Finding> {
+    let holder = interfaces.iter().find(|one| {
+        one.kind == InterfaceKind::Other
+            && !one.is_of_ipvs()
+            && one.addresses.iter().any(|net| net.addr() == address)
+    })?;
+    Some(Finding::note(
+        format!("Service {}", service.name),
+        format!(
+            "its cluster IP {address} is an address of the device {}, as NodeLocal DNSCache makes it: portolan leaves it to the process \
+             that answers there",
+            holder.name
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::testing::objects;
+    use linux::testing::interface;
+
+    fn services(yaml: &str) -> Vec<Arc<Service>> {
+        let (objects, _) = objects(yaml);
+        let services = objects.into_iter().filter_map(|object| match object {
+            Object::Service(service) => Some(service),
+            _ => None,
+        });
+        services.collect()
+    }
+
+    fn found(spec: &str, config: &Config, interfaces: &[Interface]) -> Vec<Finding> {
+        let yaml = format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: shop}}, spec: {{clusterIP: 172.30.1.1, \
+             clusterIPs: [172.30.1.1], {spec}}}}}"
+        );
+        let services = services(&yaml);
+        let services: Vec<_> = services.iter().map(AsRef::as_ref).collect();
+        of_services(&services, config, interfaces)
+    }
+
+    const PORTS: &str = "ports: [{port: 80}]";
+
+    #[test]
+    fn an_ordinary_service_is_served_as_before() {
+        assert_eq!(found(PORTS, &Config::default(), &[]), []);
+    }
+
+    #[test]
+    fn affinity_differs_where_sockets_are_translated() {
+        let spec = format!("sessionAffinity: ClientIP, {PORTS}");
+        let about = found(&spec, &Config::default(), &[]);
+        assert!(
+            about[0].found.starts_with("shop/cart: a pod's connections"),
+            "{about:?}"
+        );
+        let host = Config {
+            socket_balancing: SocketBalancing::Host,
+            ..Config::default()
+        };
+        assert_eq!(found(&spec, &host, &[]), []);
+    }
+
+    #[test]
+    fn sctp_is_not_for_the_nodes_own_processes() {
+        let about = found(
+            "ports: [{port: 80, protocol: SCTP}]",
+            &Config::default(),
+            &[],
+        );
+        assert_eq!(about[0].about, "SCTP");
+    }
+
+    #[test]
+    fn a_cache_that_listens_on_a_cluster_ip_is_named() {
+        let mut cache = interface(7, "nodelocaldns", InterfaceKind::Other);
+        cache.addresses = vec!["172.30.1.1/32".parse().expect("an address")];
+        let about = found(PORTS, &Config::default(), std::slice::from_ref(&cache));
+        assert!(
+            about[0].found.contains("the device nodelocaldns"),
+            "{about:?}"
+        );
+        cache.name = "kube-ipvs0".into();
+        assert_eq!(found(PORTS, &Config::default(), &[cache]), []);
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What kube-proxy's settings mean here. In: the configuration. Out: findings, by the table of
+//! docs/settings.md. Pure.
+
+use agent::config_warnings;
+use config::{Config, Mode, table};
+
+use super::finding::Finding;
+
+/// Settings that mean nothing, or something else than in kube-proxy.
+pub(super) fn findings(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for name in &config.unused {
+        found.push(Finding::differs(
+            name.as_str(),
+            format!("has no effect. {}", why_unused(name)),
+            "",
+        ));
+    }
+    // Those were named one by one.
+    let others = Config {
+        unused: Vec::new(),
+        ..config.clone()
+    };
+    found.extend(config_warnings(&others).into_iter().map(Finding::from));
+    if config.mode == Mode::Ipvs {
+        found.push(Finding::differs(
+            "mode ipvs",
+            "means the same as iptables here: endpoints are chosen at random whatever the scheduler, and service addresses do not \
+             answer pings",
+            "set portolan.answerPing: true if something pings service addresses",
+        ));
+    }
+    let differences = table::DIFFERENCES.iter();
+    found.extend(differences.map(|difference| Finding::note(difference.key, difference.why)));
+    found
+}
+
+/// Says whose settings these are, where none were given.
+pub(super) fn taken_from(process: u32) -> Finding {
+    Finding::note(
+        "settings",
+        format!("those of the agent (process {process}), because no others were given"),
+    )
+}
+
+fn why_unused(name: &str) -> &'static str {
+    let flag = name.strip_prefix("--");
+    let is_it = |unused: &&table::Unused| match flag {
+        Some(flag) => unused.flags.contains(&flag),
+        None => unused.keys.iter().any(|key| table::is_within(name, key)),
+    };
+    table::unused().find(is_it).map_or("", |unused| unused.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::LocalDetection;
+
+    fn texts(config: &Config) -> Vec<String> {
+        let found = findings(config).into_iter();
+        found
+            .map(|one| format!("{}: {}", one.about, one.found))
+            .collect()
+    }
+
+    fn usual() -> Config {
+        Config {
+            local_detection: LocalDetection::ClusterCidr,
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_named_with_the_reason() {
+        let plain = texts(&usual()).len();
+        let config = Config {
+            unused: vec!["ipvs.scheduler".into(), "--feature-gates".into()],
+            mode: Mode::Ipvs,
+            ..usual()
+        };
+        let texts = texts(&config);
+        assert_eq!(texts.len(), plain + 3);
+        assert!(texts[0].starts_with("ipvs.scheduler: has no effect. IPVS is not used"));
+        assert!(texts[1].starts_with("--feature-gates: has no effect. kube-proxy's feature gates"));
+        assert!(texts[2].starts_with("mode ipvs: means the same as iptables"));
+    }
+
+    #[test]
+    fn every_unused_setting_has_a_reason() {
+        for unused in table::unused() {
+            let flags = unused.flags.iter().map(|flag| format!("--{flag}"));
+            let keys = unused.keys.iter().map(|key| (*key).to_owned());
+            for name in flags.chain(keys) {
+                assert_eq!(why_unused(&name), unused.why, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn warnings_of_the_configuration_are_findings() {
+        let texts = texts(&Config::default());
+        assert!(
+            texts
+                .iter()
+                .any(|text| text.starts_with("detectLocalMode: ")),
+            "{texts:?}"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan cleanup`: removes every trace of portolan from this node, at once or after its last
+//! flow has ended.
+
+use std::{
+    path::Path,
+    process::exit,
+    thread::{self, JoinHandle, sleep},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use datapath::{
+    Datapath, Options, cleanup,
+    maps::{
+        pinned_capacities,
+        pins::{Generation, generations},
+    },
+};
+use nix::sys::signal::{SigSet, Signal};
+use proxy_common::flow::IdleTimes;
+
+use super::{Pins, terminal::print};
+
+/// How often idle flows are removed and the rest is counted. Often, because ended flows get in the
+/// other proxy's way.
+const SWEEP: Duration = Duration::from_millis(250);
+/// How often the number of flows left is printed.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Arguments of `portolan cleanup`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CleanupArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Clean up even if a process that hangs holds the pin directory. An agent that works puts back
+    /// what it holds: stop it first.
+    #[arg(long, conflicts_with = "drain")]
+    pub force: bool,
+    /// Leave new connections to another proxy at once, but serve existing ones until the last has
+    /// ended.
+    #[arg(long)]
+    pub drain: bool,
+    /// Only list what would be removed. Changes nothing, and works beside a running agent.
+    #[arg(long, conflicts_with_all = ["force", "drain", "stay"])]
+    pub dry_run: bool,
+    /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
+    #[arg(long)]
+    pub stay: bool,
+}
+
+/// Removes attachments and pins, and prints which.
+pub(super) fn run(args: &CleanupArgs) -> Result<()> {
+    if args.dry_run {
+        return plan(&args.pins.pin_dir);
+    }
+    let terminated = end_by_signal()?;
+    if args.drain {
+        drain(&args.pins.pin_dir)?;
+    }
+    remove(&args.pins.pin_dir, args.force)?;
+    if args.stay {
+        println!("nothing of portolan is left on this node; waiting for SIGTERM");
+        // The thread ends the process.
+        _ = terminated.join();
+    }
+    Ok(())
+}
+
+/// Has SIGTERM and SIGINT end the process, also the first one of a container; to be called before
+/// other threads start.
+pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("wait for SIGTERM")?;
+    Ok(thread::spawn(move || {
+        // It fails only if the set of signals is wrong. Exit then as well.
+        _ = signals.wait();
+        exit(0);
+    }))
+}
+
+/// Leaves new connections to another proxy, and waits until no flow is left.
+fn drain(pin_dir: &Path) -> Result<()> {
+    if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
+        bail!("{reason}; nothing was changed");
+    }
+    let Some(capacities) = pinned_capacities(pin_dir)? else {
+        return Ok(());
+    };
+    let mut datapath = Datapath::open(&Options {
+        pin_dir: pin_dir.to_owned(),
+        capacities,
+        adopt_drained: true,
+        ..Options::default()
+    })?;
+    datapath.drain()?;
+    println!(
+        "new connections are no longer served, existing ones go on; if this command is interrupted, run it again"
+    );
+    datapath.set_idle_times(IdleTimes::DRAINING);
+    let mut print_at = Instant::now();
+    loop {
+        let flows = datapath.sweep_flows()?;
+        let left = flows.v4.flows + flows.v6.flows;
+        if flows.complete && flows.v4.entries + flows.v6.entries == 0 {
+            return Ok(());
+        }
+        if left > 0 && Instant::now() >= print_at {
+            println!("{left} flows are left; `portolan flows` lists them");
+            print_at = Instant::now() + PROGRESS;
+        }
+        sleep(SWEEP);
+    }
+}
+
+/// Why this program cannot drain these generations of maps.
+fn undrainable(all: &[Generation]) -> Option<String> {
+    let names = all.iter().map(|one| one.name()).collect::<Vec<_>>();
+    let names = names.join(", ");
+    match all {
+        [] => None,
+        [one] if one.is_known() => None,
+        [_] => Some(format!(
+            "the maps ({names}) are another version's, so this one cannot serve their connections to the end: run this command \
+             of the version whose agent ran last, or start this version's agent once, which takes them over"
+        )),
+        _ => Some(format!(
+            "one generation of maps was taking over from another ({names}) when the agent ended: start the agent once, which goes \
+             on, then run this command again"
+        )),
+    }
+}
+
+/// Prints what [`remove`] would remove.
+fn plan(pin_dir: &Path) -> Result<()> {
+    let mut found = cleanup::planned(pin_dir)?;
+    found.extend(cleanup::planned_rules());
+    tell(pin_dir, "would remove", &found)
+}
+
+/// Prints what was found, a line each.
+fn tell(pin_dir: &Path, what: &str, found: &[String]) -> Result<()> {
+    let text: String = match found {
+        [] => format!("{}\n", nothing_in(pin_dir)),
+        found => found
+            .iter()
+            .map(|line| format!("{what} {line}\n"))
+            .collect(),
+    };
+    print(&text).context("write")
+}
+
+fn nothing_in(pin_dir: &Path) -> String {
+    format!(
+        "nothing to remove: no pins in {}, no filters",
+        pin_dir.display()
+    )
+}
+
+pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
+    let mut removed = cleanup::cleanup(pin_dir, force)?;
+    removed.extend(cleanup::remove_rules());
+    tell(pin_dir, "removed", &removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_common::maps::LAYOUT_VERSION;
+
+    #[test]
+    fn only_one_generation_of_this_layout_can_be_drained() {
+        let of = |layout, number| Generation { number, layout };
+        assert_eq!(undrainable(&[]), None);
+        assert_eq!(undrainable(&[of(LAYOUT_VERSION, 2)]), None);
+        let other = undrainable(&[of(LAYOUT_VERSION + 1, 3)]).expect("another version's");
+        let name = format!("v{}-3", LAYOUT_VERSION + 1);
+        assert!(other.contains(&name) && other.contains("start this version's agent"));
+        let two = [of(LAYOUT_VERSION, 0), of(LAYOUT_VERSION, 1)];
+        assert!(undrainable(&two).is_some_and(|reason| reason.contains("start the agent once")));
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan dump`: one archive for a bug report. In: what the reading commands read, the agent's
+//! answers, the host. Out: a file of JSON and text. Credentials are not read at all: no kubeconfig,
+//! no token, no file that a setting names.
+
+mod archive;
+mod host;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use config::{Config, telemetry};
+use datapath::{
+    chains, pinned_links,
+    read::{Reader, pinned_maps},
+};
+use serde::Serialize;
+
+use self::archive::Archive;
+use super::{
+    agent::{Agent, AgentArgs},
+    check, counters, flows, processes, run, settings, sockets, status,
+};
+
+/// Arguments of `portolan dump`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DumpArgs {
+    /// The archive to write, as FILE.tar.gz; - for standard output.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Put in at most so many flows and sockets.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub flows: usize,
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+const ABOUT: &str = "\
+A dump of portolan on one node, for a bug report. No credentials are in it: no kubeconfig, no token. Names of services and
+namespaces, addresses, ports and names of processes are. Read it before you send it.
+
+errors.txt        what could not be read, and why
+status.json       portolan status: agent, kernel, attachments, maps, problems
+services.json     portolan services;  likewise backends, flows, sockets, affinity, counters, maps, warnings, config
+check.json        what portolan check sees without loading programs
+agent/            the agent's own answers: healthz, livez, metrics, configz
+programs.json     the links that are pinned, with their programs
+chains.json       every tc program at every interface, in the order in which the kernel runs them
+settings.txt      the node's settings as the kernel programs read them
+interfaces.json   the interfaces of this network namespace
+kernel.txt        kernel and distribution
+sysctls.txt       the kernel's settings that matter to packets of services
+";
+
+/// Writes the archive.
+pub(super) fn run(args: &DumpArgs) -> Result<()> {
+    let agent = Agent::find(&args.agent);
+    let status = status::read(&args.agent)?;
+    let node = run::node_name(agent.config.hostname_override.as_deref());
+    let mut dump = Dump {
+        archive: Archive::create(&args.file, &node.unwrap_or_else(|_| "node".to_owned()))?,
+        errors: Vec::new(),
+    };
+    dump.text("README.txt", ABOUT)?;
+    dump.json("status.json", Ok::<_, anyhow::Error>(status))?;
+    maps(&mut dump, args)?;
+    answers(&mut dump, &agent)?;
+    let (pins, ours) = (&args.agent.pins.pin_dir, &agent.config);
+    let config = Config {
+        pin_directory: pins.clone(),
+        ..ours.clone()
+    };
+    dump.json("check.json", check::seen(&config))?;
+    dump.json("interfaces.json", host::interfaces(&agent.config))?;
+    dump.json("chains.json", Ok::<_, anyhow::Error>(chains()))?;
+    dump.text("kernel.txt", &host::kernel())?;
+    dump.text("sysctls.txt", &host::sysctls())?;
+    let errors = dump.errors.join("\n");
+    dump.text("errors.txt", &errors)?;
+    dump.archive.finish()?;
+    for error in &dump.errors {
+        telemetry::fail(&anyhow::anyhow!("not in the dump: {error}"));
+    }
+    Ok(())
+}
+
+/// What the pinned maps hold.
+fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
+    let pin_dir = &args.agent.pins.pin_dir;
+    dump.json("programs.json", pinned_links(pin_dir))?;
+    dump.json("maps.json", pinned_maps(pin_dir))?;
+    let reader = match Reader::open(pin_dir) {
+        Ok(reader) => reader,
+        Err(error) => {
+            dump.errors.push(error.to_string());
+            return Ok(());
+        }
+    };
+    dump.json("services.json", reader.frontends())?;
+    dump.json("backends.json", reader.backends())?;
+    dump.json("affinity.json", reader.affinities())?;
+    dump.json("flows.json", flows::rows(&reader, |_| true, args.flows))?;
+    let sockets = reader.sockets().map(|mut rows| {
+        rows.truncate(args.flows);
+        sockets::with_owners(rows, &processes::owners(true))
+    });
+    dump.json("sockets.json", sockets)?;
+    dump.json(
+        "counters.json",
+        reader.counters().map(|counts| counters::rows(&counts)),
+    )?;
+    match reader.settings() {
+        Ok(settings) => dump.text("settings.txt", &format!("{settings:#?}\n"))?,
+        Err(error) => dump.errors.push(format!("settings.txt: {error}")),
+    }
+    Ok(())
+}
+
+/// What the agent says itself.
+fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
+    for path in ["/healthz", "/livez"] {
+        let name = format!("agent{path}.json");
+        match agent.health(path) {
+            Ok((_, body)) => dump.text(&name, &body)?,
+            Err(error) => dump.errors.push(format!("{name}: {error}")),
+        }
+    }
+    match agent.metrics("/metrics") {
+        Ok(text) => dump.text("agent/metrics.txt", &text)?,
+        Err(error) => dump.errors.push(format!("agent/metrics.txt: {error}")),
+    }
+    let configz = agent.json("/configz");
+    dump.json("config.json", configz.as_ref().map(settings::rows))?;
+    dump.json("agent/configz.json", configz)?;
+    dump.json("warnings.json", super::warnings::read(agent))
+}
+
+/// The archive, and what is not in it.
+struct Dump {
+    archive: Archive,
+    errors: Vec<String>,
+}
+
+impl Dump {
+    fn text(&mut self, name: &str, text: &str) -> Result<()> {
+        self.archive.add(name, text.as_bytes())
+    }
+    /// Adds what was read as JSON, or notes why it could not be read. An error is of the archive
+    /// itself.
+    fn json<T: Serialize, E: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        read: Result<T, E>,
+    ) -> Result<()> {
+        match read {
+            Ok(value) => {
+                let text = serde_json::to_vec_pretty(&value)?;
+                self.archive.add(name, &text)
+            }
+            Err(error) => {
+                self.errors.push(format!("{name}: {error}"));
+                Ok(())
+            }
+        }
+    }
+}

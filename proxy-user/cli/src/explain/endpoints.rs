@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who could answer, and who was left out and why. In: the endpoints in the maps, and those that
+//! Kubernetes lists. Out: rows. Pure.
+
+use datapath::read::{Explained, ServingEndpoint};
+use proxy_common::Counter;
+use source::named::ListedEndpoint;
+
+use super::report::EndpointRow;
+
+/// Whether the service port's endpoints were looked at: not for an open connection, nor for a port
+/// that is not served.
+pub(super) fn are_asked_for(explained: &Explained) -> bool {
+    explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
+}
+
+/// The endpoints of the service port, with those of this family that Kubernetes lists beside those
+/// in the maps.
+pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -> Vec<EndpointRow> {
+    let ports: Vec<_> = explained
+        .endpoints
+        .iter()
+        .map(|one| one.address.port())
+        .collect();
+    let mut rows = Vec::new();
+    for endpoint in &explained.endpoints {
+        let own = listed
+            .iter()
+            .find(|one| one.address == Some(endpoint.address.ip()));
+        let held = explained.affinity.map(|held| held.endpoint);
+        rows.push(EndpointRow {
+            address: endpoint.address.to_string(),
+            pod: own.and_then(|own| own.pod.clone()),
+            node: own.and_then(|own| own.node.clone()),
+            can_answer: endpoint.chosen_from && held.is_none_or(|held| held == endpoint.address),
+            because: match (endpoint.chosen_from, held) {
+                (true, Some(held)) if held != endpoint.address => {
+                    "affinity holds the client to another one".to_owned()
+                }
+                (true, _) => String::new(),
+                (false, _) => left_out(explained, endpoint, own),
+            },
+        });
+    }
+    let is_absent = |one: &&ListedEndpoint| {
+        let mut known = explained.endpoints.iter();
+        one.address
+            .is_some_and(|own| own.is_ipv6() == v6 && !known.any(|known| known.address.ip() == own))
+            && (ports.is_empty() || one.ports.iter().any(|port| ports.contains(port)))
+    };
+    let absent = listed.iter().filter(is_absent);
+    rows.extend(absent.filter_map(|one| {
+        Some(EndpointRow {
+            address: one.address?.to_string(),
+            pod: one.pod.clone(),
+            node: one.node.clone(),
+            can_answer: false,
+            because: if one.ready || one.serving {
+                "listed by Kubernetes, and not in the maps: the agent has not applied it yet"
+            } else if one.terminating {
+                "terminating, and no longer serving"
+            } else {
+                "not ready"
+            }
+            .to_owned(),
+        })
+    }));
+    rows
+}
+
+/// Why an endpoint that serves is not chosen from.
+fn left_out(
+    explained: &Explained,
+    endpoint: &ServingEndpoint,
+    listed: Option<&ListedEndpoint>,
+) -> String {
+    if explained.counter == Counter::DroppedSource {
+        return "the client is outside the source ranges".into();
+    }
+    if explained.local_only && !endpoint.local {
+        return "on another node, and the traffic policy is Local".into();
+    }
+    match listed {
+        Some(one) if !one.ready && one.terminating => "terminating, while others are ready".into(),
+        Some(one) if !one.ready => "not ready".into(),
+        Some(one) if !one.hints.is_empty() => format!("hinted for {}", one.hints.join(", ")),
+        _ if !endpoint.cluster && !endpoint.local => {
+            "serves, but is hinted for another zone or node, or terminates while others are ready"
+                .into()
+        }
+        _ => "of the service's other traffic policy".into(),
+    }
+}
+
+#[cfg(test)]
+#[path = "endpoints_tests.rs"]
+mod tests;

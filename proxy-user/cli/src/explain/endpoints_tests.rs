@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use datapath::read::AffineEndpoint;
+use proxy_common::Settings;
+
+use super::*;
+
+fn serving(last: u8, chosen_from: bool, [cluster, local]: [bool; 2]) -> ServingEndpoint {
+    ServingEndpoint {
+        address: format!("10.40.1.{last}:8080").parse().expect("an address"),
+        chosen_from,
+        cluster,
+        local,
+    }
+}
+
+fn listed(last: u8) -> ListedEndpoint {
+    ListedEndpoint {
+        address: Some([10, 40, 1, last].into()),
+        ports: vec![8080],
+        pod: Some(format!("shop/cart-{last}")),
+        ready: true,
+        serving: true,
+        ..ListedEndpoint::default()
+    }
+}
+
+fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
+    let mut explained = Explained::unmatched(Settings::EMPTY, Counter::ForwardedNew, None);
+    explained.endpoints = endpoints;
+    explained
+}
+
+fn reasons(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<String> {
+    let rows = rows(explained, listed, false).into_iter();
+    rows.map(|row| row.because).collect()
+}
+
+#[test]
+fn whoever_is_left_out_is_named_with_the_reason() {
+    let mut one = explained(vec![
+        serving(1, true, [true, true]),
+        serving(2, false, [true, false]),
+        serving(3, false, [false, false]),
+    ]);
+    assert!(reasons(&one, &[])[2].starts_with("serves, but is hinted"));
+    let hinted = ListedEndpoint {
+        hints: vec!["zone west".into()],
+        ..listed(3)
+    };
+    let ending = ListedEndpoint {
+        ready: false,
+        terminating: true,
+        ..listed(3)
+    };
+    assert_eq!(reasons(&one, &[hinted])[2], "hinted for zone west");
+    assert_eq!(
+        reasons(&one, &[ending])[2],
+        "terminating, while others are ready"
+    );
+    one.local_only = true;
+    assert_eq!(
+        reasons(&one, &[])[1],
+        "on another node, and the traffic policy is Local"
+    );
+    one.counter = Counter::DroppedSource;
+    assert_eq!(
+        reasons(&one, &[])[1],
+        "the client is outside the source ranges"
+    );
+}
+
+#[test]
+fn affinity_leaves_all_but_one_out() {
+    let mut one = explained(vec![
+        serving(1, true, [true, true]),
+        serving(2, true, [true, true]),
+    ]);
+    one.affinity = Some(AffineEndpoint::new(one.endpoints[1].address, 9));
+    assert_eq!(
+        reasons(&one, &[]),
+        ["affinity holds the client to another one", ""]
+    );
+}
+
+#[test]
+fn endpoints_that_only_kubernetes_lists_are_added() {
+    let one = explained(vec![serving(1, true, [true, true])]);
+    let not_ready = ListedEndpoint {
+        ready: false,
+        serving: false,
+        ..listed(4)
+    };
+    let of_another_port = ListedEndpoint {
+        ports: vec![9090],
+        ..listed(5)
+    };
+    let of_ipv6 = ListedEndpoint {
+        address: "fd00::7".parse().ok(),
+        ..listed(7)
+    };
+    let all = [listed(1), not_ready, of_another_port, listed(6), of_ipv6];
+    let rows = rows(&one, &all, false);
+    let said: Vec<_> = rows
+        .iter()
+        .map(|row| (row.pod.as_deref(), row.can_answer))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            (Some("shop/cart-1"), true),
+            (Some("shop/cart-4"), false),
+            (Some("shop/cart-6"), false)
+        ]
+    );
+    assert_eq!(rows[1].because, "not ready");
+    assert!(
+        rows[2]
+            .because
+            .starts_with("listed by Kubernetes, and not in the maps")
+    );
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use datapath::ChainMember;
+
+use super::*;
+use crate::check::finding::{Level, code_of};
+
+const PORT: u32 = 7;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn place(index: u32) -> HookedInterface {
+    let state = HookState {
+        ours: true,
+        ..HookState::default()
+    };
+    HookedInterface {
+        index,
+        stack_index: index,
+        link: LinkFacts {
+            name: format!("pod{index}"),
+            mtu: 1500,
+            up: true,
+            ..LinkFacts::default()
+        },
+        hooks: [state.clone(), state],
+        verdicts: Vec::new(),
+    }
+}
+
+fn leaves(interface: u32) -> Routed {
+    Routed::Leaves {
+        interface,
+        neighbour: [10, 0, 0, 9].into(),
+        mtu: None,
+    }
+}
+
+fn endpoint() -> Endpoint {
+    Endpoint {
+        address: address("10.0.0.9:80"),
+        asked_for: false,
+        routed: leaves(9),
+        outgoing: Some(place(9)),
+        mtu: Some(1500),
+        silent: None,
+        masqueraded: false,
+        deaf: None,
+    }
+}
+
+/// A host that stops nothing.
+fn host() -> Host {
+    Host {
+        incoming: Some(place(PORT)),
+        to_client: Some(leaves(PORT)),
+        endpoints: vec![endpoint()],
+        ..Host::default()
+    }
+}
+
+/// Expects one finding, with these words.
+#[track_caller]
+fn finds(host: &Host, level: Level, words: &str) {
+    let found = findings(host);
+    let [one] = &found[..] else {
+        panic!("one finding: {found:#?}")
+    };
+    let said = format!("{}: {}", one.finding.about, one.finding.found);
+    assert!(one.finding.level == level && said.contains(words), "{said}");
+    assert!(one.page.starts_with("docs/"));
+}
+
+#[test]
+fn a_host_that_stops_nothing_has_nothing_to_say() {
+    assert_eq!(findings(&host()), []);
+    assert_eq!(code_of([].into_iter()), 0);
+}
+
+#[test]
+fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
+    let mut one = host();
+    one.incoming.as_mut().expect("it").hooks[1].ours = false;
+    finds(
+        &one,
+        Level::InTheWay,
+        "attached at egress of this interface of the client",
+    );
+    one.by_socket = true;
+    assert_eq!(findings(&one), [], "a socket hook has translated it");
+    one.missing_socket_hooks = vec!["connect_v4"];
+    finds(&one, Level::InTheWay, "not attached: connect_v4");
+
+    let mut one = host();
+    let outgoing = one.endpoints[0].outgoing.as_mut().expect("it");
+    outgoing.hooks[0].ours = false;
+    assert_eq!(findings(&one), [], "nothing is masqueraded there");
+    one.endpoints[0].masqueraded = true;
+    finds(
+        &one,
+        Level::InTheWay,
+        "attached at ingress of this interface of an endpoint",
+    );
+}
+
+#[test]
+fn foreign_programs_are_told_by_their_place() {
+    let mut one = host();
+    let police = || ChainMember {
+        name: "program 4 (police)".into(),
+        program: Some(4),
+    };
+    one.incoming.as_mut().expect("it").hooks[0].before = vec![police()];
+    finds(
+        &one,
+        Level::Differs,
+        "program 4 (police) runs before portolan's at ingress",
+    );
+    for (verdict, level, words) in [
+        (ForeignVerdict::Next, Level::Note, "passes this packet on"),
+        (ForeignVerdict::Ends, Level::InTheWay, "ends the chain"),
+        (ForeignVerdict::Drops, Level::InTheWay, "drops the packet"),
+        (ForeignVerdict::Redirects, Level::InTheWay, "elsewhere"),
+    ] {
+        one.incoming.as_mut().expect("it").verdicts = vec![verdict];
+        finds(&one, level, words);
+    }
+    let mut one = host();
+    one.incoming.as_mut().expect("it").hooks[0].behind = vec![police()];
+    finds(
+        &one,
+        Level::Note,
+        "program 4 (police) runs behind portolan's at ingress",
+    );
+}
+
+#[test]
+fn a_source_is_believed_by_its_route() {
+    let mut one = host();
+    one.to_client = Some(leaves(8));
+    finds(&one, Level::Note, "leads through another one");
+    one.rp_filter = 1;
+    finds(
+        &one,
+        Level::InTheWay,
+        "net.ipv4.conf.pod7.rp_filter: is 1 (strict)",
+    );
+    one.redirected = true;
+    finds(&one, Level::Note, "leads through another one");
+    let mut one = host();
+    (one.incoming, one.to_client) = (None, Some(Routed::Ended("blackhole")));
+    finds(
+        &one,
+        Level::InTheWay,
+        "no way back to it: a route of kind blackhole ends it",
+    );
+}
+
+#[test]
+fn forwarding_matters_to_what_is_forwarded() {
+    let mut one = host();
+    one.not_forwarding = Some("net.ipv4.ip_forward".into());
+    one.endpoints[0].routed = Routed::Refused;
+    finds(&one, Level::InTheWay, "net.ipv4.ip_forward: is 0");
+    one.endpoints[0].routed = Routed::Here;
+    assert_eq!(findings(&one), [], "the endpoint is on this node");
+    one.endpoints[0].routed = leaves(9);
+    one.redirected = true;
+    assert_eq!(findings(&one), [], "past the stack");
+}
+
+#[test]
+fn one_bad_endpoint_of_two_only_differs() {
+    let bad = [
+        (Routed::None, None, "there is no route"),
+        (Routed::Ended("prohibit"), None, "of kind prohibit"),
+        (Routed::Refused, None, "refuses to forward"),
+        (leaves(9), Some("nobody listens"), "nobody listens"),
+    ];
+    for (routed, deaf, words) in bad {
+        let mut one = host();
+        one.endpoints[0] = Endpoint {
+            routed,
+            deaf: deaf.map(ToOwned::to_owned),
+            ..endpoint()
+        };
+        finds(&one, Level::InTheWay, words);
+        one.endpoints.push(endpoint());
+        finds(&one, Level::Differs, words);
+    }
+    let mut one = host();
+    one.endpoints[0].silent = Some([10, 0, 0, 9].into());
+    finds(
+        &one,
+        Level::Differs,
+        "neighbour 10.0.0.9 was asked for in vain",
+    );
+    let mut one = host();
+    one.endpoints[0].mtu = Some(1400);
+    finds(
+        &one,
+        Level::Differs,
+        "an MTU of 1400, the client's interface one of 1500",
+    );
+}
+
+#[test]
+fn a_chain_that_drops_is_in_the_way_unless_something_accepts() {
+    let chain = |rules, accepts_ours| Chain {
+        name: "inet firewall forward".into(),
+        drops: true,
+        rules,
+        accepts_ours,
+    };
+    let with = |chain: Chain| Host {
+        chains: vec![chain],
+        ..host()
+    };
+    finds(
+        &with(chain(false, false)),
+        Level::InTheWay,
+        "no rule that accepts",
+    );
+    finds(
+        &with(chain(true, false)),
+        Level::Differs,
+        "unless one of its rules",
+    );
+    // portolan's own rules accept what it masquerades, and nothing else.
+    finds(
+        &with(chain(false, true)),
+        Level::InTheWay,
+        "no rule that accepts",
+    );
+    let mut one = with(chain(false, true));
+    one.endpoints[0].masqueraded = true;
+    assert_eq!(findings(&one), []);
+    let mut one = with(chain(false, false));
+    one.chains[0].drops = false;
+    assert_eq!(findings(&one), []);
+}
+
+#[test]
+fn what_others_hold_is_counted_with_an_example() {
+    let mut one = host();
+    one.tracked = vec![
+        SentElsewhere {
+            client: address("10.0.0.7:4"),
+            to: address("10.96.0.1:53"),
+            sent_to: address("10.0.0.8:53"),
+        };
+        2
+    ];
+    finds(&one, Level::Differs, "holds 2 connections of this client");
+    let mut one = host();
+    one.shadow = true;
+    finds(&one, Level::InTheWay, "they only count");
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a process of this node receives what comes to one of its ports, by /proc/net. Called by
+//! `look`.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use proxy_common::Protocol;
+
+/// Whether a socket of this network namespace receives at an address; `true` where that cannot be
+/// known.
+pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
+    let (files, state) = match protocol {
+        Protocol::TCP => (["tcp", "tcp6"], LISTEN),
+        // Connected ones receive from their peer only.
+        Protocol::UDP => (["udp", "udp6"], CLOSE),
+        _ => return true,
+    };
+    let read = |file: &&str| fs::read_to_string(format!("/proc/net/{file}"));
+    let texts = files.iter().map(read);
+    texts.flatten().any(|text| is_in(&text, state, at))
+}
+
+const LISTEN: &str = "0A";
+const CLOSE: &str = "07";
+
+/// Whether the text of such a file has a socket in this state that takes packets to the address.
+fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
+    let mut sockets = text.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (local, is_state) = (words.nth(1)?, words.nth(1)? == state);
+        let (address, port) = local.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        is_state.then_some((read(address)?, port))
+    });
+    sockets.any(|(address, port)| {
+        // One of IPv6 takes IPv4, too, unless it says otherwise, which is not shown.
+        let is_any = address.is_unspecified() && (at.is_ipv4() || address.is_ipv6());
+        port == at.port() && (is_any || address.to_canonical() == at.ip())
+    })
+}
+
+/// Words of the machine's order, each as eight digits.
+fn read(address: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = address.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    if address.len() == 8 {
+        return Some(Ipv4Addr::from(word(0)?).into());
+    }
+    let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+    let octets: [u8; 16] = words.as_flattened().try_into().ok()?;
+    Some(Ipv6Addr::from(octets).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
+   1: 0100A8C0:0016 0200A8C0:C000 01 00000000:00000000 00:00000000 00000000     0        0 2 1
+   2: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 3 1
+";
+    const TCP6: &str =
+        "  sl  local_address                         remote_address                        st
+   0: 00000000000000000000000000000000:01BB 00000000000000000000000000000000:0000 0A 0:0
+   1: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0
+";
+
+    fn has(text: &str, at: &str) -> bool {
+        is_in(text, LISTEN, at.parse().expect("an address"))
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_listener_is_told_by_its_address_its_port_and_its_state() {
+        assert!(has(TCP, "127.0.0.1:8080") && has(TCP, "192.0.2.1:80"));
+        assert!(!has(TCP, "192.0.2.1:8080"), "another address");
+        assert!(!has(TCP, "192.168.0.1:22"), "a connection");
+        assert!(!has(TCP, "[2001:db8::1]:80"), "of IPv4");
+        assert!(has(TCP6, "192.0.2.1:443") && has(TCP6, "[2001:db8::1]:443"));
+        assert!(!has(TCP6, "[::1]:80") && !has("", "192.0.2.1:80"));
+    }
+}

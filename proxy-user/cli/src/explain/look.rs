@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads what `host` judges: interfaces, hooks, routes, neighbours, sysctls, chains, nf_conntrack.
+//! Changes nothing; only with --probe does a packet leave.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use control::causes::chain;
+use datapath::{
+    DatapathError, ForeignVerdict,
+    maps::pins,
+    read::{Asked, By, Explained, Packet, Reader},
+};
+use linux::Routed;
+use proxy_common::{Protocol, maps::interface, masquerade::Marks};
+
+use super::{
+    host::{self, Chain, Endpoint, HookedInterface, Host, SentElsewhere},
+    interfaces::{ClientRoute, HookedInterfaces},
+    listeners,
+};
+use crate::check::finding::Finding;
+
+/// How long a probed endpoint may take to answer.
+const PROBE: Duration = Duration::from_secs(1);
+/// Endpoints whose ways are looked at; a service may have thousands.
+const ENDPOINTS: usize = 32;
+/// A table of nf_conntrack up to this size is read whole.
+const TRACKED: u64 = 65_536;
+
+/// Asks the foreign programs before ours what they do with the client's packet.
+fn ask_foreign(place: &HookedInterface, asked: &Asked) -> io::Result<Vec<ForeignVerdict>> {
+    let packet = Packet::first(asked).encode(place.link.mac);
+    let before = place.hooks[0].before.iter();
+    let asked = before.filter_map(|one| one.program);
+    asked
+        .map(|id| datapath::ask_foreign(id, place.index, &packet))
+        .collect()
+}
+
+/// Everything about the host but the client's interface, which is known already.
+pub(super) fn read(
+    reader: &Reader,
+    places: &HookedInterfaces,
+    pin_dir: &Path,
+    asked: &Asked,
+    explained: &Explained,
+    (to_client, incoming): ClientRoute,
+    probe: bool,
+) -> anyhow::Result<Host> {
+    let mut host = Host {
+        v6: asked.client.is_ipv6(),
+        by_socket: !matches!(asked.by, By::Interface(_)),
+        shadow: pins::check_shadow(pin_dir, false).is_err(),
+        incoming,
+        to_client,
+        ..Host::default()
+    };
+    if host.by_socket {
+        let wanted = wanted_hooks(asked);
+        host.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
+    }
+    if let Some(place) = &mut host.incoming {
+        if probe && !host.by_socket {
+            match ask_foreign(place, asked) {
+                Ok(verdicts) => place.verdicts = verdicts,
+                Err(error) => host.unread.push(unread("foreign tc programs", &error)),
+            }
+        }
+        let word = reader.interface_word(place.index)?.unwrap_or(0);
+        host.redirected = interface::bits(word) & interface::REDIRECTS != 0;
+        let stack = linux::link(place.stack_index)?.name;
+        host.not_forwarding = not_forwarding(host.v6, &stack);
+        host.rp_filter = if host.v6 { 0 } else { rp_filter(&stack) };
+    }
+    // A destination of no service is not translated.
+    let untouched = [asked.to];
+    let concerns = |to: &SocketAddr| !explained.to.is_empty() || !to.ip().is_loopback();
+    let targets = if explained.to.is_empty() {
+        &untouched[..]
+    } else {
+        &explained.to
+    };
+    if is_sent_on(explained) {
+        let targets = targets.iter().filter(|to| concerns(to)).take(ENDPOINTS);
+        for to in targets {
+            let endpoint = endpoint(reader, places, asked, explained, &host, *to, probe)?;
+            host.endpoints.push(endpoint);
+        }
+        others(&mut host, asked, explained);
+    }
+    Ok(host)
+}
+
+/// The packet goes on, translated or not.
+fn is_sent_on(explained: &Explained) -> bool {
+    use proxy_common::Counter;
+    !explained.to.is_empty()
+        || matches!(
+            explained.counter,
+            Counter::Untouched | Counter::SocketUntouched
+        )
+}
+
+/// The socket hooks that serve such a client.
+fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
+    match (asked.client.is_ipv6(), asked.protocol) {
+        (false, Protocol::TCP) => &["connect_v4", "peer_name_v4", "release"],
+        (true, Protocol::TCP) => &["connect_v6", "peer_name_v6", "release"],
+        (false, Protocol::UDP) => &["connect_v4", "send_v4", "receive_v4", "release"],
+        (true, Protocol::UDP) => &["connect_v6", "send_v6", "receive_v6", "release"],
+        _ => &[],
+    }
+}
+
+fn endpoint(
+    reader: &Reader,
+    places: &HookedInterfaces,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    to: SocketAddr,
+    probe: bool,
+) -> anyhow::Result<Endpoint> {
+    let masqueraded = !host.by_socket && (explained.masquerades || to.ip() == asked.client);
+    let mark = if masqueraded {
+        Marks::DEFAULT.masquerade
+    } else {
+        0
+    };
+    let incoming = host::incoming(host, asked.client, mark);
+    let routed = linux::route(to.ip(), incoming)?;
+    let mut found = Endpoint {
+        address: to,
+        asked_for: explained.to.is_empty(),
+        routed: routed.clone(),
+        outgoing: None,
+        mtu: None,
+        silent: None,
+        // To a process of this node it does not leave, and nothing is masqueraded.
+        masqueraded: masqueraded && routed != Routed::Here,
+        deaf: None,
+    };
+    if let Routed::Leaves {
+        interface,
+        neighbour,
+        mtu,
+    } = &found.routed
+    {
+        let outgoing = places.at(reader, *interface, Some(*neighbour))?;
+        let stack = linux::link(outgoing.stack_index)?;
+        found.mtu = Some(
+            mtu.unwrap_or(u32::MAX)
+                .min(outgoing.link.mtu)
+                .min(stack.mtu),
+        );
+        found.silent = linux::is_silent(*interface, *neighbour)?.then_some(*neighbour);
+        found.outgoing = Some(outgoing);
+    }
+    if found.routed == Routed::Here && !listeners::receives(asked.protocol, to) {
+        found.deaf = Some("no process of this node receives there".into());
+    } else if probe && asked.protocol == Protocol::TCP && !explained.to.is_empty() {
+        let answer = TcpStream::connect_timeout(&to, PROBE);
+        let failed = answer.err().map(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => "refused: nothing listens on its port".to_owned(),
+            io::ErrorKind::TimedOut => format!("no answer in {} s", PROBE.as_secs()),
+            _ => error.to_string(),
+        });
+        found.deaf = failed.map(|reason| format!("a connection from this node failed: {reason}"));
+    }
+    Ok(found)
+}
+
+/// The setting that keeps packets which come in there from being forwarded.
+fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
+    let settings = if v6 {
+        vec!["ipv6/conf/all/forwarding".to_owned()]
+    } else {
+        vec![
+            "ipv4/ip_forward".to_owned(),
+            format!("ipv4/conf/{interface}/forwarding"),
+        ]
+    };
+    let is_off = |name: &String| number(name) == Some(0);
+    let off = settings.into_iter().find(is_off)?;
+    Some(format!("net.{}", off.replace('/', ".")))
+}
+
+/// KUBE: the kernel takes the larger of both.
+fn rp_filter(interface: &str) -> u8 {
+    let of = |name: &str| number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
+    u8::try_from(of("all").max(of(interface))).unwrap_or(0)
+}
+
+/// A kernel parameter below /proc/sys/net.
+fn number(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Netfilter: chains, another proxy's rules, connections.
+fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
+    match forward_chains(host.v6) {
+        Ok(chains) => host.chains = chains,
+        Err(error) => host.unread.push(unread("chains that forward", &error)),
+    }
+    match linux::nft_chains() {
+        Ok(chains) => host.kube_proxy = chains,
+        Err(error) => host.unread.push(unread("nf_tables", &error)),
+    }
+    let count = number("netfilter/nf_conntrack_count").unwrap_or(0);
+    if count > TRACKED {
+        let found = format!("holds {count} connections, too many to look through here");
+        host.unread.push(Finding::note("nf_conntrack", found));
+        return;
+    }
+    let mut tracked = Vec::new();
+    let visited = linux::tracked(|connection| {
+        let is_to = |to: SocketAddr| to == asked.to || explained.to.contains(&to);
+        let original = connection.original;
+        let is_own = connection.protocol == asked.protocol
+            && original.src.ip() == asked.client
+            && (asked.client_port == 0 || original.src.port() == asked.client_port)
+            && is_to(original.dst);
+        if is_own && connection.is_sent_elsewhere() {
+            tracked.push(SentElsewhere {
+                client: original.src,
+                to: original.dst,
+                sent_to: connection.reply.src,
+            });
+        }
+    });
+    match visited {
+        Ok(()) => host.tracked = tracked,
+        Err(error) => host.unread.push(unread("nf_conntrack", &error)),
+    }
+}
+
+fn unread(what: &str, error: &io::Error) -> Finding {
+    let found = format!("could not be read: {}", chain(error));
+    let remedy = "run this command as root in the node's own network namespace";
+    Finding::differs(what, found, remedy)
+}
+
+fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
+    let mut found = Vec::new();
+    for chain in linux::forward_chains()? {
+        if !chain.sees(v6) {
+            continue;
+        }
+        let own = chain.own_rules()?.len();
+        found.push(Chain {
+            name: chain.to_string(),
+            drops: chain.drops(),
+            rules: chain.rules()? > own,
+            accepts_ours: own > 0,
+        });
+    }
+    let legacy = linux::legacy_forward()?.into_iter();
+    found.extend(legacy.filter(|chain| chain.v6 == v6).map(|chain| Chain {
+        name: format!("FORWARD of {}", chain.program),
+        drops: chain.drops,
+        rules: chain.has_rules,
+        accepts_ours: false,
+    }));
+    Ok(found)
+}
+
+/// Where a masqueraded packet's source comes from, for the endpoint that it goes to.
+pub(super) fn masquerade_address(
+    reader: &Reader,
+    host: &Host,
+) -> Result<Option<IpAddr>, DatapathError> {
+    let first = host.endpoints.iter().find_map(|one| match one.routed {
+        Routed::Leaves { neighbour, .. } => one.outgoing.as_ref().map(|out| (one, out, neighbour)),
+        _ => None,
+    });
+    match first {
+        Some((one, out, next_hop)) => {
+            reader.masquerade_address(out.index, next_hop, one.address.ip())
+        }
+        None => Ok(None),
+    }
+}

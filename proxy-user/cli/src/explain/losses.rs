@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What may befall a new flow though policy and dry run forward it: tables and ports that others
+//! have used up. In: a decision and what the programs have counted. Out: notes.
+
+use config::runbooks::of_outcome;
+use proxy_common::Counter;
+
+use super::report::Pointed;
+use crate::check::finding::Finding;
+
+/// The losses that a flow of this outcome may share.
+const fn possible(outcome: Counter) -> &'static [Counter] {
+    match outcome {
+        Counter::ForwardedNew => &[
+            Counter::DroppedFlowTableFull,
+            Counter::DroppedNoTuple,
+            Counter::DroppedNoMasqueradePort,
+        ],
+        Counter::SocketTranslated => &[Counter::SocketTableFull],
+        _ => &[],
+    }
+}
+
+/// A note for each that has been counted since the maps were made; `counts` is in the counters'
+/// order.
+pub(super) fn notes(outcome: Counter, counts: &[u64]) -> Vec<Pointed> {
+    let counted = possible(outcome).iter().filter_map(|loss| {
+        let count = *counts.get(*loss as usize)?;
+        let page = of_outcome(*loss).filter(|_| count > 0)?;
+        let found = format!(
+            "{count} met {} since the maps were made, and this one may: `portolan counters {} --watch` shows whether it goes on",
+            loss.name(),
+            loss.name()
+        );
+        Some(Pointed::new(Finding::note("other flows", found), page))
+    });
+    counted.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_losses_that_such_a_flow_may_share_and_that_were_counted_are_noted() {
+        let mut counts = vec![0; Counter::ALL.len()];
+        counts[Counter::DroppedNoTuple as usize] = 3;
+        counts[Counter::SocketTableFull as usize] = 1;
+        let noted = |outcome| {
+            let notes = notes(outcome, &counts).into_iter();
+            let texts = notes.map(|note| (note.finding.found, note.page));
+            texts.collect::<Vec<_>>()
+        };
+        let [(found, page)] = &noted(Counter::ForwardedNew)[..] else {
+            panic!("one note");
+        };
+        assert!(found.starts_with("3 met dropped_no_free_tuple since the maps were made"));
+        assert_eq!(*page, "docs/runbooks/ports-used-up.md");
+        assert_eq!(noted(Counter::SocketTranslated).len(), 1);
+        assert_eq!(noted(Counter::ForwardedHit).len(), 0);
+    }
+}

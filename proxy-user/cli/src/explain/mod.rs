@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan explain`: where a packet or a connection goes, and why there is no answer. It decides
+//! by the pinned maps, runs the kernel's programs dry beside that, and asks the host. Works without
+//! an agent, and changes nothing. The other files decide, from plain values that this one and
+//! `look` read.
+
+mod dry;
+mod endpoints;
+mod host;
+mod interfaces;
+mod listeners;
+mod look;
+mod losses;
+pub(super) mod names;
+mod question;
+mod report;
+mod resolve;
+mod words;
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use anyhow::{Context, Result};
+use config::telemetry;
+use control::causes::chain;
+use datapath::{
+    maps::pins,
+    read::{Asked, By, Explained, MatchedFrontend, Reader},
+};
+use proxy_common::{Counter, Origin, Settings};
+use source::named::ListedEndpoint;
+
+use self::{
+    host::Host,
+    interfaces::HookedInterfaces,
+    names::Names,
+    question::From,
+    report::{DryRunRow, Pointed, Report, ServiceRow},
+};
+use super::{Output, Pins, check::finding::Finding};
+
+/// Arguments of `portolan explain`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ExplainArgs {
+    /// Who asks: an address, with a port to ask about an open connection (10.0.0.7,
+    /// 10.0.0.7:40000), pod/NAMESPACE/NAME, or node for a process of this node.
+    #[arg(long, value_name = "CLIENT")]
+    pub from: String,
+    /// What is asked for: ADDRESS:PORT, or service/NAMESPACE/NAME, with :PORT behind it where it
+    /// has several.
+    #[arg(long, value_name = "DESTINATION")]
+    pub to: String,
+    /// tcp, udp or sctp.
+    #[arg(long, default_value = "tcp")]
+    pub protocol: String,
+    /// The client's process connects a socket, which the socket hooks see first. Always so for a
+    /// process of this node.
+    #[arg(long)]
+    pub socket: bool,
+    /// The interface that the client's packets come in by [default: that of the node's route to
+    /// it].
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    pub interface: Option<String>,
+    /// Also connect from this node to the endpoints (TCP), for a second each at most, and run
+    /// foreign tc programs before portolan's on such a packet, which they may count. Nothing else
+    /// that this command does sends a packet.
+    #[arg(long)]
+    pub probe: bool,
+    /// Leave out the dry run, in which the kernel verifies the programs anew: it takes most of a
+    /// second.
+    #[arg(long)]
+    pub no_dry_run: bool,
+    #[command(flatten)]
+    pub names: names::NameArgs,
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Format of the output: table is text for people.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Exit statuses and examples for --help.
+pub const AFTER_HELP: &str = "Exit status: 0 if it would be answered, 1 if something differs or may be in the way, 2 for input that \
+cannot be read, 3 if it would not be answered.\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
+portolan explain --from pod/shop/cart-5d9 --to service/shop/pay:http --kubeconfig ~/.kube/config\n  \
+portolan explain --from node --to service/default/kubernetes --probe\n  \
+portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
+
+/// The exit status for arguments and maps that cannot be read, as clap's own.
+const BAD_INPUT: u8 = 2;
+
+/// Explains, prints it, and returns what it comes to as the exit status.
+pub(super) fn run(args: &ExplainArgs) -> ExitCode {
+    let printed = explain(args).and_then(|report| {
+        report.print(args.output)?;
+        Ok(report.code())
+    });
+    printed
+        .unwrap_or_else(|error| {
+            telemetry::fail(&error);
+            BAD_INPUT
+        })
+        .into()
+}
+
+fn explain(args: &ExplainArgs) -> Result<Report> {
+    let from = question::from(&args.from)?;
+    let (to, protocol) = (question::to(&args.to)?, question::protocol(&args.protocol)?);
+    let pin_dir = &args.pins.pin_dir;
+    let mut reader = Reader::without_names(pin_dir)?;
+    let names = Names::new(&args.names);
+    let places = HookedInterfaces::new(pin_dir)?;
+    let clients = resolve::clients(&from, &names)?;
+    let settings = reader.settings()?;
+    let is_outside = resolve::is_outside(&reader, &places, &from, &settings);
+    let to = resolve::destination(&reader, &to, protocol, &clients, is_outside)?;
+    let client = resolve::client(args, &from, &clients, &settings, to)?;
+    let (way, by) = resolve::enter(args, &reader, &places, &from, client)?;
+    let mut asked = Asked {
+        protocol,
+        client,
+        client_port: match from {
+            From::Address(_, port) => port,
+            _ => 0,
+        },
+        to,
+        by,
+    };
+    let mut notes = Vec::new();
+    let index = way.1.as_ref().map_or(0, |place| place.index);
+    let explained = ask(&mut reader, &mut asked, index, &mut notes)?;
+    if !pins::is_held(pin_dir) {
+        let found = "no agent runs: the programs go on with the maps as they are";
+        notes.push(note("portolan", found.to_owned()));
+    }
+    notes.extend(losses::notes(explained.counter, &reader.counters()?));
+    let host = look::read(
+        &reader, &places, pin_dir, &asked, &explained, way, args.probe,
+    )?;
+    let listed = match &explained.frontend {
+        Some(frontend) if endpoints::are_asked_for(&explained) => {
+            names.endpoints(&frontend.service, &mut notes)
+        }
+        _ => Vec::new(),
+    };
+    let mut report = describe(&reader, &asked, &explained, &host, &listed)?;
+    if !matches!(from, From::Address(..)) {
+        report.client = format!("{} ({})", args.from, report.client);
+    }
+    report.findings.extend(notes);
+    run_dry(args, &reader, &asked, &explained, &host, &mut report);
+    report.conclude();
+    Ok(report)
+}
+
+/// Asks the maps. A pod's socket that the hooks leave alone is asked about as a packet.
+fn ask(
+    reader: &mut Reader,
+    asked: &mut Asked,
+    interface: u32,
+    notes: &mut Vec<Pointed>,
+) -> Result<Explained> {
+    let mut about = |asked: &Asked| {
+        reader
+            .explain(asked)?
+            .context("client and destination are of different IP families")
+    };
+    let explained = about(asked)?;
+    if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {
+        if let Some(because) = explained.because {
+            let found = format!("the socket hooks leave it to the packet path: {because}");
+            notes.push(note("the client's socket", found));
+        }
+        asked.by = By::Interface(interface);
+        return about(asked);
+    }
+    let is_packet = matches!(asked.by, By::Interface(_));
+    let by_socket = explained.settings.has(Settings::POD_SOCKETS);
+    if is_packet && by_socket && explained.origin == Some(Origin::Pod) {
+        let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
+        notes.push(note("the client's socket", found.to_owned()));
+    }
+    Ok(explained)
+}
+
+fn note(about: &str, found: String) -> Pointed {
+    Pointed::new(Finding::note(about, found), "docs/explain.md")
+}
+
+/// Puts everything but the dry run into words.
+fn describe(
+    reader: &Reader,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    listed: &[ListedEndpoint],
+) -> Result<Report> {
+    let mut findings: Vec<_> = words::refusal(explained, asked).into_iter().collect();
+    findings.extend(host::findings(host));
+    let client = match asked.client_port {
+        0 => asked.client.to_string(),
+        port => SocketAddr::new(asked.client, port).to_string(),
+    };
+    let source = words::source(explained, asked);
+    let own = look::masquerade_address(reader, host)?;
+    let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
+    // A hairpin concerns one of several endpoints.
+    let only_itself = !explained.masquerades && host.endpoints.iter().any(|one| !one.masqueraded);
+    let source = source.map(|text| match own.filter(|_| is_masqueraded) {
+        Some(own) if only_itself => format!("{text}, which then sees {own}"),
+        Some(own) => format!("{text}; the endpoint sees {own}"),
+        None if explained.masquerades && host.is_own() => {
+            "kept: the endpoint is a process of this node, so the packet does not leave it"
+                .to_owned()
+        }
+        None => text,
+    });
+    Ok(Report {
+        client,
+        destination: asked.to.to_string(),
+        protocol: asked.protocol.name(),
+        hook: hook(asked, host),
+        answered: true,
+        summary: String::new(),
+        outcome: explained.counter.name(),
+        meaning: explained.counter.help().trim(),
+        service: explained.frontend.as_ref().map(service),
+        origin: words::origin(explained, asked),
+        endpoints: endpoints::rows(explained, listed, host.v6),
+        affinity: words::affinity(explained, asked),
+        source,
+        flow: explained.flow.clone(),
+        way_back: words::way_back(
+            explained,
+            asked,
+            own.filter(|_| is_masqueraded && !only_itself),
+        ),
+        dry_run: None,
+        findings,
+    })
+}
+
+fn hook(asked: &Asked, host: &Host) -> String {
+    match (asked.by, &host.incoming) {
+        (By::NodeSocket, _) => "at the socket of a process of this node".into(),
+        (By::PodSocket, _) => "at the socket of a pod's process".into(),
+        (_, Some(place)) => format!("a packet that comes in by {}", place.link.name),
+        (_, None) => "a packet that comes in by an unknown interface".into(),
+    }
+}
+
+fn service(frontend: &MatchedFrontend) -> ServiceRow {
+    let address = match frontend.address {
+        None => "*".to_owned(),
+        Some(address) if address.is_ipv6() => format!("[{address}]"),
+        Some(address) => address.to_string(),
+    };
+    let port = match frontend.port {
+        0 => "*".to_owned(),
+        port => port.to_string(),
+    };
+    // What refuses a cluster IP's other ports stands under the name of one port of the Service.
+    let port_name = match frontend.port {
+        0 => String::new(),
+        _ => frontend.port_name.clone(),
+    };
+    ServiceRow {
+        service: frontend.service.clone(),
+        port_name,
+        kind: words::kind(frontend.kind),
+        frontend: format!("{address}:{port}"),
+        policies: words::policies(frontend),
+        service_id: frontend.service_id,
+    }
+}
+
+/// Adds the dry run, or why there is none.
+fn run_dry(
+    args: &ExplainArgs,
+    reader: &Reader,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+    report: &mut Report,
+) {
+    let left_out = |reason: String| DryRunRow {
+        left_out: Some(reason),
+        ..DryRunRow::default()
+    };
+    if !matches!(asked.by, By::Interface(_)) {
+        report.dry_run = Some(left_out("the kernel cannot run socket hooks dry".into()));
+        return;
+    }
+    if args.no_dry_run {
+        return;
+    }
+    match dry::run(reader, asked, explained, host) {
+        Ok((row, finding)) => {
+            report.dry_run = Some(row);
+            report.findings.extend(finding);
+        }
+        Err(error) => {
+            let reason = format!("not possible: {}", chain(error.as_ref()));
+            report.dry_run = Some(left_out(reason));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of pods, and what Kubernetes lists beside the endpoints that the maps have: from the API
+//! server or a folder of manifests, where one can be had.
+
+use std::{
+    collections::{HashMap, HashSet},
+    env,
+    net::IpAddr,
+    path::PathBuf,
+};
+
+use anyhow::{Context, Result, bail};
+use control::causes::chain;
+use source::{
+    SourceError,
+    api_server::Access,
+    named::{Directory, ListedEndpoint},
+};
+
+use super::{note, report::Pointed};
+
+/// Where objects are asked for.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct NameArgs {
+    /// Ask the API server of this kubeconfig for names of pods and for endpoints that are not ready
+    /// [default: KUBECONFIG, or the service account of the pod that this runs in].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server; overrides the kubeconfig's.
+    #[arg(long, value_name = "ADDRESS")]
+    pub master: Option<String>,
+    /// Folder of manifests to look into instead.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
+    pub manifests: Option<PathBuf>,
+}
+
+/// Where to ask, if there is anything.
+pub(crate) struct Names(Option<Directory>);
+
+impl Names {
+    pub(crate) fn new(args: &NameArgs) -> Self {
+        if let Some(folder) = &args.manifests {
+            return Self(Some(Directory::Folder(folder.clone())));
+        }
+        let kubeconfig = args.kubeconfig.clone();
+        let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
+        let master = args
+            .master
+            .clone()
+            .or_else(|| in_cluster().filter(|_| kubeconfig.is_none()));
+        let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
+        Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
+    }
+
+    /// A pod's addresses.
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
+        let Some(directory) = &self.0 else {
+            bail!(
+                "the maps do not name pods: give the pod's address instead, or name an API server with --kubeconfig or a folder with --manifests"
+            );
+        };
+        let found = wait(directory.pod(namespace, name))??;
+        if found.is_empty() {
+            bail!("there is no pod {namespace}/{name} with an address");
+        }
+        Ok(found)
+    }
+
+    /// Whether there is anybody to ask.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The pods that have these addresses, namespace and name; none where nobody can be asked, for
+    /// an address that several pods have, and for others' addresses.
+    pub(crate) fn pods_at(&self, addresses: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, String>> {
+        match &self.0 {
+            Some(directory) => Ok(wait(directory.pods_at(addresses))??),
+            None => Ok(HashMap::new()),
+        }
+    }
+
+    /// The endpoints that Kubernetes lists for a service, namespace and name; none where nobody can
+    /// be asked.
+    pub(super) fn endpoints(&self, service: &str, notes: &mut Vec<Pointed>) -> Vec<ListedEndpoint> {
+        let (Some(directory), Some((namespace, name))) = (&self.0, service.split_once('/')) else {
+            return Vec::new();
+        };
+        let listed = wait(directory.endpoints(namespace, name));
+        match listed.and_then(|listed| Ok(listed?)) {
+            Ok(listed) => listed,
+            Err(error) => {
+                let found = format!(
+                    "pods' names and endpoints that are not ready are not known: {}",
+                    chain(error.as_ref())
+                );
+                notes.push(note("the API server", found));
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// KUBE: the address that the kubelet puts into every pod's environment.
+fn in_cluster() -> Option<String> {
+    let host = env::var("KUBERNETES_SERVICE_HOST").ok()?;
+    let port = env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());
+    let host = match host.parse() {
+        Ok(IpAddr::V6(v6)) => format!("[{v6}]"),
+        _ => host,
+    };
+    Some(format!("https://{host}:{port}"))
+}
+
+fn wait<T>(asked: impl Future<Output = Result<T, SourceError>>) -> Result<Result<T, SourceError>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    Ok(runtime.block_on(asked))
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the arguments to addresses: a service's by the pinned maps, the client's interface by the
+//! node's routes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use datapath::read::{By, Reader, ServiceAddress};
+use linux::Routed;
+use proxy_common::{FrontendKind, Protocol, Settings, maps::interface, settings::any_contains};
+
+use super::{
+    ExplainArgs,
+    interfaces::{ClientRoute, HookedInterfaces},
+    names::Names,
+    question::{From, To},
+};
+
+/// The address and port that are asked for.
+pub(super) fn destination(
+    reader: &Reader,
+    to: &To,
+    protocol: Protocol,
+    clients: &[IpAddr],
+    is_outside: bool,
+) -> Result<SocketAddr> {
+    let is_possible = |to: IpAddr| {
+        let mut clients = clients.iter().map(IpAddr::is_ipv4);
+        clients.len() == 0 || clients.any(|v4| v4 == to.is_ipv4())
+    };
+    let (namespace, name, port) = match to {
+        To::Address(address) => return Ok(*address),
+        To::Service {
+            namespace,
+            name,
+            port,
+        } => (namespace, name, port),
+    };
+    let all = reader.addresses_of(namespace, name)?;
+    if all.is_empty() {
+        bail!(
+            "the maps have no address of Service {namespace}/{name}: see `portolan services`; ExternalName and headless services have none"
+        );
+    }
+    let is_port = |one: &&ServiceAddress| match port {
+        None => true,
+        Some(port) => one.port.to_string() == *port || one.port_name == *port,
+    };
+    let mut fitting: Vec<_> = all
+        .iter()
+        .filter(|one| one.protocol == protocol && is_possible(one.address))
+        .filter(is_port)
+        .collect();
+    fitting.sort_by_key(|one| preference(one.kind, is_outside));
+    if let Some(one) = fitting.first() {
+        return Ok(SocketAddr::new(one.address, one.port));
+    }
+    // A port that the Service has not is a question, too: its cluster IP answers it.
+    let number = port.as_ref().and_then(|port| port.parse().ok());
+    let cluster_ip = all
+        .iter()
+        .find(|one| one.kind == FrontendKind::ClusterIp && is_possible(one.address));
+    match (number, cluster_ip) {
+        (Some(number), Some(one)) if number != 0 => Ok(SocketAddr::new(one.address, number)),
+        _ => bail!(
+            "Service {namespace}/{name} has no such {} port for this client: see `portolan services`",
+            protocol.name()
+        ),
+    }
+}
+
+/// Which of a service's addresses a client is most likely to use, the least first: from outside the
+/// cluster none reaches a cluster IP, unless somebody has made a route to it.
+fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
+    match kind {
+        FrontendKind::LoadBalancer if is_outside => 0,
+        FrontendKind::ExternalIp if is_outside => 1,
+        FrontendKind::NodePort if is_outside => 2,
+        _ => 3,
+    }
+}
+
+/// The client's addresses; none for a process of this node.
+pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
+    match from {
+        From::Node => Ok(Vec::new()),
+        From::Address(address, _) => Ok(vec![*address]),
+        From::Pod { namespace, name } => names.pod(namespace, name),
+    }
+}
+
+/// Whether a client is neither a pod nor a process of this node, as far as addresses, routes and
+/// interfaces tell.
+pub(super) fn is_outside(
+    reader: &Reader,
+    places: &HookedInterfaces,
+    from: &From,
+    settings: &Settings,
+) -> bool {
+    let From::Address(client, _) = from else {
+        return false;
+    };
+    let is_pods = match *client {
+        IpAddr::V4(v4) => any_contains(&settings.pods_v4, v4.into()),
+        IpAddr::V6(v6) => any_contains(&settings.pods_v6, v6.into()),
+    };
+    let by_pod = |index| {
+        let word = reader.interface_word(index).ok().flatten();
+        word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)
+    };
+    match places.to(reader, *client) {
+        _ if is_pods => false,
+        Ok((Some(Routed::Here), _)) => false,
+        Ok((_, Some(place))) => !by_pod(place.index),
+        _ => true,
+    }
+}
+
+/// The client's address of the destination's family; the node's own one, for a process of it.
+pub(super) fn client(
+    args: &ExplainArgs,
+    from: &From,
+    clients: &[IpAddr],
+    settings: &Settings,
+    to: SocketAddr,
+) -> Result<IpAddr> {
+    let mut fitting = clients
+        .iter()
+        .filter(|client| client.is_ipv4() == to.is_ipv4());
+    match (from, fitting.next()) {
+        (From::Node, _) if to.is_ipv4() => Ok(settings.internal_v4.into()),
+        (From::Node, _) => Ok(settings.internal_v6.into()),
+        (_, Some(client)) => Ok(*client),
+        (_, None) => bail!(
+            "--from {} and --to {to} are of different IP families",
+            args.from
+        ),
+    }
+}
+
+/// Where the programs meet the client: the node's way back to it, its interface, and the hook.
+pub(super) fn enter(
+    args: &ExplainArgs,
+    reader: &Reader,
+    places: &HookedInterfaces,
+    from: &From,
+    client: IpAddr,
+) -> Result<(ClientRoute, By)> {
+    if *from == From::Node {
+        return Ok(((None, None), By::NodeSocket));
+    }
+    let (routed, mut place) = places.to(reader, client)?;
+    if let Some(name) = &args.interface {
+        let index = nix::net::if_::if_nametoindex(name.as_str())
+            .with_context(|| format!("--interface {name}"))?;
+        place = Some(places.at(reader, index, None)?);
+    } else if routed == Some(Routed::Here) {
+        return Ok(((None, None), By::NodeSocket));
+    }
+    let by = if args.socket {
+        By::PodSocket
+    } else {
+        By::Interface(place.as_ref().map_or(0, |place| place.index))
+    };
+    Ok(((routed, place), by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_outside_asks_for_an_address_that_is_for_those_outside() {
+        let mut kinds = [
+            FrontendKind::ClusterIp,
+            FrontendKind::NodePort,
+            FrontendKind::ExternalIp,
+            FrontendKind::LoadBalancer,
+        ];
+        let usual = kinds;
+        kinds.sort_by_key(|kind| preference(*kind, false));
+        assert_eq!(kinds, usual, "in the order of the maps: cluster IPs first");
+        kinds.sort_by_key(|kind| preference(*kind, true));
+        kinds.reverse();
+        assert_eq!(kinds, usual);
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the programs decide, in Kubernetes' words. In: what `datapath::read` says of a connection.
+//! Out: sentences and findings. Pure.
+
+use datapath::read::{Asked, By, Explained, MatchedFrontend};
+use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
+
+use super::report::Pointed;
+use crate::check::finding::Finding;
+
+/// A frontend's kind as Kubernetes calls it.
+pub(super) fn kind(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "cluster IP",
+        FrontendKind::ExternalIp => "external IP",
+        FrontendKind::LoadBalancer => "load balancer IP",
+        FrontendKind::NodePort => "node port",
+        FrontendKind::Unserved => "cluster IP, a port that it does not serve",
+        FrontendKind::Echo => "ping",
+    }
+}
+
+/// The client's origin, and how it is known.
+pub(super) fn origin(explained: &Explained, asked: &Asked) -> Option<String> {
+    let by_interface = explained.settings.has(Settings::PODS_BY_INTERFACE);
+    let text = match (explained.origin?, asked.by) {
+        (_, By::NodeSocket) => "a process of this node",
+        (Origin::Pod, By::PodSocket) => "a pod's process",
+        (_, By::PodSocket) => "a process of a pod, and pods are not detected (detectLocalMode)",
+        (Origin::Pod, _) if by_interface => "a pod, by the interface that it comes in by",
+        (Origin::Pod, _) => "a pod, by its address",
+        (Origin::Host, _) => "this node, by its address",
+        (Origin::External, _) => "outside the cluster",
+    };
+    Some(text.to_owned())
+}
+
+/// The traffic policies that count for a frontend.
+pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
+    let mut words = Vec::new();
+    if frontend.flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
+        words.push("internalTrafficPolicy Local".to_owned());
+    }
+    if frontend.flags.has(ServiceFlags::EXTERNAL_LOCAL) {
+        words.push("externalTrafficPolicy Local".to_owned());
+    }
+    if frontend.flags.has(ServiceFlags::SOURCE_RANGES) {
+        let ranges: Vec<_> = frontend
+            .source_ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        words.push(match &ranges[..] {
+            [] => {
+                "loadBalancerSourceRanges without a readable range: no client is let in".to_owned()
+            }
+            ranges => format!("loadBalancerSourceRanges {}", ranges.join(", ")),
+        });
+    }
+    if frontend.flags.has(ServiceFlags::AFFINITY) {
+        words.push(format!(
+            "sessionAffinity ClientIP, {} s",
+            frontend.affinity_timeout
+        ));
+    }
+    words
+}
+
+/// Whether the client's address is replaced, and why.
+pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
+    if explained.to.is_empty() {
+        return None;
+    }
+    if !matches!(asked.by, By::Interface(_)) {
+        return Some(
+            "the process's own, as the route to the endpoint gives it; nothing is masqueraded"
+                .into(),
+        );
+    }
+    if explained.flow.is_some() {
+        let text = if explained.masquerades {
+            "masqueraded"
+        } else {
+            "kept"
+        };
+        return Some(format!("{text}, as the connection began"));
+    }
+    let frontend = explained.frontend.as_ref()?;
+    let (word, why) = (
+        if explained.masquerades {
+            "masqueraded"
+        } else {
+            "kept"
+        },
+        reason(explained, frontend),
+    );
+    let to_itself = explained.to.iter().any(|to| to.ip() == asked.client);
+    let hairpin = match (explained.masquerades, to_itself, explained.to.len()) {
+        (false, true, 1) => return Some("masqueraded: the client reaches itself (hairpin)".into()),
+        (false, true, _) => "; masqueraded where the client reaches itself (hairpin)",
+        _ => "",
+    };
+    let mark = if explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
+        "; only marked, for the node's own rules (masquerade: mark)"
+    } else {
+        ""
+    };
+    Some(format!("{word}: {why}{hairpin}{mark}"))
+}
+
+/// As `proxy_common::decide` decides it.
+fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
+    let is_pod = explained.origin == Some(Origin::Pod);
+    let has = |flag| explained.settings.has(flag);
+    match frontend.kind {
+        FrontendKind::ClusterIp if has(Settings::MASQUERADE_ALL) => "masqueradeAll is set",
+        FrontendKind::ClusterIp if explained.masquerades => {
+            "no pod asks, and the answer must come back through this node"
+        }
+        FrontendKind::ClusterIp if is_pod => "a pod asks a cluster IP",
+        FrontendKind::ClusterIp => {
+            "pods are not detected (detectLocalMode), so no client of a cluster IP is masqueraded"
+        }
+        _ if !frontend.flags.has(ServiceFlags::EXTERNAL_LOCAL) => {
+            "with externalTrafficPolicy Cluster the answer must come back through this node"
+        }
+        _ if explained.masquerades => "the node's own source may be the balancer's address",
+        _ => "externalTrafficPolicy Local keeps the client's address",
+    }
+}
+
+/// What policy says against it; none if it is served.
+pub(super) fn refusal(explained: &Explained, asked: &Asked) -> Option<Pointed> {
+    let service = explained
+        .frontend
+        .as_ref()
+        .map(|frontend| frontend.service.clone());
+    let about = service.as_ref().map_or_else(
+        || format!("{}/{}", asked.to, asked.protocol.name()),
+        |service| format!("Service {service}"),
+    );
+    let in_the_way = |found: &str, remedy: &str, page| {
+        Some(Pointed::new(
+            Finding::in_the_way(about.clone(), found, remedy),
+            page,
+        ))
+    };
+    let left = |found: String, remedy: &str, page| {
+        Some(Pointed::new(
+            Finding::differs(about.clone(), found, remedy),
+            page,
+        ))
+    };
+    match explained.counter {
+        Counter::RejectedNoEndpoint => in_the_way(
+            "no endpoint of it is ready, anywhere: clients are refused at once",
+            &slices(service.as_deref()),
+            "docs/explain.md#no-endpoint",
+        ),
+        Counter::RejectedUnserved => in_the_way(
+            "its cluster IP serves no such port and protocol: clients are refused at once",
+            "ask for one of its ports, or add the port to the Service",
+            "docs/explain.md#no-such-port",
+        ),
+        Counter::DroppedNoLocalEndpoint => in_the_way(
+            "its traffic policy is Local, and no endpoint on this node serves: dropped without an answer",
+            "send clients to a node with an endpoint (healthCheckNodePort tells balancers), or set the policy to Cluster",
+            "docs/explain.md#no-local-endpoint",
+        ),
+        Counter::DroppedSource => in_the_way(
+            "the client is outside its loadBalancerSourceRanges: dropped without an answer",
+            "add the client's range to the Service, or ask its cluster IP",
+            "docs/explain.md#source-ranges",
+        ),
+        Counter::DroppedUnallocated => in_the_way(
+            "it lies in the range of cluster IPs, and no Service has it: dropped (unallocatedClusterIPs)",
+            "look the Service's address up: `kubectl get services -A`",
+            "docs/explain.md#no-service",
+        ),
+        Counter::DroppedHeld => left(
+            "its connection is being imported from nf_conntrack at this moment; its sender repeats it".into(),
+            "ask again in a moment",
+            "docs/migrate.md",
+        ),
+        Counter::Untouched | Counter::SocketUntouched => match explained.because {
+            Some(because) => left(
+                format!("portolan leaves it alone: {because}"),
+                "",
+                "docs/explain.md#left-alone",
+            ),
+            None => left(
+                "no service has this address, port and protocol: portolan leaves it alone".into(),
+                "look the service up: `portolan services`; if Kubernetes has it, see the agent's log for a warning about it",
+                "docs/explain.md#no-service",
+            ),
+        },
+        _ => None,
+    }
+}
+
+/// The command that lists a service's endpoints.
+fn slices(service: Option<&str>) -> String {
+    match service.and_then(|service| service.split_once('/')) {
+        Some((namespace, name)) => format!(
+            "see why its pods are not ready: `kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name} -o yaml`"
+        ),
+        None => String::new(),
+    }
+}
+
+/// What holds the client, or will.
+pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
+    let frontend = explained.frontend.as_ref()?;
+    if explained.to.is_empty() || frontend.affinity_timeout == 0 {
+        return None;
+    }
+    if let Some(held) = explained.affinity {
+        let left = held.seconds_left;
+        return Some(format!(
+            "held to {}, for {left} s more; each connection begins the time anew",
+            held.endpoint
+        ));
+    }
+    let timeout = frontend.affinity_timeout;
+    Some(match asked.by {
+        By::PodSocket => format!(
+            "a pod is held by its network namespace, which is not asked here (`portolan affinity` has it), for {timeout} s"
+        ),
+        _ => format!("not held yet; its first connection will hold it for {timeout} s"),
+    })
+}
+
+/// How the answer comes back.
+pub(super) fn way_back(
+    explained: &Explained,
+    asked: &Asked,
+    masquerade: Option<std::net::IpAddr>,
+) -> Option<String> {
+    if matches!(
+        explained.counter,
+        Counter::RejectedNoEndpoint | Counter::RejectedUnserved
+    ) {
+        return Some("the refusal is made here and sent back at once".into());
+    }
+    if explained.to.is_empty() {
+        return None;
+    }
+    Some(match (asked.by, masquerade) {
+        (By::NodeSocket | By::PodSocket, _) => {
+            "straight from the endpoint to the socket; getpeername and datagrams show the service's address".to_owned()
+        }
+        (By::Interface(_), Some(own)) => format!(
+            "the endpoint answers to {own}; ingress there puts {} back, and egress to the client {}",
+            asked.client, asked.to
+        ),
+        (By::Interface(_), None) => format!(
+            "the endpoint answers to {}, by this node; egress to the client puts {} back",
+            asked.client, asked.to
+        ),
+    })
+}
+
+#[cfg(test)]
+#[path = "words_tests.rs"]
+mod tests;

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use datapath::read::AffineEndpoint;
+use rstest::rstest;
+
+use super::*;
+use crate::check::finding::Level;
+
+fn asked(by: By) -> Asked {
+    Asked {
+        protocol: proxy_common::Protocol::TCP,
+        client: [10, 40, 1, 10].into(),
+        client_port: 0,
+        to: "10.96.0.1:80".parse().expect("an address"),
+        by,
+    }
+}
+
+const PACKET: By = By::Interface(7);
+
+fn explained(kind: FrontendKind, flags: u32, settings: u32, origin: Origin) -> Explained {
+    let settings = Settings {
+        flags: settings,
+        ..Settings::EMPTY
+    };
+    let mut explained = Explained::unmatched(settings, Counter::ForwardedNew, None);
+    explained.origin = Some(origin);
+    explained.to = vec!["10.40.1.20:8080".parse().expect("an address")];
+    explained.frontend = Some(MatchedFrontend {
+        service: "shop/cart".into(),
+        port_name: "http".into(),
+        kind,
+        address: None,
+        port: 80,
+        flags: ServiceFlags(ServiceFlags::new(kind).0 | flags),
+        service_id: 1,
+        affinity_timeout: 0,
+        internal: 1,
+        external: 1,
+        source_ranges: Vec::new(),
+    });
+    explained
+}
+
+const LOCAL: u32 = ServiceFlags::EXTERNAL_LOCAL;
+const DETECTS: u32 = Settings::DETECTS_PODS;
+const ALL: u32 = DETECTS | Settings::MASQUERADE_ALL;
+
+#[rstest]
+#[case(
+    FrontendKind::ClusterIp,
+    0,
+    DETECTS,
+    Origin::Pod,
+    false,
+    "kept: a pod asks a cluster IP"
+)]
+#[case(
+    FrontendKind::ClusterIp,
+    0,
+    DETECTS,
+    Origin::External,
+    true,
+    "masqueraded: no pod asks"
+)]
+#[case(
+    FrontendKind::ClusterIp,
+    0,
+    ALL,
+    Origin::Pod,
+    true,
+    "masqueraded: masqueradeAll"
+)]
+#[case(
+    FrontendKind::ClusterIp,
+    0,
+    0,
+    Origin::External,
+    false,
+    "kept: pods are not detected"
+)]
+#[case(
+    FrontendKind::NodePort,
+    0,
+    DETECTS,
+    Origin::Pod,
+    true,
+    "masqueraded: with externalTrafficPolicy"
+)]
+#[case(
+    FrontendKind::LoadBalancer,
+    LOCAL,
+    DETECTS,
+    Origin::Host,
+    true,
+    "masqueraded: the node's own"
+)]
+#[case(
+    FrontendKind::LoadBalancer,
+    LOCAL,
+    DETECTS,
+    Origin::External,
+    false,
+    "kept: externalTrafficPolicy Local"
+)]
+fn the_reason_of_a_masquerade_is_that_of_the_policy(
+    #[case] kind: FrontendKind,
+    #[case] flags: u32,
+    #[case] settings: u32,
+    #[case] origin: Origin,
+    #[case] masquerades: bool,
+    #[case] expected: &str,
+) {
+    let mut explained = explained(kind, flags, settings, origin);
+    explained.masquerades = masquerades;
+    let policy = explained.settings.policy::<proxy_common::V4>();
+    let flags = explained.frontend.as_ref().expect("it").flags;
+    let flags = flags.with(ServiceFlags::HAS_ENDPOINTS, true);
+    let verdict = proxy_common::decide(flags, origin, policy, true, true, true);
+    assert!(
+        matches!(verdict, proxy_common::Verdict::Forward { masquerade, .. } if masquerade == masquerades),
+        "the policy says so as well: {verdict:?}"
+    );
+    let said = source(&explained, &asked(PACKET)).expect("a source");
+    assert!(said.starts_with(expected), "{said}");
+}
+
+#[test]
+fn hairpin_and_the_nodes_own_rules_are_named() {
+    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    one.to = vec!["10.40.1.10:8080".parse().expect("an address")];
+    let said = source(&one, &asked(PACKET)).expect("a source");
+    assert_eq!(said, "masqueraded: the client reaches itself (hairpin)");
+    one.to.push("10.40.1.20:8080".parse().expect("an address"));
+    let said = source(&one, &asked(PACKET)).expect("a source");
+    assert!(
+        said.ends_with("masqueraded where the client reaches itself (hairpin)"),
+        "{said}"
+    );
+    let mut one = explained(
+        FrontendKind::NodePort,
+        0,
+        Settings::MARK_ONLY,
+        Origin::External,
+    );
+    one.masquerades = true;
+    let said = source(&one, &asked(PACKET)).expect("a source");
+    assert!(said.contains("only marked"), "{said}");
+    let said = source(&one, &asked(By::NodeSocket)).expect("a source");
+    assert!(said.starts_with("the process's own"), "{said}");
+}
+
+#[rstest]
+#[case(Counter::RejectedNoEndpoint, Level::InTheWay)]
+#[case(Counter::RejectedUnserved, Level::InTheWay)]
+#[case(Counter::DroppedNoLocalEndpoint, Level::InTheWay)]
+#[case(Counter::DroppedSource, Level::InTheWay)]
+#[case(Counter::DroppedUnallocated, Level::InTheWay)]
+#[case(Counter::DroppedHeld, Level::Differs)]
+#[case(Counter::Untouched, Level::Differs)]
+#[case(Counter::SocketUntouched, Level::Differs)]
+fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {
+    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    one.counter = counter;
+    let said = refusal(&one, &asked(PACKET)).expect("a finding");
+    assert_eq!(said.finding.level, level);
+    assert!(said.finding.about == "Service shop/cart" && !said.finding.remedy.is_empty());
+    assert!(said.page.starts_with("docs/"));
+    one.counter = Counter::ForwardedNew;
+    assert_eq!(refusal(&one, &asked(PACKET)), None);
+}
+
+#[test]
+fn affinity_says_to_whom_and_for_how_long() {
+    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    assert_eq!(affinity(&one, &asked(PACKET)), None);
+    one.frontend.as_mut().expect("it").affinity_timeout = 600;
+    let said = affinity(&one, &asked(PACKET)).expect("words");
+    assert!(
+        said.starts_with("not held yet") && said.ends_with("600 s"),
+        "{said}"
+    );
+    one.affinity = Some(AffineEndpoint::new(one.to[0], 30));
+    let said = affinity(&one, &asked(PACKET)).expect("words");
+    assert!(
+        said.starts_with("held to 10.40.1.20:8080, for 30 s"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_way_back_says_who_puts_which_address_back() {
+    let mut one = explained(FrontendKind::NodePort, 0, DETECTS, Origin::External);
+    let own = Some([10, 40, 0, 1].into());
+    let said = way_back(&one, &asked(PACKET), own).expect("words");
+    assert!(
+        said.contains("answers to 10.40.0.1") && said.contains("10.40.1.10 back"),
+        "{said}"
+    );
+    let said = way_back(&one, &asked(PACKET), None).expect("words");
+    assert!(
+        said.contains("answers to 10.40.1.10") && said.ends_with("10.96.0.1:80 back"),
+        "{said}"
+    );
+    one.counter = Counter::RejectedNoEndpoint;
+    let said = way_back(&one, &asked(PACKET), None).expect("words");
+    assert!(said.starts_with("the refusal is made here"), "{said}");
+}

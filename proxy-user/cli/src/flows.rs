@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan flows`: connections that are translated packet by packet. There may be very many: a
+//! row takes little memory.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use anyhow::Result;
+use datapath::read::{Flow, Reader};
+use serde::{Serialize, Serializer};
+
+use super::{
+    args::{ListArgs, Of, SELECTION, check_service},
+    cell::Name,
+    explain::names::NameArgs,
+    list::list,
+    pods::PodNames,
+    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+};
+
+/// The protocols and states that flows have.
+const WORDS: [&str; 11] = [
+    "?",
+    "ICMP",
+    "SCTP",
+    "TCP",
+    "UDP",
+    "unanswered",
+    "answered",
+    "established",
+    "closing-by-client",
+    "closing-by-backend",
+    "closed",
+];
+const STATES: [&str; 6] = [WORDS[5], WORDS[6], WORDS[7], WORDS[8], WORDS[9], WORDS[10]];
+
+/// Arguments of `portolan flows`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct FlowArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    /// As NAME, for scripts.
+    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
+    pub service: Option<String>,
+    /// Only flows of the client with this address.
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
+    pub client: Option<IpAddr>,
+    /// Only flows to the endpoint with this address.
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
+    pub backend: Option<IpAddr>,
+    /// Only flows in this state, or in one of these.
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES, help_heading = SELECTION)]
+    pub state: Vec<String>,
+    #[command(flatten)]
+    pub names: NameArgs,
+}
+
+impl FlowArgs {
+    fn wants(&self, flow: &Flow) -> bool {
+        let ends = [flow.client, flow.frontend, flow.backend];
+        let of = Of::service_port(&flow.service, flow.frontend.port());
+        self.client.is_none_or(|wanted| flow.client.ip() == wanted)
+            && self
+                .backend
+                .is_none_or(|wanted| flow.backend.ip() == wanted)
+            && (self.state.is_empty() || self.state.iter().any(|state| state == flow.state))
+            && self
+                .service
+                .as_ref()
+                .is_none_or(|wanted| of.service == wanted)
+            && self.list.select.wants(of, flow.protocol, &ends)
+    }
+}
+
+/// An address and a port, in less memory than a [`SocketAddr`] takes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct End {
+    ip: IpAddr,
+    port: u16,
+}
+
+impl From<SocketAddr> for End {
+    fn from(address: SocketAddr) -> Self {
+        let (ip, port) = (address.ip(), address.port());
+        Self { ip, port }
+    }
+}
+
+impl From<End> for Value {
+    fn from(end: End) -> Self {
+        SocketAddr::new(end.ip, end.port).into()
+    }
+}
+
+impl Serialize for End {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        SocketAddr::new(self.ip, self.port).serialize(serializer)
+    }
+}
+
+/// Index into [`WORDS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Word(u8);
+
+impl Word {
+    fn of(text: &str) -> Self {
+        let at = WORDS.iter().position(|word| *word == text);
+        Self(at.unwrap_or_default() as u8)
+    }
+    fn text(self) -> &'static str {
+        WORDS[usize::from(self.0)]
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl Serialize for Word {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text())
+    }
+}
+
+/// A [`Flow`] in about 100 bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FlowRow {
+    service: Name,
+    protocol: Word,
+    client: End,
+    frontend: End,
+    backend: End,
+    translated_port: Option<u16>,
+    masquerade: Option<End>,
+    masqueraded: bool,
+    state: Word,
+    idle_seconds: u32,
+    client_pod: Option<Name>,
+    backend_pod: Option<Name>,
+}
+
+impl Row for FlowRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.service.clone())),
+        column("PROTOCOL", 4, |row| plain(Value::Word(row.protocol.text()))),
+        column("CLIENT", 0, |row| plain(row.client)),
+        column("FRONTEND", 2, |row| plain(row.frontend)),
+        column("BACKEND", 0, |row| plain(row.backend)),
+        column("SEEN-AS", 5, |row| plain(seen_as(row))),
+        column("STATE", 0, |row| {
+            let tone = match row.state.text() {
+                "unanswered" => Tone::Warn,
+                "established" => Tone::Good,
+                _ => Tone::Plain,
+            };
+            toned(Value::Word(row.state.text()), tone)
+        }),
+        column("IDLE", 3, |row| {
+            plain(Value::Seconds(row.idle_seconds.into()))
+        }),
+        column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
+        column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
+    ];
+    fn name(&self) -> String {
+        let [client, frontend] = [self.client, self.frontend].map(Value::from);
+        format!("flow/{}/{client}/{frontend}", self.protocol.text())
+    }
+}
+
+/// The source that the backend sees, if it is not the client's own.
+fn seen_as(flow: &FlowRow) -> Value {
+    match (flow.masquerade, flow.masqueraded, flow.translated_port) {
+        (Some(source), _, _) => source.into(),
+        (None, true, _) => "(no packet sent yet)".into(),
+        (None, false, Some(port)) => format!("port {port}").into(),
+        (None, false, None) => Value::None,
+    }
+}
+
+/// Prints one line per flow.
+pub(super) fn run(args: &FlowArgs) -> Result<()> {
+    args.list.select.check()?;
+    let mut pods = PodNames::new(&args.list.show, &args.names);
+    list(&args.list.show, || {
+        let reader = Reader::open(&args.list.pins.pin_dir)?;
+        args.list.select.check_known(&reader)?;
+        check_service(&reader, args.service.as_ref())?;
+        let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
+        let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
+        pods.learn(ends);
+        for row in &mut rows {
+            row.client_pod = pods.of(row.client.ip);
+            row.backend_pod = pods.of(row.backend.ip);
+        }
+        Ok(rows)
+    })
+}
+
+/// At most so many of the flows that are wanted.
+pub(super) fn rows(
+    reader: &Reader,
+    wants: impl Fn(&Flow) -> bool,
+    most: usize,
+) -> Result<Vec<FlowRow>> {
+    let mut rows = Vec::new();
+    let mut names = HashSet::new();
+    reader.each_flow(wants, |flow| {
+        if rows.len() < most {
+            rows.push(row(&mut names, flow));
+        }
+    })?;
+    Ok(rows)
+}
+
+fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
+    let service = match names.get(flow.service.as_str()) {
+        Some(known) => known.clone(),
+        None => {
+            let new = Name::new(flow.service);
+            names.insert(new.clone());
+            new
+        }
+    };
+    FlowRow {
+        service,
+        protocol: Word::of(flow.protocol),
+        client: flow.client.into(),
+        frontend: flow.frontend.into(),
+        backend: flow.backend.into(),
+        translated_port: flow.translated_port,
+        masquerade: flow.masquerade.map(End::from),
+        masqueraded: flow.masqueraded,
+        state: Word::of(flow.state),
+        idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
+        client_pod: None,
+        backend_pod: None,
+    }
+}
+
+#[cfg(test)]
+#[path = "flows_tests.rs"]
+pub(super) mod tests;

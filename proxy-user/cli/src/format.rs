@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The formats of the output, and those that write a value whole: JSON, YAML and the values of a
+//! JSONPath. Used by `render` and the overview commands.
+
+use std::{
+    io::{self, Write},
+    str::FromStr,
+};
+
+use jsonpath_rust::{JsonPath, parser::parse_json_path};
+use serde::Serialize;
+
+/// The format of the output.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Format {
+    #[default]
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+    JsonPath(PathArg),
+}
+
+/// A JSONPath of RFC 9535, or as kubectl spells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathArg {
+    pub expression: String,
+    /// It goes by way of `items`, as kubectl's lists have it.
+    pub by_items: bool,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "table" => Ok(Self::Table),
+            "wide" => Ok(Self::Wide),
+            "json" => Ok(Self::Json),
+            "yaml" => Ok(Self::Yaml),
+            "name" => Ok(Self::Name),
+            _ => match text.strip_prefix("jsonpath=") {
+                Some(path) => path.parse().map(Self::JsonPath),
+                None => Err("use table, wide, json, yaml, name or jsonpath=EXPRESSION".to_owned()),
+            },
+        }
+    }
+}
+
+impl FromStr for PathArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bare = text
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'));
+        let bare = bare.unwrap_or(text);
+        let expression = match bare.chars().next() {
+            Some('.' | '[') => format!("${bare}"),
+            _ => bare.to_owned(),
+        };
+        if parse_json_path(&expression).is_err() {
+            return Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned());
+        }
+        Ok(Self {
+            by_items: expression.starts_with("$.items"),
+            expression,
+        })
+    }
+}
+
+/// Writes a value as JSON, YAML or by a JSONPath.
+pub(super) fn document<T: Serialize>(
+    out: &mut impl Write,
+    format: &Format,
+    value: &T,
+) -> io::Result<()> {
+    match format {
+        Format::Yaml => {
+            let mut text = Lines(out);
+            serde_saphyr::to_io_writer(&mut text, value).map_err(io::Error::other)
+        }
+        Format::JsonPath(path) => by_path(out, path, serde_json::to_value(value)?),
+        _ => {
+            serde_json::to_writer_pretty(&mut *out, value)?;
+            writeln!(out)
+        }
+    }
+}
+
+/// A writer by reference, for those that want one of their own.
+struct Lines<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Lines<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// One line for each value that the path leads to.
+fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
+    // A list is an array. What has `items` of its own, as `top`, is left as it is.
+    let value = match path.by_items && value.is_array() {
+        true => serde_json::json!({ "items": value }),
+        false => value,
+    };
+    let found = value.query(&path.expression).map_err(io::Error::other)?;
+    for value in found {
+        match value {
+            serde_json::Value::String(text) => writeln!(out, "{text}")?,
+            other => writeln!(out, "{other}")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn items_lead_into_an_array_and_into_a_document_that_has_them() {
+        for value in [json!([{"a": 1}]), json!({"items": [{"a": 1}]})] {
+            let format: Format = "jsonpath={.items[*].a}".parse().expect("a path");
+            let mut out = Vec::new();
+            document(&mut out, &format, &value).expect("written");
+            assert_eq!(String::from_utf8_lossy(&out), "1\n", "{value}");
+        }
+    }
+}

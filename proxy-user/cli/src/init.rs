@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan init`: what needs more privilege than the agent has. Mounts a BPF file system, and
+//! sets the node's nf_conntrack as kube-proxy does. The DaemonSet's init container runs it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use config::{Conntrack, RawConfig, processors};
+use control::causes::chain;
+
+use super::{
+    BadInput,
+    bpffs::{self, BpffsArgs},
+    conntrack,
+};
+
+/// Arguments of `portolan init`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct InitArgs {
+    #[command(flatten)]
+    pub bpffs: BpffsArgs,
+    /// The agent's configuration file; without one, the defaults hold.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Prepares the node. What cannot be set of nf_conntrack is named, and no reason not to serve.
+pub(super) fn run(args: &InitArgs) -> Result<()> {
+    bpffs::run(&args.bpffs)?;
+    let read = || match &args.config {
+        Some(file) => RawConfig::read(file)?.check(),
+        None => RawConfig::default().check(),
+    };
+    let config = read().map_err(|error| BadInput(chain(&error)))?;
+    set(&config.conntrack);
+    Ok(())
+}
+
+fn set(conntrack: &Conntrack) {
+    if !conntrack::is_loaded() {
+        println!("nf_conntrack is not loaded: nothing to set");
+        return;
+    }
+    for (name, due) in conntrack::due(conntrack, processors()) {
+        let done = due.and_then(|due| due.set().map(|()| due.wanted));
+        match done {
+            Ok(value) => println!("nf_conntrack: {name} is {value} now"),
+            Err(error) => eprintln!("nf_conntrack: {name} cannot be set: {error}"),
+        }
+    }
+}

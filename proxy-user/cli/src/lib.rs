@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command line. A file has one command, or a few that are alike. Most commands print the
+//! contents of the pinned maps. Called by `main`.
+#![deny(unsafe_code)]
+
+pub mod affinity;
+pub mod agent;
+pub mod args;
+pub mod backends;
+pub mod bpffs;
+mod bpftool;
+mod cell;
+pub mod check;
+pub mod cleanup;
+pub mod completions;
+mod conntrack;
+pub mod counters;
+pub mod dump;
+mod examples;
+pub mod explain;
+mod flags;
+pub mod flows;
+pub mod format;
+pub mod init;
+mod list;
+pub mod maps;
+mod namespaces;
+mod one_line;
+mod overview;
+mod pods;
+mod processes;
+mod render;
+mod run;
+pub mod services;
+pub mod settings;
+#[cfg(test)]
+mod settings_page;
+pub mod shadow;
+mod signals;
+pub mod sockets;
+pub mod status;
+mod table;
+mod terminal;
+pub mod top;
+pub mod trace;
+pub mod wait;
+pub mod warnings;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use self::one_line::parse;
+use config::telemetry;
+use datapath::DEFAULT_PIN_DIR;
+
+/// A service proxy for Kubernetes in eBPF.
+#[derive(Parser, Debug)]
+#[command(name = "portolan", version, args_override_self = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the agent.
+    #[command(
+        version,
+        after_help = examples::RUN
+    )]
+    Run(Box<run::RunArgs>),
+    /// Say what is in the way of portolan on this node, and (--migration) what would differ from
+    /// kube-proxy. Attaches nothing.
+    #[command(after_help = examples::CHECK)]
+    Check(Box<check::CheckArgs>),
+    /// Say where a client's packet or connection goes, and why there is no answer: by the maps, the
+    /// programs, and the host beside them. Changes nothing.
+    #[command(after_help = explain::AFTER_HELP)]
+    Explain(Box<explain::ExplainArgs>),
+    /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
+    #[command(subcommand, after_help = examples::SHADOW)]
+    Shadow(shadow::ShadowCommand),
+    /// List every address and port of every service.
+    #[command(visible_alias = "svc", after_help = examples::SERVICES)]
+    Services(services::ServiceArgs),
+    /// List every endpoint that serves.
+    #[command(after_help = examples::BACKENDS)]
+    Backends(backends::BackendArgs),
+    /// List connections that are translated packet by packet.
+    #[command(after_help = examples::FLOWS)]
+    Flows(flows::FlowArgs),
+    /// List sockets that were translated by the socket hooks.
+    #[command(after_help = examples::SOCKETS)]
+    Sockets(sockets::SocketArgs),
+    /// List clients with session affinity, and the endpoint of each.
+    #[command(after_help = examples::AFFINITY)]
+    Affinity(affinity::AffinityArgs),
+    /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an
+    /// agent.
+    #[command(after_help = examples::STATUS)]
+    Status(status::StatusArgs),
+    /// List every counter with its meaning.
+    #[command(after_help = examples::COUNTERS)]
+    Counters(counters::CounterArgs),
+    /// What passes to each service port or backend, how fast, and what the programs take; live on a
+    /// terminal.
+    #[command(after_help = examples::TOP)]
+    Top(top::TopArgs),
+    /// Show packets and socket calls as they happen: before and after translation, with verdict and
+    /// reason. Nothing stays attached.
+    #[command(after_help = examples::TRACE)]
+    Trace(Box<trace::TraceArgs>),
+    /// List every map: how full it is, and the kernel memory that it takes.
+    #[command(after_help = examples::MAPS)]
+    Maps(maps::MapArgs),
+    /// List what the agent warns of now.
+    #[command(after_help = examples::WARNINGS)]
+    Warnings(warnings::WarningArgs),
+    /// List the settings in force, and where the value of each comes from.
+    #[command(after_help = examples::CONFIG)]
+    Config(settings::ConfigArgs),
+    /// Write one archive for a bug report, without secrets.
+    #[command(after_help = examples::DUMP)]
+    Dump(dump::DumpArgs),
+    /// Print what a shell needs to complete this command line.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(completions::CompletionArgs),
+    /// Mount a BPF file system if there is none.
+    #[command(after_help = examples::MOUNT_BPFFS)]
+    MountBpffs(bpffs::BpffsArgs),
+    /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
+    /// is none, set nf_conntrack.
+    #[command(after_help = examples::INIT)]
+    Init(init::InitArgs),
+    /// Wait until another proxy's rules may be removed from this node.
+    #[command(after_help = examples::WAIT)]
+    Wait(wait::WaitArgs),
+    /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after
+    /// the last connection.
+    #[command(after_help = examples::CLEANUP)]
+    Cleanup(cleanup::CleanupArgs),
+}
+
+/// Where the maps are.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Pins {
+    /// Directory on a BPF file system in which the agent pins its maps.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR)]
+    pub pin_dir: PathBuf,
+}
+
+/// The format of the output.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Output {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+/// Arguments that contradict each other, or name what is not there: exit status 2, as for those
+/// that clap refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadInput(pub String);
+
+/// The exit status for [`BadInput`].
+const BAD_INPUT: u8 = 2;
+
+/// Runs the command, and returns the exit status.
+pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let done = match &cli.command {
+        Command::Check(args) => return Ok(check::run(args)),
+        Command::Explain(args) => return Ok(explain::run(args)),
+        Command::Shadow(command) => return Ok(shadow::run(command)),
+        Command::Status(args) => return status::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Services(args) => services::run(args),
+        Command::Backends(args) => backends::run(args),
+        Command::Flows(args) => flows::run(args),
+        Command::Sockets(args) => sockets::run(args),
+        Command::Affinity(args) => affinity::run(args),
+        Command::Counters(args) => counters::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Trace(args) => trace::run(args),
+        Command::Maps(args) => maps::run(args),
+        Command::Warnings(args) => warnings::run(args),
+        Command::Config(args) => settings::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::MountBpffs(args) => bpffs::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Wait(args) => wait::run(args),
+        Command::Cleanup(args) => cleanup::run(args),
+    };
+    match done {
+        Err(error) if error.is::<BadInput>() => {
+            telemetry::fail(&error);
+            Ok(BAD_INPUT.into())
+        }
+        done => done.map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) again and again. Called
+//! by the commands that list.
+
+use std::{
+    io::{self, BufWriter, Write},
+    thread::sleep,
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    BadInput,
+    args::{Look, Show},
+    format::Format,
+    render::{self, Row},
+    terminal::Page,
+};
+
+/// Lists what `read` returns.
+pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
+    show.check()?;
+    let order = order::<R>(show)?;
+    again(&show.look, |out, page| {
+        let mut rows = read()?;
+        if show.count {
+            writeln!(out, "{}", rows.len())?;
+            return Ok(());
+        }
+        sort(&mut rows, order, show.reverse);
+        rows.truncate(show.limit.unwrap_or(usize::MAX));
+        let shown = fitting(show, page, rows.len());
+        render::write(
+            out,
+            page,
+            &show.look.output,
+            !show.no_headers,
+            &rows[..shown],
+        )?;
+        if shown < rows.len() {
+            writeln!(out, "({} more)", rows.len() - shown)?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes once, or (`--watch`) again and again: over what was there on a terminal, otherwise below
+/// it.
+pub(super) fn again(
+    look: &Look,
+    mut write: impl FnMut(&mut BufWriter<io::StdoutLock<'static>>, &Page) -> Result<()>,
+) -> Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    loop {
+        let page = Page::of_stdout();
+        if look.watch && page.height.is_some() {
+            out.write_all(b"\x1b[H\x1b[2J").context("write")?;
+        }
+        let written = write(&mut out, &page).and_then(|()| Ok(out.flush()?));
+        match written {
+            Err(error) if is_closed(&error) => return Ok(()),
+            written => written?,
+        }
+        if !look.watch {
+            return Ok(());
+        }
+        sleep(look.interval);
+        if page.height.is_none() && look.output != Format::Name {
+            writeln!(out).context("write")?;
+        }
+    }
+}
+
+/// Whether the reader of the output has gone, as `head` does.
+pub(super) fn is_closed(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>();
+        io.or_else(|| json.and_then(serde_json::Error::io_error_kind))
+    });
+    let mut kinds = kinds;
+    kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
+}
+
+/// How many of so many rows a screen that is drawn again and again has room for.
+fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
+    let is_table = matches!(show.look.output, Format::Table | Format::Wide);
+    match page.height {
+        // The headings, the line about the rest, and the one that the cursor is on.
+        Some(height) if show.look.watch && is_table => rows.min(height.saturating_sub(3).max(1)),
+        _ => rows,
+    }
+}
+
+/// The column to sort by.
+fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
+    let Some(wanted) = &show.sort_by else {
+        return Ok(None);
+    };
+    let name = wanted.replace([' ', '_'], "-");
+    let found = R::COLUMNS
+        .iter()
+        .find(|one| one.heading.eq_ignore_ascii_case(&name));
+    match found {
+        Some(column) => Ok(Some(column)),
+        None => {
+            let all: Vec<_> = R::COLUMNS.iter().map(|one| one.heading).collect();
+            Err(no_column(wanted, &all).into())
+        }
+    }
+}
+
+/// For who sorts by a column that a table does not have.
+pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
+    BadInput(format!(
+        "--sort-by: there is no column {wanted:?}; use one of {}",
+        headings.join(", ").to_lowercase()
+    ))
+}
+
+fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {
+    match order {
+        // Both take no memory beside the rows.
+        None => rows.sort_unstable(),
+        Some(column) => {
+            let value = |row: &R| (column.cell)(row).value;
+            rows.sort_unstable_by(|a, b| value(a).cmp(&value(b)).then_with(|| a.cmp(b)));
+        }
+    }
+    if reverse {
+        rows.reverse();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::tests::rows;
+
+    #[test]
+    fn reverse_turns_every_order_round() {
+        for sort_by in [None, Some("address".to_owned())] {
+            let show = Show {
+                sort_by,
+                ..Show::default()
+            };
+            let order = order(&show).expect("a column");
+            let (mut forth, mut back) = (rows(), rows());
+            sort(&mut forth, order, false);
+            sort(&mut back, order, true);
+            back.reverse();
+            assert_eq!(forth, back);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan maps`: every pinned map, how full it is, and the kernel memory that it takes.
+
+use anyhow::Result;
+use datapath::read::{MapRow, pinned_maps};
+
+use super::{
+    Pins,
+    args::Show,
+    list::list,
+    render::{Cell, Column, Row, Tone, Value, column, plain, toned},
+};
+
+/// Arguments of `portolan maps`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct MapArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Only maps whose names contain this.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub show: Show,
+}
+
+impl Row for MapRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("NAME", 0, |row| plain(row.name.as_str())),
+        column("ENTRIES", 0, |row| plain(row.entries)),
+        column("CAPACITY", 0, |row| plain(row.capacity)),
+        column("FULL", 0, full),
+        column("MEMORY-KIB", 0, |row| {
+            plain(row.memory.map(|bytes| bytes.div_ceil(1024)))
+        }),
+        column("KIND", 1, |row| plain(row.kind)),
+        column("ID", 2, |row| plain(row.id)),
+    ];
+    fn name(&self) -> String {
+        format!("map/{}", self.name)
+    }
+}
+
+/// In percent; as of [`is_nearly_full`], it is worth a look.
+fn full(row: &MapRow) -> Cell {
+    let value = row.fill().map(|fill| Value::Text(format!("{fill}%")));
+    toned(
+        value,
+        if is_nearly_full(row) {
+            Tone::Bad
+        } else {
+            Tone::Plain
+        },
+    )
+}
+
+/// Three quarters are in use: larger maps are on their way, or warned of. A map of which the oldest
+/// element gives way may be full, and so may one whose elements have others to overflow into.
+pub(super) fn is_nearly_full(row: &MapRow) -> bool {
+    let may_be = row.kind == "lru_hash" || row.name.starts_with("sock_buckets");
+    !may_be && row.fill().is_some_and(|fill| fill >= 75)
+}
+
+/// Prints one line per map.
+pub(super) fn run(args: &MapArgs) -> Result<()> {
+    list(&args.show, || {
+        let mut rows = pinned_maps(&args.pins.pin_dir)?;
+        let name = args.name.as_deref().unwrap_or_default();
+        rows.retain(|row| row.name.contains(name));
+        if rows.is_empty() {
+            anyhow::bail!("no map's name contains {name:?}; `portolan maps -o name` has all");
+        }
+        Ok(rows)
+    })
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The network namespaces of this host, as far as they can be seen from here: those of processes,
+//! and those with a name. Called by `processes` and `affinity`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io,
+    net::IpAddr,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use linux::network_namespace;
+use nix::sched::{CloneFlags, setns};
+
+/// Where namespaces with names are.
+const NAMED: &str = "/run/netns";
+
+/// Files of all network namespaces but this process's own, one for each.
+pub(super) fn others() -> Vec<PathBuf> {
+    let own = identity(Path::new("/proc/self/ns/net"));
+    let mut seen: HashSet<_> = own.into_iter().collect();
+    let named = fs::read_dir(NAMED).into_iter().flatten().flatten();
+    let files = pids()
+        .into_iter()
+        .map(|pid| format!("/proc/{pid}/ns/net").into())
+        .chain(named.map(|entry| entry.path()));
+    files
+        .filter(|file| identity(file).is_some_and(|namespace| seen.insert(namespace)))
+        .collect()
+}
+
+/// What a function returns in another network namespace. A thread enters it and ends there.
+pub(super) fn inside<T: Send>(
+    file: &Path,
+    what: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let namespace = File::open(file)?;
+    let done = thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            setns(&namespace, CloneFlags::CLONE_NEWNET)?;
+            what()
+        });
+        inside.join()
+    });
+    done.unwrap_or_else(|_| Err(io::Error::other("the thread failed")))
+}
+
+/// The addresses of network namespaces by their cookies, without those that only they themselves
+/// can reach. Namespaces that cannot be entered are left out.
+pub(super) fn addresses() -> HashMap<u64, Vec<IpAddr>> {
+    let here = || Ok((network_namespace()?, own_addresses()?));
+    let others = others();
+    let others = others.iter().filter_map(|file| inside(file, here).ok());
+    here().into_iter().chain(others).collect()
+}
+
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    for interface in nix::ifaddrs::getifaddrs()? {
+        let Some(address) = interface.address else {
+            continue;
+        };
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip()));
+        let is_reached = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+        };
+        found.extend(v4.or_else(v6).filter(is_reached));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// All processes that can be seen, in the order of their ids.
+pub(super) fn pids() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<_> = pids.collect();
+    pids.sort_unstable();
+    pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_processs_own_namespace_is_among_them() {
+        let own = network_namespace().expect("a cookie");
+        let addresses = addresses();
+        let own = addresses.get(&own).expect("it is there");
+        assert!(own.iter().all(|address| !address.is_loopback()));
+    }
+}

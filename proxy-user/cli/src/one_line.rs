@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Parses the command line. What is wrong with it is said in one line, as every other error:
+//! scripts log it whole. Called by `main`.
+
+use std::{env, ffi::OsString, process::ExitCode};
+
+use clap::{
+    FromArgMatches,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use config::table;
+
+use super::{BAD_INPUT, Cli, overview};
+
+/// The command line; or, once help, version or an error have been printed, the exit status.
+pub fn parse() -> Result<Cli, ExitCode> {
+    let matches = overview::command().try_get_matches_from(words(env::args_os()));
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let is_wanted = matches!(
+            error.kind(),
+            ErrorKind::DisplayHelp
+                | ErrorKind::DisplayVersion
+                | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        );
+        if is_wanted {
+            // To a reader that has gone there is nothing to say.
+            _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT).into();
+        }
+        eprintln!("{}", line(&with_a_useful_tip(error).render().to_string()));
+        BAD_INPUT.into()
+    })
+}
+
+/// The words of a command line. KUBE: an underscore in a flag's name stands for a dash.
+pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut flags_end = false;
+    let words = line.map(|word| {
+        flags_end |= word == "--";
+        let Some(flag) = word
+            .to_str()
+            .filter(|flag| flag.starts_with("--") && !flags_end)
+        else {
+            return word;
+        };
+        let name = flag.split('=').next().unwrap_or(flag);
+        format!("{}{}", name.replace('_', "-"), &flag[name.len()..]).into()
+    });
+    words.collect()
+}
+
+/// The error, whose tip is not one of kube-proxy's flags that mean nothing here.
+fn with_a_useful_tip(mut error: clap::Error) -> clap::Error {
+    let flag = |kind| match error.get(kind) {
+        Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
+        _ => None,
+    };
+    let (given, tip) = (
+        flag(ContextKind::InvalidArg),
+        flag(ContextKind::SuggestedArg),
+    );
+    let (Some(given), Some(tip)) = (given, tip) else {
+        return error;
+    };
+    if table::unused().any(|unused| unused.flags.contains(&tip.as_str())) {
+        error.remove(ContextKind::SuggestedArg);
+        let mut flags = table::settings().filter_map(|setting| setting.flag);
+        if let Some(near) = flags.find(|flag| flag.contains(&given)) {
+            let near = ContextValue::String(format!("--{near}"));
+            error.insert(ContextKind::SuggestedArg, near);
+        }
+    }
+    error
+}
+
+/// clap's text, which has the error, hints and the usage in lines of their own, as one line without
+/// the usage.
+fn line(text: &str) -> String {
+    let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| {
+        !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information")
+    });
+    let words = paragraphs.map(|paragraph| {
+        let lines = paragraph
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
+        lines.collect::<Vec<_>>().join(" ")
+    });
+    let words: Vec<_> = words.filter(|words| !words.is_empty()).collect();
+    let said = words.join("; ");
+    format!(
+        "portolan: {}",
+        said.strip_prefix("error: ").unwrap_or(&said)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn said(arguments: &[&str]) -> String {
+        let error = Cli::try_parse_from([&["portolan"], arguments].concat());
+        let error = with_a_useful_tip(error.expect_err("refused"));
+        line(&error.render().to_string())
+    }
+
+    #[test]
+    fn a_tip_names_a_flag_that_does_something() {
+        let udp = said(&["run", "--udp-timeout", "5s"]);
+        assert!(udp.contains("--conntrack-udp-timeout"), "{udp}");
+        for flag in ["--udp-timeout", "--tcpfin-timeout", "--exclude-cidrs"] {
+            let said = said(&["run", flag, "5s"]);
+            assert!(said.contains(flag) && !said.contains("--ipvs"), "{said}");
+        }
+        let said = said(&["run", "--cluster-cidrs", "10.0.0.0/8"]);
+        assert!(said.contains("'--cluster-cidr'"), "{said}");
+    }
+
+    #[test]
+    fn bad_input_is_told_in_one_line_that_names_it() {
+        for (arguments, expected) in [
+            (&["services", "-o", "xml"][..], "'xml'"),
+            (&["services", "-o", "jsonpath={.items["], "is no JSONPath"),
+            (&["services", "a/b/c"], "use NAME, NAMESPACE/NAME"),
+            (&["services", "-n", "a", "-A"], "cannot be used with"),
+            (
+                &["backends", "--address", "10.0.0.0/33"],
+                "use an IP address",
+            ),
+            (&["backends", "--port", "70000"], "70000"),
+            (&["flows", "--state", "open"], "unanswered, answered"),
+            (&["flows", "--protocol", "quic"], "tcp, udp, sctp"),
+            (&["sockets", "--interval", "0"], "seconds from 0.1"),
+            (&["affinity", "--limit", "-1"], "-1"),
+            (&["afinity"], "affinity"),
+            (&["cleanup", "--force", "--drain"], "cannot be used with"),
+        ] {
+            let said = said(arguments);
+            assert!(said.starts_with("portolan: "), "{said}");
+            assert!(said.contains(expected), "{said}");
+            assert!(!said.contains('\n') && !said.contains("Usage"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pods' names for the addresses in the rows of lists, where an API server or a folder of manifests
+//! can be asked. Called by `backends`, `flows` and `affinity`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
+
+use control::causes::chain;
+
+use super::{
+    args::Show,
+    cell::Name,
+    explain::names::{NameArgs, Names},
+    format::Format,
+};
+
+/// What is known of pods.
+pub(super) struct PodNames {
+    /// None: nobody is asked, because nothing shows it, nobody can be asked, or asking has failed.
+    names: Option<Names>,
+    /// None: the address is no pod's.
+    known: HashMap<IpAddr, Option<Name>>,
+}
+
+impl PodNames {
+    /// For rows that are shown so.
+    pub(super) fn new(show: &Show, args: &NameArgs) -> Self {
+        Self {
+            names: is_shown(show).then(|| Names::new(args)),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Learns the names of the pods with these addresses, but for those that it has heard of
+    /// before. A failure is told once; the rows are shown without names.
+    pub(super) fn learn(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        let Some(names) = &self.names else { return };
+        if !names.can_be_asked() {
+            return;
+        }
+        let new: HashSet<_> = addresses
+            .filter(|address| !self.known.contains_key(address))
+            .collect();
+        match names.pods_at(&new) {
+            Ok(mut found) => {
+                let named = new.into_iter().map(|address| {
+                    let name = found.remove(&address).map(Name::new);
+                    (address, name)
+                });
+                self.known.extend(named);
+            }
+            Err(error) => {
+                eprintln!("portolan: pods are not named: {}", chain(error.as_ref()));
+                self.names = None;
+            }
+        }
+    }
+
+    /// The pod with this address, namespace and name.
+    pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
+        self.known.get(&address)?.clone()
+    }
+}
+
+/// Whether names of pods are in what is shown: not in a plain table, unless it is sorted by them.
+fn is_shown(show: &Show) -> bool {
+    let sorts = show.sort_by.as_ref();
+    let by_pod = sorts.is_some_and(|by| by.to_ascii_lowercase().ends_with("pod"));
+    let has_them = !matches!(show.look.output, Format::Table | Format::Name);
+    !show.count && (has_them || by_pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn names(folder: &Path, output: Format) -> PodNames {
+        let mut show = Show::default();
+        show.look.output = output;
+        let args = NameArgs {
+            manifests: Some(folder.into()),
+            ..NameArgs::default()
+        };
+        PodNames::new(&show, &args)
+    }
+
+    #[test]
+    fn pods_are_named_one_by_one_and_all_at_once_where_names_are_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let endpoints = (1..=20).map(|n| {
+            format!("- {{addresses: [10.40.1.{n}], targetRef: {{kind: Pod, name: cart-{n}}}}}\n")
+        });
+        let slice = format!(
+            "kind: EndpointSlice\napiVersion: discovery.k8s.io/v1\nmetadata: {{name: cart-1, namespace: shop}}\naddressType: IPv4\nendpoints:\n{}",
+            endpoints.collect::<String>()
+        );
+        fs::write(folder.path().join("cart.yaml"), slice).expect("a file");
+        let address = |last: u8| IpAddr::from([10, 40, 1, last]);
+        for (few, output) in [(3, Format::Wide), (20, Format::Json)] {
+            let mut names = names(folder.path(), output);
+            names.learn((1..=few).chain([99]).map(address));
+            let named = |last| names.of(address(last)).map(|name| name.to_string());
+            assert_eq!(named(2).as_deref(), Some("shop/cart-2"));
+            assert_eq!(named(99), None);
+        }
+        let mut silent = names(folder.path(), Format::Table);
+        silent.learn([address(1)].into_iter());
+        assert_eq!(
+            silent.of(address(1)),
+            None,
+            "a plain table has no such column"
+        );
+    }
+}

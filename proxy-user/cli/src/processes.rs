@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which process has a socket. The kernel's list of sockets joins cookies and inodes, one network
+//! namespace at a time; the folders of open files in /proc join inodes and processes. Called by
+//! `sockets`.
+
+use std::{collections::HashMap, fs};
+
+use linux::{socket_inodes, sockets_of};
+use serde::Serialize;
+
+use super::namespaces;
+
+/// A process that has a socket; of several, the one with the lowest id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) pid: u32,
+}
+
+/// The processes of sockets by the sockets' cookies: of this network namespace, or of all that
+/// processes are in. What cannot be read is left out: processes of other PID namespaces, and
+/// without root those of others.
+pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
+    let pids = namespaces::pids();
+    let mut inodes = socket_inodes().unwrap_or_default();
+    if everywhere {
+        for namespace in namespaces::others() {
+            // One that cannot be entered is left out.
+            inodes.extend(namespaces::inside(&namespace, socket_inodes).unwrap_or_default());
+        }
+    }
+    let by_inode: HashMap<u32, u64> = inodes
+        .into_iter()
+        .map(|(cookie, inode)| (inode, cookie))
+        .collect();
+    let mut owners = HashMap::new();
+    for pid in pids {
+        let mut name = None;
+        for (_, inode) in sockets_of(pid.cast_signed()).unwrap_or_default() {
+            let Some(cookie) = by_inode.get(&inode) else {
+                continue;
+            };
+            let name = name.get_or_insert_with(|| name_of(pid));
+            owners.entry(*cookie).or_insert_with(|| Process {
+                name: name.clone(),
+                pid,
+            });
+        }
+    }
+    owners
+}
+
+fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn this_process_has_its_own_sockets() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let owners = owners(false);
+        for cookie in [
+            socket2::SockRef::from(&listener).cookie(),
+            socket2::SockRef::from(&datagrams).cookie(),
+        ] {
+            let owner = owners.get(&cookie.expect("a cookie"));
+            let owner = owner.expect("it is found");
+            assert_eq!(owner.pid, std::process::id());
+            assert!(!owner.name.is_empty());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes the rows of a list as a table, JSON, YAML, names or the values of a JSONPath. Used by
+//! `list`.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+pub(super) use super::table::{Cell, Column, Tone, Value, WIDE, column, cut, plain, toned};
+use super::{
+    format::{Format, document},
+    table::table,
+    terminal::Page,
+};
+
+/// A row of a list.
+pub(super) trait Row: Serialize + Ord + Sized + 'static {
+    const COLUMNS: &'static [Column<Self>];
+    /// Kind and name, as kubectl writes them.
+    fn name(&self) -> String;
+}
+
+/// Writes rows in a format.
+pub(super) fn write<R: Row>(
+    out: &mut impl Write,
+    page: &Page,
+    format: &Format,
+    headings: bool,
+    rows: &[R],
+) -> io::Result<()> {
+    match format {
+        Format::Table => table(out, page, R::COLUMNS, headings, rows),
+        Format::Wide => table(out, &page.endless(), R::COLUMNS, headings, rows),
+        Format::Name => {
+            let mut last = None;
+            for row in rows {
+                let name = Some(row.name());
+                if name != last {
+                    writeln!(out, "{}", name.as_deref().unwrap_or_default())?;
+                    last = name;
+                }
+            }
+            Ok(())
+        }
+        other => document(out, other, &rows),
+    }
+}
+
+#[cfg(test)]
+#[path = "render_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables at 80 and 200 columns, as kept in the folder `pictures`, and the other formats.
+
+use std::{fs, path::PathBuf};
+
+use datapath::read::BackendRow;
+
+use super::*;
+use crate::{affinity, backends::NamedBackend, cell::Name, flows, services, sockets};
+
+const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p portolan-cli --lib pictures";
+
+fn drawn<R: Row>(page: &Page, format: &Format, rows: &[R]) -> String {
+    let mut out = Vec::new();
+    write(&mut out, page, format, true, rows).expect("written");
+    String::from_utf8(out).expect("text")
+}
+
+fn page(width: usize) -> Page {
+    Page {
+        width: Some(width),
+        ..Page::default()
+    }
+}
+
+/// Compares with the picture that is kept.
+pub(crate) fn compare(name: &str, drawn: &str) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/pictures");
+    let file = folder.join(format!("{name}.txt"));
+    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
+        fs::create_dir_all(folder).expect("the folder");
+        fs::write(&file, drawn).expect("the picture");
+    }
+    let kept = fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(drawn, kept, "{name}; if it is as it should be: {RENEW}");
+}
+
+fn compare_all<R: Row>(name: &str, rows: &[R]) {
+    for width in [80, 200] {
+        let table = drawn(&page(width), &Format::Table, rows);
+        for line in table.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+        compare(&format!("{name}-{width}"), &table);
+    }
+    compare(
+        &format!("{name}-wide"),
+        &drawn(&page(80), &Format::Wide, rows),
+    );
+}
+
+#[test]
+fn tables_are_as_their_pictures() {
+    compare_all("services", &services::tests::rows());
+    compare_all("flows", &flows::tests::rows());
+    compare_all("sockets", &sockets::tests::rows());
+    let backend = |service: &str, sets: &[&'static str]| NamedBackend {
+        row: BackendRow {
+            service: service.into(),
+            port_name: "http".into(),
+            address: "10.40.1.10:8080".parse().expect("an address"),
+            service_port: 80,
+            protocol: "TCP",
+            sets: sets.to_vec(),
+            generation: 2,
+            backend_id: 17,
+        },
+        pod: (!sets.is_empty()).then(|| Name::new("shop/cart-a".into())),
+    };
+    let rows = [
+        backend("shop/cart", &["cluster", "local"]),
+        backend("shop/other", &[]),
+    ];
+    compare_all("backends", &rows);
+    compare_all("affinity", &affinity::tests::rows());
+}
+
+#[test]
+fn colours_are_on_terminals_only_and_take_no_room() {
+    let rows = flows::tests::rows();
+    let plain = drawn(&page(200), &Format::Table, &rows);
+    assert!(!plain.contains('\x1b'));
+    let coloured = Page {
+        colour: true,
+        ..page(200)
+    };
+    let coloured = drawn(&coloured, &Format::Table, &rows);
+    assert!(
+        coloured.contains("\x1b[32mestablished\x1b[0m"),
+        "{coloured}"
+    );
+    let codes = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"];
+    let without = codes
+        .iter()
+        .fold(coloured, |text, code| text.replace(code, ""));
+    assert_eq!(without, plain);
+}
+
+#[test]
+fn a_page_without_end_has_every_column_whole() {
+    let rows = flows::tests::rows();
+    let table = drawn(&Page::default(), &Format::Table, &rows);
+    assert!(table.contains("kube-system/kube-dns-of-the-second-zone:dns-tcp"));
+    assert!(table.contains("SEEN-AS") && !table.contains('…'));
+}
+
+#[test]
+fn every_format_has_the_rows() {
+    let rows = flows::tests::rows();
+    let page = Page::default();
+    let json: serde_json::Value =
+        serde_json::from_str(&drawn(&page, &Format::Json, &rows)).expect("JSON");
+    assert_eq!(json[0]["client"], "10.40.1.9:40000");
+    assert_eq!(json[1]["idleSeconds"], 12_345);
+    let yaml = drawn(&page, &Format::Yaml, &rows);
+    assert!(
+        yaml.contains("service: shop/cart:http") || yaml.contains("service: \"shop/cart:http\""),
+        "{yaml}"
+    );
+    let names = drawn(&page, &Format::Name, &services::tests::rows());
+    assert_eq!(
+        names, "service/shop/cart\nservice/shop/a-service-with-a-rather-long-name\n",
+        "one line for each, though it has several rows"
+    );
+    for path in ["$[*].backend", "{.items[*].backend}"] {
+        let path = path.parse().expect("a path");
+        let values = drawn(&page, &Format::JsonPath(path), &rows);
+        assert_eq!(values.lines().next(), Some("10.40.1.10:8080"));
+        assert_eq!(values.lines().count(), 3);
+    }
+    let none: [flows::FlowRow; 0] = [];
+    assert_eq!(drawn(&page, &Format::Json, &none), "[]\n");
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Command lines of the agent, some of them held against what a real kube-proxy makes of them
+//! (proxy-user/kube-proxy).
+
+use clap::Parser;
+use config::{LocalDetection, NodePortAddresses, SocketBalancing};
+use rstest::rstest;
+
+use super::*;
+use crate::one_line::words;
+
+#[derive(Parser)]
+#[command(args_override_self = true)]
+struct Line {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn config(flags: &str) -> Config {
+    settings(flags).expect("valid")
+}
+
+fn line(flags: &str) -> Result<RunArgs, clap::Error> {
+    line_of(flags.split_whitespace())
+}
+
+fn line_of<'a>(arguments: impl Iterator<Item = &'a str>) -> Result<RunArgs, clap::Error> {
+    let all = ["portolan"].into_iter().chain(arguments);
+    let line = Line::try_parse_from(words(all.map(Into::into)));
+    line.map(|line| line.run)
+}
+
+fn settings(flags: &str) -> Result<Config, ConfigError> {
+    line(flags).expect("flags").settings()
+}
+
+/// A configuration file with these settings, in a folder of its own.
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.yaml");
+    let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    fs::write(&path, format!("{header}{text}")).expect("a file");
+    let path = path.to_str().expect("a plain path").to_owned();
+    (folder, path)
+}
+
+#[test]
+fn beside_a_file_flags_mean_as_little_as_with_kube_proxy_and_are_named() {
+    let (_folder, path) = file("clusterCIDR: 10.1.0.0/16\nportolan: {socketBalancing: all}\n");
+    let config = config(&format!(
+        "--config {path} --cluster-cidr 10.2.0.0/16 --masquerade-all --metrics-bind-address 0.0.0.0:1 --kubeconfig /k --proxy-mode nftables --nodeport-addresses 10.0.0.0/33 --hostname-override b --socket-balancing host --logging-format json --pin-dir /p -v 9"
+    ));
+    assert_eq!(
+        config.cluster_cidr,
+        ["10.1.0.0/16".parse().expect("a range")]
+    );
+    assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
+    assert!(!config.masquerade_all && config.kubeconfig.is_none());
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
+    assert_eq!(config.hostname_override.as_deref(), Some("b"));
+    assert_eq!(config.socket_balancing, SocketBalancing::Host);
+    assert_eq!(
+        (config.log_level.as_str(), config.log_format),
+        ("trace", telemetry::LogFormat::Json)
+    );
+    assert_eq!(config.pin_directory, Path::new("/p"));
+    let mut ignored_flags = config.ignored_flags;
+    ignored_flags.sort();
+    let all = [
+        "--cluster-cidr",
+        "--kubeconfig",
+        "--masquerade-all",
+        "--metrics-bind-address",
+        "--nodeport-addresses",
+        "--proxy-mode",
+    ];
+    assert_eq!(ignored_flags, all);
+    assert!(!config.sources.contains_key("metricsBindAddress"));
+}
+
+#[test]
+fn a_shadow_beside_the_other_proxys_file_takes_where_it_reads_and_listens_from_flags() {
+    let (_folder, path) =
+        file("clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\n");
+    let config = config(&format!(
+        "--shadow --config {path} --kubeconfig /k --healthz-bind-address 127.0.0.1:7 --cluster-cidr 10.2.0.0/16"
+    ));
+    assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/k")));
+    assert_eq!(config.healthz_bind_address.port(), 7);
+    assert_eq!(config.ignored_flags, ["--cluster-cidr"]);
+}
+
+#[test]
+fn kube_proxys_command_lines_mean_what_a_real_one_says() {
+    use config::testing::{differences, folder, versions};
+
+    let entries = fs::read_dir(folder()).expect("the folder");
+    let files = entries.map(|entry| entry.expect("an entry").path());
+    let lines: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "args"))
+        .collect();
+    assert!(lines.len() > 5, "{lines:?}");
+    for version in versions() {
+        for path in &lines {
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            let arguments = fs::read_to_string(path).expect("arguments");
+            let file = format!("--config={}/", folder().display());
+            let arguments = arguments.replace("--config=./", &file);
+            let taken = line_of(arguments.lines());
+            let taken = taken.map(|run| run.settings().map_err(|error| error.to_string()));
+            let answer = version.join(&*name);
+            match fs::read_to_string(answer.with_extension("yaml")) {
+                Ok(theirs) => {
+                    let config = taken.expect(&name).expect(&name);
+                    differences(&name, &config, &theirs);
+                }
+                Err(_) => {
+                    assert!(answer.with_extension("refused").is_file(), "{name} is new");
+                    assert!(!taken.is_ok_and(|taken| taken.is_ok()), "{name} is taken");
+                }
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case("--masquerade-all=True", "--masquerade-all")]
+#[case("--masquerade-all=t --masquerade-all=1", "--masquerade-all=true")]
+#[case("--masquerade-all --masquerade-all=F", "")]
+#[case("--masquerade-all=0", "")]
+#[case(
+    "--masquerade_all --cluster_cidr=10.0.0.0/8",
+    "--masquerade-all --cluster-cidr 10.0.0.0/8"
+)]
+#[case(
+    "--cluster-cidr 10.0.0.0/8 --cluster-cidr 10.1.0.0/16",
+    "--cluster-cidr 10.1.0.0/16"
+)]
+#[case(
+    "--nodeport-addresses 10.0.0.0/8 --nodeport-addresses=10.1.0.0/16",
+    "--nodeport-addresses=10.0.0.0/8,10.1.0.0/16"
+)]
+#[case("--nodeport-addresses=", "")]
+#[case(
+    "--proxy-mode= --healthz-bind-address= --metrics-bind-address= --bind-address= --config= --write-config-to= --hostname-override= --kubeconfig= --cluster-cidr= --detect-local-mode=",
+    ""
+)]
+#[case("--conntrack-udp-timeout=500ms", "--conntrack-udp-timeout=1s")]
+#[case("--conntrack-udp-timeout=+5s", "--conntrack-udp-timeout=5s")]
+#[case("--conntrack-min=+0x10", "--conntrack-min=16")]
+#[case("--conntrack-min 010", "--conntrack-min 8")]
+#[case("--cleanup=false --cleanup=F", "")]
+#[case("--profiling=F --init-only=0 --feature-gates=", "")]
+#[case("--bind-address=010.1.2.3", "--bind-address=10.1.2.3")]
+#[case(
+    "--healthz-bind-address=010.1.2.3:7",
+    "--healthz-bind-address=10.1.2.3:7"
+)]
+#[case("-v=4 -v 300", "--v=300")]
+#[case("--v=2", "-v2")]
+fn kube_proxys_spellings_mean_what_they_mean_there(#[case] one: &str, #[case] other: &str) {
+    let (one, other) = (config(one), config(other));
+    // Whether a default was written out makes no difference.
+    let plain = |config: Config| Config {
+        sources: [].into(),
+        ..config
+    };
+    assert_eq!(plain(one), plain(other));
+}
+
+#[rstest]
+#[case("--oom-score-adj -998", "--oom-score-adj")]
+#[case("--profiling=T --profiling", "--profiling")]
+#[case("--ipvs_scheduler rr", "--ipvs-scheduler")]
+fn flags_that_mean_nothing_are_taken_in_every_spelling(#[case] flags: &str, #[case] unused: &str) {
+    assert_eq!(config(flags).unused, [unused]);
+}
+
+#[rstest]
+#[case("--masquerade-all=yes")]
+#[case("--masquerade-all=")]
+#[case("--conntrack-min=")]
+#[case("--conntrack-min=1.5")]
+#[case("--conntrack-udp-timeout=")]
+#[case("--conntrack-udp-timeout=-5s")]
+#[case("--nodeport-addresses=10.0.0.0/8,")]
+#[case("--iptables-masquerade-bit -1")]
+#[case("-v -1")]
+fn what_kube_proxy_refuses_is_refused(#[case] flags: &str) {
+    let taken = line(flags).is_ok_and(|run| run.settings().is_ok());
+    assert!(!taken, "{flags}");
+}
+
+#[test]
+fn a_flag_after_two_dashes_is_left_as_it_is() {
+    let words = words(
+        ["portolan", "--a_b=c_d", "e_f", "--", "--a_b"]
+            .map(Into::into)
+            .into_iter(),
+    );
+    assert_eq!(words, ["portolan", "--a-b=c_d", "e_f", "--", "--a_b"]);
+}
+
+#[test]
+fn flags_have_kube_proxys_names_and_meaning() {
+    let config = config(
+        "--hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48 --pin-dir /p --masquerade-all --iptables-masquerade-bit 7 --nodeport-addresses 10.0.0.0/8,fd00::/8 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1 --metrics-bind-address 127.0.0.1:1 --healthz-bind-address [::1]:2",
+    );
+    assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
+    assert_eq!(config.cluster_cidr.len(), 2);
+    assert_eq!(config.local_detection, LocalDetection::ClusterCidr);
+    assert!(config.masquerade_all);
+    assert_eq!(config.marks.masquerade, 1 << 7);
+    assert!(matches!(config.node_port_addresses, NodePortAddresses::Within(r) if r.len() == 2));
+    assert_eq!(config.socket_balancing, SocketBalancing::Host);
+    assert_eq!(config.node_ips.len(), 2);
+    assert_eq!(config.healthz_bind_address.port(), 2);
+}
+
+#[rstest]
+#[case("", false)]
+#[case("--masquerade-all", true)]
+#[case("--masquerade-all=false", false)]
+fn masquerade_all_may_have_a_value(#[case] flags: &str, #[case] expected: bool) {
+    assert_eq!(config(flags).masquerade_all, expected);
+}
+
+#[test]
+fn kube_proxys_own_command_line_is_understood() {
+    let config = config(
+        "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true --logging-format=json",
+    );
+    assert_eq!(config.local_detection, LocalDetection::NodeCidr);
+    assert_eq!(config.idle_times.udp, 40);
+    assert_eq!(config.log_level, "debug");
+    assert_eq!(config.kubeconfig.as_deref(), Some("/etc/kube".as_ref()));
+    let unused = [
+        "--feature-gates",
+        "--iptables-min-sync-period",
+        "--profiling",
+    ];
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(config.unused, unused);
+}
+
+#[test]
+fn a_shadow_listens_and_pins_only_where_flags_say() {
+    let settings = |flags: &str| {
+        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+        line.expect("flags").run.settings().expect("valid")
+    };
+    let shadow = settings("--shadow");
+    assert!(shadow.shadow);
+    assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
+    assert_eq!(shadow.healthz_bind_address.port(), 0);
+    assert_eq!(shadow.metrics_bind_address.port(), 0);
+    let told = settings("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
+    assert_eq!(told.pin_directory.as_os_str(), "/p");
+    assert_eq!(told.healthz_bind_address.port(), 7);
+    assert_eq!(told.metrics_bind_address.port(), 0);
+    let serving = settings("");
+    assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
+}
+
+#[test]
+fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
+    let changed = |flags: &str| {
+        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
+        line.expect("flags").run.given.changed_settings(&[])
+    };
+    let error = changed("--kubeconfig /nonexistent").expect_err("not there");
+    assert!(
+        error.to_string().starts_with(
+            "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file"
+        ),
+        "{error}"
+    );
+    assert!(changed("--kubeconfig /proc/self/stat").is_ok());
+    assert!(changed("").is_ok());
+}
+
+#[test]
+fn a_nodes_name_is_in_lower_case_and_is_the_hosts_if_not_given() {
+    assert_eq!(node_name(Some(" Node-A ")).expect("a name"), "node-a");
+    assert!(node_name(Some(" ")).is_err());
+    assert!(!node_name(None).expect("the host's").is_empty());
+}

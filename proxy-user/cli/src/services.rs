@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan services`: every address and port of every service.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+use datapath::read::{Frontend, Reader};
+
+use super::{
+    args::{ListArgs, Of, SELECTION},
+    bpftool,
+    list::list,
+    render::{Cell, Column, Row, Tone, column, cut, plain, toned},
+    terminal::print,
+};
+
+/// Arguments of `portolan services`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ServiceArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    /// Instead, print the commands by which bpftool shows the elements of the maps that these
+    /// addresses of a service lead to, each with what to read there.
+    #[arg(long, requires = "name", help_heading = SELECTION, conflicts_with_all = ["output", "watch", "sort_by", "no_headers", "limit", "count"])]
+    pub bpftool: bool,
+}
+
+impl Row for Frontend {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.service.as_str())),
+        column("PORT", 3, |row| plain(row.port_name.as_str())),
+        column("KIND", 2, |row| plain(row.kind)),
+        column("ADDRESS", 0, |row| plain(address(row))),
+        column("INTERNAL", 0, |row| count(row, row.internal_endpoints)),
+        column("EXTERNAL", 0, |row| count(row, row.external_endpoints)),
+        cut("POLICIES", 1, |row| plain(row.policies.join(", "))),
+        column("ID", 4, |row| plain(row.service_id)),
+    ];
+    fn name(&self) -> String {
+        format!("service/{}", self.service)
+    }
+}
+
+/// A number of endpoints; none is worth a look.
+fn count(row: &Frontend, endpoints: u32) -> Cell {
+    let tone = match (row.kind, endpoints) {
+        ("unserved-ports" | "ping", _) => Tone::Plain,
+        (_, 0) => Tone::Bad,
+        _ => Tone::Plain,
+    };
+    toned(endpoints, tone)
+}
+
+pub(super) fn address(row: &Frontend) -> String {
+    let port = if row.port == 0 {
+        "*".to_owned()
+    } else {
+        row.port.to_string()
+    };
+    let host = match row.address {
+        // KUBE: spelled as in a Service's ipFamilies.
+        None => format!("node({})", row.ip_family),
+        Some(address) if address.is_ipv6() => format!("[{address}]"),
+        Some(address) => address.to_string(),
+    };
+    format!("{host}:{port}/{}", row.protocol)
+}
+
+/// Prints every address and port that clients can reach.
+pub(super) fn run(args: &ServiceArgs) -> Result<()> {
+    let ServiceArgs {
+        list: args,
+        bpftool,
+    } = args;
+    args.select.check()?;
+    let wanted = || {
+        let reader = Reader::open(&args.pins.pin_dir)?;
+        args.select.check_known(&reader)?;
+        let mut rows = reader.frontends()?;
+        rows.retain(|row| wants(args, row));
+        Ok((reader, rows))
+    };
+    if *bpftool {
+        let (reader, rows): (Reader, Vec<Frontend>) = wanted()?;
+        return Ok(print(&bpftool::commands(
+            &reader.elements(&rows)?,
+            address,
+        ))?);
+    }
+    list(&args.show, || wanted().map(|(_, rows)| rows))
+}
+
+fn wants(args: &ListArgs, row: &Frontend) -> bool {
+    let of = Of {
+        service: &row.service,
+        port_name: &row.port_name,
+        port: Some(row.port),
+    };
+    let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let end = SocketAddr::new(row.address.unwrap_or(nowhere), row.port);
+    let has_address = row.address.is_some() || args.select.address.is_none();
+    has_address && args.select.wants(of, row.protocol, &[end])
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Rows of all kinds.
+    pub(crate) fn rows() -> Vec<Frontend> {
+        let row = |service: &str, kind, address: Option<&str>, port| Frontend {
+            service: service.into(),
+            port_name: "http".into(),
+            kind,
+            ip_family: "IPv4",
+            address: address.map(|address| address.parse().expect("an address")),
+            port,
+            protocol: "TCP",
+            internal_endpoints: 3,
+            external_endpoints: 1,
+            policies: vec![
+                "external policy Local".into(),
+                "ClientIP affinity 10800 s".into(),
+            ],
+            service_id: 7,
+        };
+        let mut rejects = row(
+            "shop/a-service-with-a-rather-long-name",
+            "cluster-ip",
+            Some("172.30.200.201"),
+            8443,
+        );
+        (rejects.internal_endpoints, rejects.external_endpoints) = (0, 0);
+        rejects.policies = vec!["rejects: no endpoints".into()];
+        let mut unserved = row("shop/cart", "unserved-ports", Some("fd00:30::1"), 0);
+        unserved.protocol = "any";
+        unserved.port_name.clear();
+        (unserved.internal_endpoints, unserved.external_endpoints) = (0, 0);
+        unserved.policies = vec!["rejects".into()];
+        vec![
+            row("shop/cart", "cluster-ip", Some("172.30.1.1"), 80),
+            row("shop/cart", "node-port", None, 30_080),
+            unserved,
+            rejects,
+        ]
+    }
+
+    #[test]
+    fn an_address_says_node_and_family_for_node_ports_and_a_star_for_unserved_ports() {
+        let rows = rows();
+        assert_eq!(address(&rows[1]), "node(IPv4):30080/TCP");
+        assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");
+    }
+
+    #[test]
+    fn filters_keep_what_they_name_and_nothing_else() {
+        let kept = |flags: &[&str]| -> Vec<u16> {
+            let args = super::super::args::tests::parse(flags);
+            let rows = rows().into_iter().filter(|row| wants(&args, row));
+            rows.map(|row| row.port).collect()
+        };
+        assert_eq!(kept(&[]), [80, 30_080, 0, 8443]);
+        assert_eq!(kept(&["cart"]), [80, 30_080, 0]);
+        assert_eq!(kept(&["shop/cart:80"]), [80]);
+        assert_eq!(
+            kept(&["service/shop/cart:http", "--port", "30080"]),
+            [30_080]
+        );
+        assert_eq!(
+            kept(&["-n", "shop", "--address", "172.30.0.0/16"]),
+            [80, 8443]
+        );
+        assert_eq!(
+            kept(&["--address", "0.0.0.0"]),
+            [0; 0],
+            "a node port has none"
+        );
+        assert_eq!(kept(&["--protocol", "TCP"]), [80, 30_080, 8443]);
+        assert_eq!(kept(&["-n", "other"]), [0; 0]);
+    }
+}

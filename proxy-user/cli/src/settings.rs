@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan config`: the settings in force, and where the value of each comes from. By the agent's
+//! own word; without one, by what it would read.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use config::{Config, ConfigError, RawConfig, Source, document, table};
+use control::causes::chain;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::{
+    BadInput,
+    agent::{Agent, AgentArgs},
+    args::Show,
+    list::list,
+    render::{Column, Row, Tone, column, cut, plain, toned},
+};
+
+/// Arguments of `portolan config`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Only settings whose keys contain this.
+    #[arg(value_name = "KEY")]
+    pub key: Option<String>,
+    /// What this configuration file means, instead of asking the agent.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Leave out settings that have their defaults.
+    #[arg(long)]
+    pub changed: bool,
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// A setting in force.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct SettingRow {
+    pub(super) key: String,
+    value: String,
+    /// `flag`, `file`, `default`, or `?` for an agent of a version that does not say.
+    pub(super) from: String,
+    flag: Option<&'static str>,
+}
+
+impl Row for SettingRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("KEY", 0, |row| plain(row.key.as_str())),
+        cut("VALUE", 0, |row| plain(row.value.as_str())),
+        column("FROM", 0, |row| {
+            let is_given = row.from != "default";
+            toned(
+                row.from.as_str(),
+                if is_given { Tone::Good } else { Tone::Plain },
+            )
+        }),
+        cut("FLAG", 1, |row| {
+            plain(row.flag.map(|flag| format!("--{flag}")))
+        }),
+    ];
+    fn name(&self) -> String {
+        format!("setting/{}", self.key)
+    }
+}
+
+/// Prints one line per setting.
+pub(super) fn run(args: &ConfigArgs) -> Result<()> {
+    list(&args.show, || {
+        let answer = match &args.config {
+            Some(path) => offline(&of_file(path)?)?,
+            None => {
+                let agent = Agent::find(&args.agent);
+                agent.json("/configz").or_else(|unreachable| {
+                    let known = match agent.pid {
+                        Some(pid) => format!("by the command line of process {pid}"),
+                        None => {
+                            "the defaults, because no agent is seen (--config FILE reads a file)"
+                                .to_owned()
+                        }
+                    };
+                    eprintln!("portolan: {unreachable}; shown is {known}");
+                    offline(&agent.config)
+                })?
+            }
+        };
+        let mut rows = rows(&answer);
+        let key = args.key.as_deref().unwrap_or_default().to_lowercase();
+        rows.retain(|row| row.key.to_lowercase().contains(&key));
+        if rows.is_empty() {
+            anyhow::bail!("no setting's key contains {key:?}; `portolan config -o name` has all");
+        }
+        rows.retain(|row| !args.changed || row.from != "default");
+        Ok(rows)
+    })
+}
+
+fn of_file(path: &Path) -> Result<Config, BadInput> {
+    let read = || {
+        let raw = RawConfig::read(path)?;
+        let sources = raw.keys().map(|key| (key, Source::File)).collect();
+        Ok(Config {
+            sources,
+            ..raw.check()?
+        })
+    };
+    read().map_err(|error: ConfigError| BadInput(chain(&error)))
+}
+
+/// What an agent with these settings would answer.
+fn offline(config: &Config) -> Result<Json> {
+    Ok(json!({
+        "kubeproxy.config.k8s.io": document(config)?,
+        "portolan": {"sources": config.sources},
+    }))
+}
+
+/// The settings of an answer of /configz.
+pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
+    let document = &answer["kubeproxy.config.k8s.io"];
+    let sources = answer["portolan"]["sources"].as_object();
+    let source = |key: &str| sources?.get(key).and_then(Json::as_str);
+    let rows = table::settings().filter_map(|setting| {
+        let value = found(document, setting.key);
+        // Two keys of one flag are one setting under two names; the agent writes its value under
+        // the first.
+        let same = || {
+            let others = table::settings().filter(|other| other.key != setting.key);
+            others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
+        };
+        if value.is_none() && same().any(|other| found(document, other.key).is_some()) {
+            return None;
+        }
+        let of_others = || same().find_map(|other| source(other.key));
+        let from = match sources {
+            None => "?",
+            Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
+        };
+        // One that has no value is in no file.
+        let value = value.or_else(|| (from != "default").then_some(&Json::Null))?;
+        Some(SettingRow {
+            key: setting.key.to_owned(),
+            value: value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned),
+            from: from.to_owned(),
+            flag: setting.flag,
+        })
+    });
+    rows.collect()
+}
+
+/// The value of a key with dots, if it has one.
+fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
+    let value = key
+        .split('.')
+        .try_fold(document, |value, name| value.get(name));
+    value.filter(|value| !value.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_says_where_it_comes_from() {
+        let config = Config {
+            sources: [
+                ("clusterCIDR", Source::Flag),
+                ("portolan.forwarding", Source::File),
+            ]
+            .into(),
+            ..Config::default()
+        };
+        let answer = offline(&config).expect("written");
+        let rows = rows(&answer);
+        let from = |key: &str| {
+            let row = rows.iter().find(|row| row.key == key);
+            row.map(|row| row.from.as_str())
+        };
+        assert_eq!(from("clusterCIDR"), Some("flag"));
+        assert_eq!(from("portolan.forwarding"), Some("file"));
+        assert_eq!(from("metricsBindAddress"), Some("default"));
+        let address = rows.iter().find(|row| row.key == "metricsBindAddress");
+        assert_eq!(
+            address.map(|row| row.value.as_str()),
+            Some("127.0.0.1:10249")
+        );
+        assert_eq!(from("nothing"), None);
+    }
+
+    #[test]
+    fn a_setting_with_two_keys_has_one_row_that_says_where_it_comes_from() {
+        for (key, source) in [
+            ("clusterCIDR", Source::Flag),
+            ("detectLocal.clusterCIDRs", Source::File),
+        ] {
+            let raw = RawConfig::default();
+            let mut config = raw.check().expect("defaults");
+            config.cluster_cidr = vec!["10.40.0.0/16".parse().expect("a range")];
+            config.sources = [(key, source)].into();
+            let rows = rows(&offline(&config).expect("written"));
+            let own = rows.iter().filter(|row| row.flag == Some("cluster-cidr"));
+            let own: Vec<_> = own
+                .map(|row| (row.key.as_str(), row.value.as_str(), row.from.as_str()))
+                .collect();
+            let from = if source == Source::Flag {
+                "flag"
+            } else {
+                "file"
+            };
+            assert_eq!(own, [("clusterCIDR", "10.40.0.0/16", from)]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_understood_is_bad_input() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("config.yaml");
+        for text in [None, Some("portolan: {forwarding: sideways}\n")] {
+            if let Some(text) = text {
+                std::fs::write(&file, text).expect("a file");
+            }
+            let BadInput(said) = of_file(&file).expect_err("refused");
+            assert!(!said.contains('\n'), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_agent_of_another_version_does_not_say() {
+        let answer =
+            json!({"kubeproxy.config.k8s.io": document(&Config::default()).expect("written")});
+        assert!(rows(&answer).iter().all(|row| row.from == "?"));
+    }
+}

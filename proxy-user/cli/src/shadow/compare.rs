@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A connection of nf_conntrack beside the decision of portolan's policy, and what that comes to
+//! for each service. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::SocketAddr,
+};
+
+use datapath::read::{Decision, Fate};
+use linux::Tracked;
+use proxy_common::verdict::is_hairpin;
+use serde::Serialize;
+
+/// How a connection compares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Judgement {
+    Same,
+    /// It went to an endpoint that portolan would not choose from.
+    Different(String),
+    /// It went to a right endpoint, but with another kind of source address.
+    MasqueradedDifferently(String),
+}
+
+/// What is known of a service port.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Row {
+    pub(super) service: String,
+    pub(super) same: u32,
+    pub(super) different: u32,
+    pub(super) masqueraded_differently: u32,
+    /// The first connection that differs, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) example: Option<String>,
+}
+
+impl Row {
+    pub(super) fn connections(&self) -> u32 {
+        self.same + self.different + self.masqueraded_differently
+    }
+    pub(super) fn result(&self) -> &'static str {
+        match self {
+            Self { different: 1.., .. } => "different",
+            Self {
+                masqueraded_differently: 1..,
+                ..
+            } => "masqueraded differently",
+            Self { same: 1.., .. } => "same",
+            _ => "never seen",
+        }
+    }
+}
+
+/// How many service ports have each result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    same: usize,
+    different: usize,
+    masqueraded_differently: usize,
+    never_seen: usize,
+}
+
+impl Summary {
+    pub(super) fn of(rows: &[Row]) -> Self {
+        let count = |result| rows.iter().filter(|row| row.result() == result).count();
+        Self {
+            same: count("same"),
+            different: count("different"),
+            masqueraded_differently: count("masqueraded differently"),
+            never_seen: count("never seen"),
+        }
+    }
+    pub(super) fn differs(&self) -> bool {
+        self.different + self.masqueraded_differently > 0
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            same,
+            different,
+            masqueraded_differently,
+            never_seen,
+        } = self;
+        write!(
+            f,
+            "service ports: {same} same, {different} different, {masqueraded_differently} masqueraded differently, {never_seen} never seen"
+        )
+    }
+}
+
+/// The connections so far, by service port.
+#[derive(Debug, Default)]
+pub(super) struct Comparison(BTreeMap<String, Row>);
+
+impl Comparison {
+    /// Begins with these service ports, none of them seen.
+    pub(super) fn new(services: BTreeSet<String>) -> Self {
+        let rows = services.into_iter().map(|service| {
+            let row = Row {
+                service: service.clone(),
+                ..Row::default()
+            };
+            (service, row)
+        });
+        Self(rows.collect())
+    }
+
+    pub(super) fn add(&mut self, decision: &Decision, connection: &Tracked) {
+        let row = self
+            .0
+            .entry(decision.service.clone())
+            .or_insert_with(|| Row {
+                service: decision.service.clone(),
+                ..Row::default()
+            });
+        let example = match judge(&decision.fate, connection) {
+            Judgement::Same => {
+                row.same += 1;
+                return;
+            }
+            Judgement::Different(example) => {
+                // Worse than another kind of source address, so it is shown instead.
+                if row.different == 0 {
+                    row.example = None;
+                }
+                row.different += 1;
+                example
+            }
+            Judgement::MasqueradedDifferently(example) => {
+                row.masqueraded_differently += 1;
+                example
+            }
+        };
+        row.example.get_or_insert(example);
+    }
+
+    /// Ordered by service.
+    pub(super) fn rows(self) -> Vec<Row> {
+        self.0.into_values().collect()
+    }
+}
+
+fn judge(fate: &Fate, connection: &Tracked) -> Judgement {
+    let (original, reply) = (connection.original, connection.reply);
+    let (client, service, backend) = (original.src, original.dst, reply.src);
+    let sent = |to: &dyn fmt::Display| {
+        let protocol = connection.protocol.name();
+        format!("{protocol} {client} -> {service} went to {to}")
+    };
+    let (endpoints, masquerade) = match fate {
+        Fate::Refuse(how) => {
+            return Judgement::Different(format!("{}; portolan: {how}", sent(&backend)));
+        }
+        Fate::Forward {
+            endpoints,
+            masquerade,
+        } => (endpoints, masquerade),
+    };
+    if !endpoints.contains(&backend) {
+        let said = if backend == service {
+            sent(&"nobody else, untranslated")
+        } else {
+            sent(&backend)
+        };
+        return Judgement::Different(format!("{said}; portolan: one of {}", some(endpoints)));
+    }
+    let is_masqueraded = reply.dst.ip() != client.ip();
+    match masquerade {
+        Some(masquerade)
+            if (*masquerade || is_hairpin(client.ip(), backend.ip())) != is_masqueraded =>
+        {
+            let other = if is_masqueraded {
+                "with the client's own address"
+            } else {
+                "with an address of the node"
+            };
+            let seen_as = reply.dst;
+            Judgement::MasqueradedDifferently(format!(
+                "{} as {seen_as}; portolan: {other}",
+                sent(&backend)
+            ))
+        }
+        _ => Judgement::Same,
+    }
+}
+
+/// The first endpoints, and how many more there are.
+fn some(endpoints: &BTreeSet<SocketAddr>) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<_> = endpoints
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    let shown = shown.join(", ");
+    match endpoints.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use proxy_common::Protocol;
+
+    use super::*;
+    use linux::Tuple;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address and port")
+    }
+
+    const CLIENT: &str = "10.40.1.10:40000";
+
+    /// A connection to the service that went to this backend, which sees the client as this.
+    fn connection(backend: &str, seen_as: &str) -> Tracked {
+        Tracked {
+            protocol: Protocol::TCP,
+            original: Tuple {
+                src: at(CLIENT),
+                dst: at("172.30.1.1:80"),
+            },
+            reply: Tuple {
+                src: at(backend),
+                dst: at(seen_as),
+            },
+            status: 0,
+            id: 0,
+            timeout: 0,
+            mark: 0,
+            zone: 0,
+            protocol_info: Vec::new(),
+        }
+    }
+
+    fn forward(masquerade: Option<bool>) -> Fate {
+        let endpoints = ["10.40.1.20:8080", "10.40.2.20:8080", "10.40.1.10:8080"];
+        Fate::Forward {
+            endpoints: Rc::new(endpoints.map(at).into()),
+            masquerade,
+        }
+    }
+
+    #[test]
+    fn a_connection_to_one_of_the_endpoints_is_the_same() {
+        let went = connection("10.40.2.20:8080", CLIENT);
+        assert_eq!(judge(&forward(Some(false)), &went), Judgement::Same);
+    }
+
+    #[test]
+    fn one_to_another_backend_names_both() {
+        let Judgement::Different(said) =
+            judge(&forward(Some(false)), &connection("10.40.9.9:8080", CLIENT))
+        else {
+            panic!("different");
+        };
+        assert_eq!(
+            said,
+            "TCP 10.40.1.10:40000 -> 172.30.1.1:80 went to 10.40.9.9:8080; portolan: one of 10.40.1.10:8080, 10.40.1.20:8080, 10.40.2.20:8080"
+        );
+        let untranslated = judge(&forward(Some(false)), &connection("172.30.1.1:80", CLIENT));
+        assert!(
+            matches!(untranslated, Judgement::Different(said) if said.contains("untranslated"))
+        );
+        let refused = judge(
+            &Fate::Refuse("rejected"),
+            &connection("10.40.1.20:8080", CLIENT),
+        );
+        assert!(
+            matches!(refused, Judgement::Different(said) if said.ends_with("portolan: rejected"))
+        );
+    }
+
+    #[test]
+    fn another_source_address_is_told_unless_the_client_reaches_itself() {
+        let kept = connection("10.40.1.20:8080", CLIENT);
+        let replaced = connection("10.40.1.20:8080", "10.40.0.1:40000");
+        for (masquerade, went) in [(true, &kept), (false, &replaced)] {
+            let judged = judge(&forward(Some(masquerade)), went);
+            assert!(
+                matches!(judged, Judgement::MasqueradedDifferently(_)),
+                "{judged:?}"
+            );
+            assert_eq!(judge(&forward(Some(!masquerade)), went), Judgement::Same);
+            assert_eq!(judge(&forward(None), went), Judgement::Same);
+        }
+        let itself = connection("10.40.1.10:8080", "10.40.0.1:40000");
+        assert_eq!(judge(&forward(Some(false)), &itself), Judgement::Same);
+        // The same address with another port is no masquerading.
+        let port = connection("10.40.1.20:8080", "10.40.1.10:55555");
+        assert_eq!(judge(&forward(Some(false)), &port), Judgement::Same);
+    }
+
+    #[test]
+    fn the_worst_connection_is_the_services_result() {
+        let services = ["shop/cart", "shop/quiet"].map(str::to_owned);
+        let mut comparison = Comparison::new(services.into());
+        let decision = Decision {
+            service: "shop/cart".into(),
+            fate: forward(Some(false)),
+        };
+        comparison.add(&decision, &connection("10.40.1.20:8080", CLIENT));
+        comparison.add(&decision, &connection("10.40.1.20:8080", "10.40.0.1:1"));
+        comparison.add(&decision, &connection("10.40.9.9:8080", CLIENT));
+        let rows = comparison.rows();
+        let results: Vec<_> = rows.iter().map(Row::result).collect();
+        assert_eq!(results, ["different", "never seen"]);
+        assert_eq!(rows[0].connections(), 3);
+        assert!(
+            rows[0]
+                .example
+                .as_ref()
+                .is_some_and(|said| said.contains("10.40.9.9"))
+        );
+        let summary = Summary::of(&rows);
+        assert!(summary.differs());
+        assert_eq!(
+            summary.to_string(),
+            "service ports: 0 same, 1 different, 0 masqueraded differently, 1 never seen"
+        );
+        assert!(!Summary::of(&rows[1..]).differs());
+    }
+}

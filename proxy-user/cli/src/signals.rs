@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the process has been asked to end, for commands that have something to put in order
+//! first. Used by `trace` and `top`.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Set once the process is asked to end.
+#[derive(Clone, Default)]
+pub(super) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// By an interrupt, a termination, or the end of its terminal.
+    pub(super) fn on_signals() -> Result<Self> {
+        let stop = Self::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start the runtime")?;
+        let (mut interrupt, mut terminate, mut hangup) = {
+            let _inside = runtime.enter();
+            let of = |kind| signal(kind).context("wait for signals");
+            (
+                of(SignalKind::interrupt())?,
+                of(SignalKind::terminate())?,
+                of(SignalKind::hangup())?,
+            )
+        };
+        let asked = stop.clone();
+        thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+            });
+            asked.0.store(true, Ordering::Relaxed);
+        });
+        Ok(stop)
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

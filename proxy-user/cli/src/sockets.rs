@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan sockets`: connections and datagrams that were translated at their sockets, and the
+//! processes that have them.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use anyhow::Result;
+use datapath::read::{Reader, SocketRow};
+use serde::Serialize;
+
+use super::{
+    args::{ListArgs, Of, SELECTION, check_service},
+    list::list,
+    processes::{Process, owners},
+    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+};
+
+/// Arguments of `portolan sockets`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct SocketArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    /// As NAME, for scripts.
+    #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
+    pub service: Option<String>,
+    /// Only sockets that talk to the endpoint with this address.
+    #[arg(long, value_name = "IP", help_heading = SELECTION)]
+    pub backend: Option<IpAddr>,
+}
+
+impl SocketArgs {
+    fn wants(&self, row: &SocketRow) -> bool {
+        let of = Of::service_port(&row.service, row.frontend.port());
+        self.service
+            .as_ref()
+            .is_none_or(|wanted| of.service == wanted)
+            && self.backend.is_none_or(|wanted| row.backend.ip() == wanted)
+            && self
+                .list
+                .select
+                .wants(of, row.protocol, &[row.frontend, row.backend])
+    }
+}
+
+/// A socket with its process.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct OwnedSocket {
+    #[serde(flatten)]
+    row: SocketRow,
+    /// None: not to be seen from here, as those of another PID namespace.
+    process: Option<Process>,
+}
+
+impl Row for OwnedSocket {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.row.service.as_str())),
+        column("PROTOCOL", 5, |row| plain(row.row.protocol)),
+        column("OWNER", 6, |row| plain(row.row.owner)),
+        column("PROCESS", 1, |row| {
+            plain(row.process.as_ref().map(|process| process.name.as_str()))
+        }),
+        column("PID", WIDE, |row| {
+            plain(row.process.as_ref().map(|process| process.pid))
+        }),
+        column("COOKIE", 4, |row| plain(format!("{:x}", row.row.cookie))),
+        column("ASKED-FOR", 2, |row| plain(row.row.frontend)),
+        column("BACKEND", 0, |row| plain(row.row.backend)),
+        column("HOW", 0, |row| {
+            let tone = if row.row.current {
+                Tone::Plain
+            } else {
+                Tone::Warn
+            };
+            toned(how(&row.row), tone)
+        }),
+        column("AGE", 3, |row| plain(Value::Seconds(row.row.age_seconds))),
+    ];
+    fn name(&self) -> String {
+        format!("socket/{:x}", self.row.cookie)
+    }
+}
+
+/// How a socket uses its service, and whether its backend still exists.
+fn how(row: &SocketRow) -> &'static str {
+    match (row.connected, row.current) {
+        (true, true) => "connected",
+        (true, false) => "connected, backend gone",
+        (false, true) => "datagrams",
+        (false, false) => "datagrams, backend gone",
+    }
+}
+
+/// Prints one line per socket and service.
+pub(super) fn run(args: &SocketArgs) -> Result<()> {
+    args.list.select.check()?;
+    list(&args.list.show, || {
+        let reader = Reader::open(&args.list.pins.pin_dir)?;
+        args.list.select.check_known(&reader)?;
+        check_service(&reader, args.service.as_ref())?;
+        let mut rows = reader.sockets()?;
+        rows.retain(|row| args.wants(row));
+        let pods = rows.iter().any(|row| row.owner == "pod");
+        let owners = if rows.is_empty() {
+            HashMap::new()
+        } else {
+            owners(pods)
+        };
+        Ok(with_owners(rows, &owners))
+    })
+}
+
+/// Rows with what is known of their processes.
+pub(super) fn with_owners(
+    rows: Vec<SocketRow>,
+    owners: &HashMap<u64, Process>,
+) -> Vec<OwnedSocket> {
+    let owned = rows.into_iter().map(|row| OwnedSocket {
+        process: owners.get(&row.cookie).cloned(),
+        row,
+    });
+    owned.collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Rows of all kinds.
+    pub(crate) fn rows() -> Vec<OwnedSocket> {
+        let row = |service: &str, cookie, connected, current| SocketRow {
+            service: service.into(),
+            protocol: if connected { "TCP" } else { "UDP" },
+            owner: if connected { "node" } else { "pod" },
+            cookie,
+            frontend: "172.30.1.1:80".parse().expect("an address"),
+            backend: "10.40.1.10:8080".parse().expect("an address"),
+            connected,
+            current,
+            age_seconds: 77,
+        };
+        let owners = HashMap::from([(
+            0x1234,
+            Process {
+                name: "curl".into(),
+                pid: 4321,
+            },
+        )]);
+        let rows = vec![
+            row("shop/cart:http", 0x1234, true, true),
+            row(
+                "kube-system/kube-dns-of-the-second-zone:dns",
+                0x99,
+                false,
+                false,
+            ),
+        ];
+        with_owners(rows, &owners)
+    }
+
+    #[test]
+    fn a_row_says_in_json_what_it_has_always_said_and_its_process() {
+        let json = serde_json::to_value(&rows()[0]).expect("a row");
+        assert_eq!(json["service"], "shop/cart:http");
+        assert_eq!(json["ageSeconds"], 77);
+        assert_eq!(json["process"]["name"], "curl");
+        assert_eq!(json["process"]["pid"], 4321);
+    }
+}

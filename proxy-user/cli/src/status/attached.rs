@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is attached to this node, beside what should be. Called by `status`.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use datapath::{HOOK_COUNT, present};
+use linux::interfaces::Interfaces;
+use serde::Serialize;
+
+use crate::agent::{Agent, AgentArgs, metric};
+
+/// How many of how many are attached.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Count {
+    pub(super) wanted: usize,
+    pub(super) attached: usize,
+}
+
+/// An interface where XDP takes packets.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Uplink {
+    pub(super) interface: String,
+    /// `native` or `generic`.
+    pub(super) xdp: &'static str,
+}
+
+/// What is attached.
+pub(super) struct Attached {
+    pub(super) interfaces: Count,
+    pub(super) hooks: Count,
+    pub(super) uplinks: Vec<Uplink>,
+}
+
+/// Interfaces and hooks: those that the agent's settings (or without an agent the defaults) mean,
+/// and those that the kernel runs.
+pub(super) fn attached(
+    agent: &Agent,
+    args: &AgentArgs,
+    metrics: Option<&str>,
+    problems: &mut Vec<String>,
+) -> Result<Attached> {
+    let read = present(&args.pins.pin_dir);
+    let is_read = read.is_ok();
+    let present = read.unwrap_or_else(|error| {
+        problems.push(format!("what is attached cannot be read: {error}"));
+        Default::default()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let patterns = agent.config.interface_patterns();
+    let interfaces = runtime.block_on(Interfaces::open(patterns));
+    let wanted: Vec<_> = match &interfaces {
+        Ok(all) => all.current().iter().filter(|one| one.attach).collect(),
+        Err(error) => {
+            problems.push(format!("the interfaces cannot be read: {error}"));
+            Vec::new()
+        }
+    };
+    let missing: Vec<_> = present.missing(wanted.iter().copied()).collect();
+    if !missing.is_empty() && !present.interfaces.is_empty() {
+        let hooks = missing
+            .iter()
+            .map(|(one, hook)| format!("{hook} of {}", one.name));
+        let hooks: Vec<_> = hooks.collect();
+        problems.push(format!("no program is attached at {}", hooks.join(", ")));
+    }
+    let name_of = |index: u32| {
+        let all = interfaces
+            .as_ref()
+            .map(Interfaces::current)
+            .unwrap_or_default();
+        let one = all.iter().find(|one| one.index == index);
+        one.map_or_else(|| index.to_string(), |one| one.name.clone())
+    };
+    let uplinks = present.uplinks.iter().map(|(index, xdp)| Uplink {
+        interface: name_of(*index),
+        xdp,
+    });
+    let uplinks = uplinks.collect();
+    let without: BTreeSet<_> = missing.iter().map(|(one, _)| one.index).collect();
+    let interfaces = Count {
+        wanted: wanted.len(),
+        attached: wanted.len() - without.len(),
+    };
+    // A kernel may lack some, which the agent knows; a shadow has none.
+    let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
+    let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
+    let hooks = Count {
+        wanted: if agent.config.shadow { 0 } else { wanted },
+        attached: present.hooks.len(),
+    };
+    if is_read && present.interfaces.is_empty() && hooks.attached == 0 {
+        problems.push("no program of portolan is attached to this node".to_owned());
+    } else if is_read && hooks.attached < hooks.wanted {
+        problems.push(format!(
+            "{} of {} socket hooks are attached",
+            hooks.attached, hooks.wanted
+        ));
+    }
+    Ok(Attached {
+        interfaces,
+        hooks,
+        uplinks,
+    })
+}

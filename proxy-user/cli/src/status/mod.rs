@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan status`: one screen about this node. In: the agent's answers if there is one, and what
+//! the kernel holds. The file `screen` writes it.
+
+mod attached;
+mod screen;
+
+use std::{
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Result;
+use config::processors;
+use datapath::{
+    has_tcx,
+    read::{MapRow, Reader, pinned_maps},
+    running_kernel,
+};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use self::attached::{Attached, Count, Uplink, attached};
+use super::{
+    agent::{Agent, AgentArgs, Unreachable, metric},
+    args::Look,
+    format::{Format, document},
+    list::again,
+    maps::is_nearly_full,
+    run::node_name,
+    warnings::{self, WarningRow},
+};
+
+/// Arguments of `portolan status`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    #[command(flatten)]
+    pub look: Look,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Status {
+    version: &'static str,
+    node: Option<String>,
+    kernel: String,
+    processors: u32,
+    /// `tcx`, or `clsact` where the kernel has no tcx.
+    attached_by: &'static str,
+    agent: AgentStatus,
+    interfaces: Count,
+    hooks: Count,
+    /// Interfaces where XDP takes packets.
+    uplinks: Vec<Uplink>,
+    sync: Option<Sync>,
+    services: Option<u64>,
+    /// Bytes of kernel memory of all maps.
+    map_memory: u64,
+    maps: Vec<MapRow>,
+    /// None: they could not be asked for.
+    warnings: Option<Vec<WarningRow>>,
+    /// What is not as it should be, in a line each.
+    problems: Vec<String>,
+}
+
+/// The agent.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AgentStatus {
+    pid: Option<u32>,
+    version: Option<String>,
+    /// The status of /healthz; none if it does not answer.
+    health: Option<u16>,
+    reason: Option<String>,
+    uptime_seconds: Option<u64>,
+    /// Bytes.
+    resident_memory: Option<u64>,
+}
+
+/// How old what is served is.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sync {
+    /// Since the last change was applied whole.
+    last_seconds: Option<u64>,
+    pending_changes: u64,
+    failed_services: u64,
+    /// Since the API server (or the folder) was last heard of, by kind of objects.
+    heard_seconds: Vec<(String, u64)>,
+}
+
+/// Prints it. The exit status is 1 if there are problems.
+pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let agent = args.agent.located();
+    let mut is_well = true;
+    again(&args.look, |out, page| {
+        let status = read(&agent)?;
+        is_well = status.problems.is_empty();
+        match &args.look.output {
+            Format::Table | Format::Wide => screen::write(out, page, &status)?,
+            Format::Name => writeln_names(out, &status)?,
+            other => document(out, other, &status)?,
+        }
+        Ok(())
+    })?;
+    Ok(if is_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A word for scripts: `healthy`, `unhealthy` or `unreachable`.
+fn writeln_names(out: &mut impl std::io::Write, status: &Status) -> std::io::Result<()> {
+    writeln!(out, "{}", status.agent.word())
+}
+
+impl AgentStatus {
+    fn word(&self) -> &'static str {
+        match self.health {
+            Some(200) => "healthy",
+            Some(_) => "unhealthy",
+            None => "unreachable",
+        }
+    }
+}
+
+/// Reads all of it. What cannot be read is a problem, and no error: this is the command for when
+/// something is wrong.
+pub(super) fn read(args: &AgentArgs) -> Result<Status> {
+    let agent = Agent::find(args);
+    let mut problems = Vec::new();
+    let metrics = agent.metrics("/metrics");
+    let (status, named) = health(&agent, metrics.as_deref().ok(), &mut problems);
+    let warnings = warnings::read(&agent);
+    for error in [metrics.as_ref().err(), warnings.as_ref().err()] {
+        note(&mut problems, error);
+    }
+    let maps = pinned_maps(&args.pins.pin_dir).unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        Vec::new()
+    });
+    problems.extend(maps.iter().filter(|map| is_nearly_full(map)).map(|map| {
+        let (entries, capacity) = (map.entries.unwrap_or_default(), map.capacity);
+        format!(
+            "the map {} is nearly full: {entries} of {capacity} entries",
+            map.name
+        )
+    }));
+    let Attached {
+        interfaces,
+        hooks,
+        uplinks,
+    } = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
+    let config = &agent.config;
+    Ok(Status {
+        version: env!("CARGO_PKG_VERSION"),
+        node: named.or_else(|| node_name(config.hostname_override.as_deref()).ok()),
+        kernel: running_kernel(),
+        processors: processors(),
+        attached_by: if has_tcx(1) { "tcx" } else { "clsact" },
+        sync: metrics.as_deref().ok().map(sync),
+        services: services(metrics.as_deref().ok(), args),
+        agent: status,
+        interfaces,
+        hooks,
+        uplinks,
+        map_memory: maps.iter().filter_map(|map| map.memory).sum(),
+        maps,
+        warnings: warnings.ok(),
+        problems,
+    })
+}
+
+/// Notes once what several servers of an agent have in common: that nobody is there.
+fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
+    let Some(text) = error.map(ToString::to_string) else {
+        return;
+    };
+    let whom = |text: &str| text.split('/').take(3).collect::<Vec<_>>().join("/");
+    if !problems.iter().any(|known| whom(known) == whom(&text)) {
+        problems.push(text);
+    }
+}
+
+/// Health by /healthz, and the node's name there.
+fn health(
+    agent: &Agent,
+    metrics: Option<&str>,
+    problems: &mut Vec<String>,
+) -> (AgentStatus, Option<String>) {
+    let value = |name: &str| metrics.and_then(|text| metric(text, name));
+    let mut status = AgentStatus {
+        pid: agent.pid,
+        uptime_seconds: value("process_start_time_seconds").map(age),
+        resident_memory: value("process_resident_memory_bytes").map(|bytes| bytes as u64),
+        ..AgentStatus::default()
+    };
+    let (code, body) = match agent.health("/healthz") {
+        Ok(answer) => answer,
+        Err(error) => {
+            note(problems, Some(&error));
+            return (status, None);
+        }
+    };
+    let answer: Json = serde_json::from_str(&body).unwrap_or_default();
+    let text = |value: &Json| value.as_str().map(str::to_owned);
+    status.health = Some(code);
+    status.version = text(&answer["version"]);
+    status.reason = text(&answer["reason"]);
+    problems.extend(status.reason.clone());
+    problems.extend(text(&answer["sourceFault"]));
+    for fault in answer["faults"].as_array().into_iter().flatten() {
+        let part = |name: &str| fault[name].as_str().unwrap_or_default();
+        problems.push(format!("{}: {}", part("object"), part("reason")));
+    }
+    (status, text(&answer["node"]["name"]))
+}
+
+fn sync(metrics: &str) -> Sync {
+    let value = |name: &str| metric(metrics, name);
+    let count = |name: &str| value(name).unwrap_or_default() as u64;
+    let last = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
+    let heard = metrics.lines().filter_map(|line| {
+        let rest = line.strip_prefix("portolan_watch_last_event_timestamp_seconds{kind=\"")?;
+        let (kind, at) = rest.split_once("\"} ")?;
+        Some((kind.to_owned(), age(at.parse().ok()?)))
+    });
+    Sync {
+        last_seconds: value(last).map(age),
+        pending_changes: count("kubeproxy_sync_proxy_rules_service_changes_pending")
+            + count("kubeproxy_sync_proxy_rules_endpoint_changes_pending"),
+        failed_services: count("portolan_services_failed"),
+        heard_seconds: heard.collect(),
+    }
+}
+
+/// By the agent's account; without it by the maps'.
+fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
+    let told = metrics.and_then(|text| metric(text, "portolan_services"));
+    let held = || {
+        let reader = Reader::open(&args.pins.pin_dir).ok()?;
+        Some(reader.service_count() as u64)
+    };
+    told.map(|count| count as u64).or_else(held)
+}
+
+/// Seconds since a time since 1970.
+fn age(then: f64) -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    (now.as_secs_f64() - then).max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_metrics_say_of_syncs_is_read() {
+        let metrics = "kubeproxy_sync_proxy_rules_service_changes_pending 2
+kubeproxy_sync_proxy_rules_endpoint_changes_pending 3
+portolan_services_failed 1
+portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1.0
+kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
+";
+        let sync = sync(metrics);
+        assert_eq!((sync.pending_changes, sync.failed_services), (5, 1));
+        assert_eq!(sync.heard_seconds.len(), 1);
+        assert!(sync.last_seconds > Some(1_000_000_000));
+    }
+
+    #[test]
+    fn an_agent_that_is_not_there_is_named_once() {
+        let mut problems = Vec::new();
+        for path in ["/metrics", "/warnings"] {
+            let text = format!("the agent is not reachable at http://127.0.0.1:10249{path}: no");
+            note(&mut problems, Some(&Unreachable(text)));
+        }
+        assert_eq!(problems.len(), 1);
+        let other = "the agent is not reachable at http://127.0.0.1:10256/healthz: no";
+        note(&mut problems, Some(&Unreachable(other.to_owned())));
+        assert_eq!(problems.len(), 2);
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The status as one screen of text: a line for each subject, the fullest maps, and what is wrong.
+
+use std::io::{self, Write};
+
+use super::{Count, Status};
+use crate::{
+    maps::is_nearly_full,
+    table::{Column, Tone, column, cut, table, toned},
+    terminal::Page,
+};
+
+/// A line of the screen.
+struct Line {
+    subject: &'static str,
+    text: String,
+    tone: Tone,
+}
+
+const COLUMNS: &[Column<Line>] = &[
+    column("", 0, |line| toned(line.subject, Tone::Plain)),
+    cut("", 0, |line| toned(line.text.as_str(), line.tone)),
+];
+
+/// Maps that are named, the fullest first; none that is hardly used.
+const MAPS: usize = 5;
+/// Warnings and problems that are named.
+const NAMED: usize = 8;
+
+/// Writes the screen.
+pub(super) fn write(out: &mut impl Write, page: &Page, status: &Status) -> io::Result<()> {
+    table(out, page, COLUMNS, false, &lines(status))
+}
+
+fn lines(status: &Status) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut add = |subject: &'static str, text: String, tone| {
+        lines.push(Line {
+            // An empty text would be shown as a dash.
+            subject: if subject.is_empty() { " " } else { subject },
+            text,
+            tone,
+        });
+    };
+    let node = status.node.as_deref().unwrap_or("?");
+    let machine = format!(
+        "{node}, Linux {}, {} processors",
+        status.kernel, status.processors
+    );
+    add("Node", machine, Tone::Plain);
+    let (agent, tone) = agent(status);
+    add("Agent", agent, tone);
+    let services = status
+        .services
+        .map_or_else(|| "?".to_owned(), |count| count.to_string());
+    add("Services", services, Tone::Plain);
+    let (interfaces, hooks) = (status.interfaces, status.hooks);
+    let attached = format!(
+        "{} of {} interfaces by {}, {} of {} socket hooks",
+        interfaces.attached, interfaces.wanted, status.attached_by, hooks.attached, hooks.wanted
+    );
+    let is_whole = |count: Count| count.attached == count.wanted;
+    let tone = match is_whole(interfaces) && is_whole(hooks) {
+        true => Tone::Good,
+        false => Tone::Bad,
+    };
+    add("Attached", attached, tone);
+    if !status.uplinks.is_empty() {
+        let uplinks = status.uplinks.iter();
+        let named = uplinks.map(|one| format!("{} ({})", one.interface, one.xdp));
+        let named = named.collect::<Vec<_>>().join(", ");
+        add("XDP", format!("takes packets at {named}"), Tone::Plain);
+    }
+    let (sync, tone) = sync(status);
+    add("Sync", sync, tone);
+    let memory = format!(
+        "{} maps, {} MiB of kernel memory",
+        status.maps.len(),
+        status.map_memory >> 20
+    );
+    add("Maps", memory, Tone::Plain);
+    let mut maps: Vec<_> = status
+        .maps
+        .iter()
+        .filter(|map| map.fill() > Some(0))
+        .collect();
+    maps.sort_by_key(|map| std::cmp::Reverse(map.fill()));
+    for map in maps.into_iter().take(MAPS) {
+        let (fill, entries) = (
+            map.fill().unwrap_or_default(),
+            map.entries.unwrap_or_default(),
+        );
+        let text = format!("  {fill:>3}% {} ({entries} of {})", map.name, map.capacity);
+        add(
+            "",
+            text,
+            if is_nearly_full(map) {
+                Tone::Bad
+            } else {
+                Tone::Plain
+            },
+        );
+    }
+    let known = status.warnings.as_deref();
+    let text = match known {
+        None => "not known without the agent".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(all) => format!("{}; `portolan warnings` has them whole", all.len()),
+    };
+    let tone = if known == Some(&[]) {
+        Tone::Good
+    } else {
+        Tone::Warn
+    };
+    add("Warnings", text, tone);
+    for warning in known.into_iter().flatten().take(NAMED) {
+        add(
+            "",
+            format!("  {}: {}", warning.object, warning.reason),
+            Tone::Warn,
+        );
+    }
+    let text = match status.problems.len() {
+        0 => "none".to_owned(),
+        count => count.to_string(),
+    };
+    add(
+        "Problems",
+        text,
+        if status.problems.is_empty() {
+            Tone::Good
+        } else {
+            Tone::Bad
+        },
+    );
+    for problem in status.problems.iter().take(NAMED) {
+        add("", format!("  {problem}"), Tone::Bad);
+    }
+    lines
+}
+
+fn agent(status: &Status) -> (String, Tone) {
+    let agent = &status.agent;
+    let process = agent.pid.map(|pid| format!("process {pid}"));
+    let Some(code) = agent.health else {
+        let text = match process {
+            Some(process) => format!("does not answer ({process} holds the maps)"),
+            None if status.maps.is_empty() => "not reachable".to_owned(),
+            None => "not reachable; what is served stays served as the maps say".to_owned(),
+        };
+        return (text, Tone::Bad);
+    };
+    let version = agent.version.as_deref().unwrap_or("of another version");
+    let uptime = agent
+        .uptime_seconds
+        .map(|seconds| format!("up {}", duration(seconds)));
+    let memory = agent
+        .resident_memory
+        .map(|bytes| format!("{} MiB", bytes >> 20));
+    let parts = [
+        Some(format!("portolan {version}, {}", agent.word())),
+        process,
+        uptime,
+        memory,
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let tone = if code == 200 { Tone::Good } else { Tone::Bad };
+    (parts.join(", "), tone)
+}
+
+fn sync(status: &Status) -> (String, Tone) {
+    let Some(sync) = &status.sync else {
+        return ("not known without the agent".to_owned(), Tone::Warn);
+    };
+    let last = match sync.last_seconds {
+        Some(seconds) => format!("last change applied {} ago", duration(seconds)),
+        None => "nothing applied yet".to_owned(),
+    };
+    let mut parts = vec![last, format!("{} changes wait", sync.pending_changes)];
+    if sync.failed_services > 0 {
+        parts.push(format!("{} services failed", sync.failed_services));
+    }
+    let heard = sync.heard_seconds.iter();
+    parts.extend(heard.map(|(kind, seconds)| format!("{kind} heard {} ago", duration(*seconds))));
+    let is_good = sync.failed_services == 0 && sync.last_seconds.is_some();
+    (
+        parts.join(", "),
+        if is_good { Tone::Plain } else { Tone::Bad },
+    )
+}
+
+/// In the largest unit that leaves a number above 1, as kubectl shows ages.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn an_age_is_told_in_the_unit_that_suits_it() {
+        let told = [5, 119, 120, 7_199, 7_200, 172_800].map(duration);
+        assert_eq!(told, ["5s", "119s", "2m", "119m", "2h", "2d"]);
+    }
+}

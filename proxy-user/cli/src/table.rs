@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables that fit the page. Rows are written one by one, so that a long table takes no memory
+//! beside its rows. Used by `render` and commands whose rows are no list.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+pub(super) use super::cell::{Cell, Column, Tone, Value, WIDE, column, cut, plain, toned};
+use super::terminal::Page;
+
+/// Writes a table to standard output.
+pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    table(&mut out, &Page::of_stdout(), columns, true, rows)
+}
+
+const GAP: usize = 2;
+const SPACES: &[u8] = &[b' '; 64];
+/// A column that is cut keeps so much before others give way.
+const CUT: usize = 20;
+/// No column is cut below this.
+const LEAST: usize = 8;
+
+/// The columns that a page has room for, and their widths.
+fn lay_out<'a, R>(
+    page: &Page,
+    columns: &'a [Column<R>],
+    headings: bool,
+    rows: &[R],
+) -> (Vec<&'a Column<R>>, Vec<usize>) {
+    let is_shown = |column: &&Column<R>| page.wide || column.rank != WIDE;
+    let mut columns: Vec<_> = columns.iter().filter(is_shown).collect();
+    let heading = |column: &&Column<R>| if headings { column.heading.len() } else { 0 };
+    let mut widths: Vec<_> = columns.iter().map(heading).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, width) in columns.iter().zip(&mut widths) {
+            put(&mut text, &(column.cell)(row).value);
+            *width = length(&text).max(*width);
+        }
+    }
+    fit(page, &mut columns, &mut widths);
+    (columns, widths)
+}
+
+/// A table as texts of the width of their columns, for a screen that is drawn by others.
+pub(super) struct Grid {
+    pub(super) headings: Vec<(&'static str, String)>,
+    pub(super) rows: Vec<Vec<(String, Tone)>>,
+}
+
+/// The rows as a page has room for them; every text ends with the gap to the next one.
+pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
+    let (columns, widths) = lay_out(page, columns, true, rows);
+    let mut text = String::new();
+    let mut padded = |value: &Value, width: usize| {
+        put(&mut text, value);
+        let (kept, end) = shortened(&text, width);
+        format!("{:<width$}", format!("{kept}{end}"), width = width + GAP)
+    };
+    let headings = columns.iter().zip(&widths).map(|(column, width)| {
+        let heading = column.heading;
+        (heading, padded(&heading.into(), *width))
+    });
+    let headings = headings.collect();
+    let row = |row: &R| {
+        let cells = columns.iter().zip(&widths).map(|(column, width)| {
+            let cell = (column.cell)(row);
+            (padded(&cell.value, *width), cell.tone)
+        });
+        cells.collect()
+    };
+    Grid {
+        headings,
+        rows: rows.iter().map(row).collect(),
+    }
+}
+
+/// Writes a table: once through the rows for the widths, and once to write them.
+pub(super) fn table<R>(
+    out: &mut impl Write,
+    page: &Page,
+    columns: &[Column<R>],
+    headings: bool,
+    rows: &[R],
+) -> io::Result<()> {
+    let (columns, widths) = lay_out(page, columns, headings, rows);
+    if headings {
+        let cells = columns.iter().map(|column| (column.heading, Tone::Plain));
+        line(out, page, cells, &widths)?;
+    }
+    let mut texts = vec![String::new(); columns.len()];
+    let mut tones = vec![Tone::Plain; columns.len()];
+    for row in rows {
+        for (at, column) in columns.iter().enumerate() {
+            let cell = (column.cell)(row);
+            put(&mut texts[at], &cell.value);
+            tones[at] = cell.tone;
+        }
+        let cells = texts.iter().map(String::as_str).zip(tones.iter().copied());
+        line(out, page, cells, &widths)?;
+    }
+    Ok(())
+}
+
+/// Replaces a text by what a value shows, on one line.
+fn put(text: &mut String, value: &Value) {
+    text.clear();
+    // Writing to a string does not fail.
+    _ = write!(text, "{value}");
+    // Names that others chose must not reach a terminal as commands.
+    if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        *text = text.replace(char::is_control, " ");
+    }
+}
+
+/// In characters.
+fn length(text: &str) -> usize {
+    if text.is_ascii() {
+        return text.len();
+    }
+    text.chars().count()
+}
+
+/// Leaves out columns until the page holds the rest, those cut that may be; then cuts.
+fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
+    let Some(room) = page.width else { return };
+    let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);
+    let taken = |widths: &[usize]| widths.iter().sum::<usize>() + gaps(widths);
+    let needed = |columns: &[&Column<R>], widths: &[usize]| {
+        let least = columns.iter().zip(widths).map(|(column, width)| {
+            if column.is_cut {
+                CUT.min(*width)
+            } else {
+                *width
+            }
+        });
+        least.sum::<usize>() + gaps(widths)
+    };
+    while needed(columns, widths) > room {
+        let ranks = columns.iter().enumerate().map(|(at, one)| (one.rank, at));
+        match ranks.max() {
+            Some((rank, at)) if rank > 0 => {
+                columns.remove(at);
+                widths.remove(at);
+            }
+            _ => break,
+        }
+    }
+    // An address that is cut is of no use, so names go first.
+    for may_cut in [true, false] {
+        while taken(widths) > room {
+            let both = columns.iter().zip(widths.iter_mut());
+            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > LEAST);
+            match cut.max_by_key(|(_, width)| **width) {
+                Some((_, width)) => *width -= 1,
+                None => break,
+            }
+        }
+    }
+}
+
+/// What there is room for of a text, and the sign that something is missing.
+fn shortened(text: &str, width: usize) -> (&str, &'static str) {
+    if length(text) <= width {
+        return (text, "");
+    }
+    let end = text.char_indices().nth(width.saturating_sub(1));
+    (&text[..end.map_or(text.len(), |(at, _)| at)], "…")
+}
+
+fn line<'a>(
+    out: &mut impl Write,
+    page: &Page,
+    cells: impl ExactSizeIterator<Item = (&'a str, Tone)>,
+    widths: &[usize],
+) -> io::Result<()> {
+    let last = cells.len().saturating_sub(1);
+    for (at, ((text, tone), width)) in cells.zip(widths).enumerate() {
+        let length = length(text);
+        let code = tone.code().filter(|_| page.colour);
+        out.write_all(code.unwrap_or_default().as_bytes())?;
+        let (kept, end) = shortened(text, *width);
+        out.write_all(kept.as_bytes())?;
+        out.write_all(end.as_bytes())?;
+        if code.is_some() {
+            out.write_all(b"\x1b[0m")?;
+        }
+        if at < last {
+            let mut pad = width - length.min(*width) + GAP;
+            while pad > 0 {
+                let now = pad.min(SPACES.len());
+                out.write_all(&SPACES[..now])?;
+                pad -= now;
+            }
+        }
+    }
+    writeln!(out)
+}

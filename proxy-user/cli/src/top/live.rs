@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The live `top`: reads keys and maps, and has the screen drawn, until it is ended. However it
+//! ends, the terminal is as it was before.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use control::causes::chain;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+};
+
+use super::{
+    TopArgs,
+    looks::{Looks, Sample},
+    programs,
+    screen::{State, draw},
+    view::{Key, View},
+};
+use crate::{signals::Stop, terminal::Page};
+
+/// How long a signal may wait.
+const TURN: Duration = Duration::from_millis(100);
+
+/// The terminal while it is ours: its lines are not edited, and what was on it comes back.
+struct RawTerminal(DefaultTerminal);
+
+impl RawTerminal {
+    fn new() -> Result<Self> {
+        // A panic gives it back as well, before its message is printed.
+        let terminal = ratatui::try_init().context("take the terminal over")?;
+        Ok(Self(terminal))
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // One that has gone needs nothing.
+        _ = ratatui::try_restore();
+    }
+}
+
+/// Shows it until it is ended.
+pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<()> {
+    // The kernel measures programs as long as this lives.
+    let _measuring = programs::measure()?;
+    let take = || Sample::take(&args.pins.pin_dir, &args.select, true);
+    let mut looks = Looks {
+        now: take()?,
+        before: None,
+    };
+    let stop = Stop::on_signals()?;
+    let mut held = RawTerminal::new()?;
+    let mut fault: Option<String> = None;
+    let mut next = Instant::now() + interval;
+    while !stop.is_asked() {
+        if Instant::now() >= next && !view.is_paused {
+            match take() {
+                Ok(sample) => {
+                    looks.add(sample);
+                    fault = None;
+                }
+                // Maps that are being replaced are there at the next look.
+                Err(error) => fault = Some(chain(error.as_ref())),
+            }
+            next = Instant::now() + interval;
+        }
+        let rows = view.rows(&looks, &args.select);
+        let state = State {
+            interval,
+            has_rates: looks.before.is_some(),
+            colour: Page::of_stdout().colour,
+            fault: fault.as_deref(),
+        };
+        let drawn = held.0.draw(|frame| draw(frame, &mut view, &rows, &state));
+        if drawn.is_err() && stop.is_asked() {
+            break;
+        }
+        drawn.context("draw")?;
+        if wait(&mut view, &stop, next)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until there is something to draw; whether a key ends the command.
+fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        let is_due = left.is_zero() && !view.is_paused;
+        if stop.is_asked() || is_due {
+            return Ok(false);
+        }
+        let turn = if view.is_paused { TURN } else { left.min(TURN) };
+        if !event::poll(turn).context("wait for keys")? {
+            continue;
+        }
+        match event::read().context("read a key")? {
+            Event::Key(pressed) if pressed.kind != KeyEventKind::Release => {
+                return Ok(key(pressed).is_some_and(|key| view.press(key)));
+            }
+            Event::Resize(..) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// A key of the terminal, if it means something.
+fn key(pressed: KeyEvent) -> Option<Key> {
+    if pressed.modifiers.contains(KeyModifiers::CONTROL) {
+        return (pressed.code == KeyCode::Char('c')).then_some(Key::Interrupt);
+    }
+    Some(match pressed.code {
+        KeyCode::Char(letter) => Key::Char(letter),
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Tab => Key::Tab,
+        KeyCode::BackTab => Key::BackTab,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, process::Command};
+
+    use super::*;
+
+    /// Set for the process in which the panic happens.
+    const INSIDE: &str = "PORTOLAN_TEST_PANIC";
+
+    #[test]
+    fn a_panic_leaves_the_terminal_as_it_was() {
+        if std::env::var_os(INSIDE).is_some() {
+            let mut held = RawTerminal::new().expect("a terminal");
+            held.0
+                .draw(|_| panic!("as a fault would"))
+                .expect("never drawn");
+        }
+        let size = nix::pty::Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
+        let before = rustix::termios::tcgetattr(&terminal.slave).expect("its modes");
+        let slave = || terminal.slave.try_clone().expect("the terminal");
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command
+            .args(["--exact", "--nocapture"])
+            .arg("top::live::tests::a_panic_leaves_the_terminal_as_it_was")
+            .env(INSIDE, "1")
+            .env("TERM", "xterm");
+        command.stdin(slave()).stdout(slave()).stderr(slave());
+        let status = command.status().expect("it runs");
+        assert!(!status.success(), "it has panicked");
+        let after = rustix::termios::tcgetattr(&terminal.slave).expect("its modes");
+        assert_eq!(before.local_modes, after.local_modes);
+        drop(command);
+        drop(terminal.slave);
+        let mut shown = Vec::new();
+        // The end of a terminal is an error.
+        _ = std::fs::File::from(terminal.master).read_to_end(&mut shown);
+        let shown = String::from_utf8_lossy(&shown);
+        let (taken, rest) = shown.split_once("\x1b[?1049h").expect("taken over");
+        assert!(!taken.contains("as a fault would"), "{taken}");
+        let back = rest.split_once("\x1b[?1049l");
+        let (_, after) = back.expect("given back");
+        assert!(after.contains("as a fault would"), "{shown}");
+    }
+}

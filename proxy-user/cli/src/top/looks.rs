@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Looks at the maps, and the rows that one of them, or the difference of two, makes.
+
+use std::{collections::HashMap, path::Path, time::Instant};
+
+use anyhow::Result;
+use datapath::read::{Counted, Reader, ServicePort};
+
+use super::{
+    programs::{ProgramRow, Programs},
+    reasons::{self, ReasonRow, Tally},
+    rows::{self, Before, TopRow},
+};
+use crate::args::{Of, Select};
+
+/// One look.
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) counters: Vec<u64>,
+    pub(super) counted: Counted,
+    pub(super) programs: Programs,
+    pub(super) names: HashMap<u32, ServicePort>,
+}
+
+impl Sample {
+    /// Reads the maps; also what the programs have taken, if the kernel measures it.
+    pub(super) fn take(pin_dir: &Path, select: &Select, is_measured: bool) -> Result<Self> {
+        let reader = Reader::open(pin_dir)?;
+        select.check_known(&reader)?;
+        Ok(Self {
+            at: Instant::now(),
+            // Before what is counted of each service port: see `Tally`.
+            counters: reader.counters()?,
+            counted: reader.counted()?,
+            programs: if is_measured {
+                Programs::read(&reader)
+            } else {
+                Programs::default()
+            },
+            names: reader.into_service_ports(),
+        })
+    }
+    fn tally(&self) -> Tally<'_> {
+        Tally {
+            refused: &self.counted.refused,
+            counters: &self.counters,
+        }
+    }
+}
+
+/// The last look, and the one before.
+pub(super) struct Looks {
+    pub(super) now: Sample,
+    pub(super) before: Option<Sample>,
+}
+
+impl Looks {
+    /// The time between them, in seconds; none after only one.
+    pub(super) fn seconds(&self) -> Option<f64> {
+        let before = self.before.as_ref()?;
+        Some((self.now.at - before.at).as_secs_f64())
+    }
+
+    /// One more look.
+    pub(super) fn add(&mut self, sample: Sample) {
+        self.before = Some(std::mem::replace(&mut self.now, sample));
+    }
+
+    /// Service ports, or their backends.
+    pub(super) fn rows(&self, select: &Select, backends: bool) -> Vec<TopRow> {
+        let before = self.before.as_ref().map(|before| Before {
+            counted: &before.counted,
+            seconds: (self.now.at - before.at).as_secs_f64(),
+        });
+        let now = &self.now;
+        let mut rows = rows::rows(&now.counted, before.as_ref(), &now.names, backends);
+        rows.retain(|row| {
+            let of = Of {
+                service: &row.service,
+                port_name: &row.port_name,
+                port: Some(row.port),
+            };
+            select.wants(of, row.protocol, row.endpoint.as_slice())
+        });
+        rows
+    }
+
+    pub(super) fn reasons(&self, select: &Select) -> Vec<ReasonRow> {
+        let before = self.before.as_ref();
+        let before = before.map(|before| before.tally()).zip(self.seconds());
+        let mut rows = reasons::rows(self.now.tally(), before, &self.now.names);
+        rows.retain(|row| {
+            let of = Of {
+                service: &row.service,
+                port_name: &row.port_name,
+                port: Some(row.port),
+            };
+            select.wants(of, row.protocol, &[])
+        });
+        rows
+    }
+
+    pub(super) fn programs(&self) -> Vec<ProgramRow> {
+        let now = &self.now;
+        self.before.as_ref().map_or_else(Vec::new, |before| {
+            now.programs.since(&before.programs, now.at - before.at)
+        })
+    }
+}

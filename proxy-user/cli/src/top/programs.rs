@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each program takes: the kernel's own measurement, on only while somebody looks.
+
+use std::{cmp::Ordering, collections::BTreeMap, os::fd::OwnedFd, time::Duration};
+
+use anyhow::Result;
+use datapath::read::{ProgramRun, Reader};
+use serde::Serialize;
+
+use super::item::Item;
+use crate::render::{Column, Value, column, plain};
+
+/// A program's time in the last interval.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ProgramRow {
+    pub(super) program: String,
+    pub(super) runs_per_second: u64,
+    pub(super) nanoseconds_per_run: u64,
+    /// Of one processor, in percent.
+    pub(super) processor_percent: f64,
+}
+
+impl Item for ProgramRow {
+    fn words(&self) -> String {
+        self.program.clone()
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        self.program.cmp(&other.program)
+    }
+    /// What takes most of the processor.
+    fn weight(&self) -> [u64; 4] {
+        let time = self.runs_per_second * self.nanoseconds_per_run;
+        [time, self.runs_per_second, 0, 0]
+    }
+}
+
+/// The columns of the table.
+pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
+    column("PROGRAM", 0, |row| plain(row.program.as_str())),
+    column("RUNS/S", 0, |row| plain(row.runs_per_second)),
+    column("NS/RUN", 0, |row| plain(row.nanoseconds_per_run)),
+    column("CPU%", 0, |row| {
+        plain(Value::Hundredths(
+            (row.processor_percent * 100.0).round() as u64
+        ))
+    }),
+];
+
+/// Has the kernel measure programs as long as the descriptor is open.
+pub(super) fn measure() -> Result<OwnedFd> {
+    Ok(aya::sys::enable_stats(aya::sys::Stats::RunTime)?)
+}
+
+/// What programs have taken so far, by their ids.
+#[derive(Default)]
+pub(super) struct Programs(BTreeMap<u32, ProgramRun>);
+
+impl Programs {
+    /// None for a caller who may not ask.
+    pub(super) fn read(reader: &Reader) -> Self {
+        let runs = reader.program_runs().unwrap_or_default();
+        Self(runs.into_iter().map(|run| (run.id, run)).collect())
+    }
+    /// What they took since another look, by name; those that did not run are left out.
+    pub(super) fn since(&self, before: &Self, elapsed: Duration) -> Vec<ProgramRow> {
+        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for (id, run) in &self.0 {
+            // One that was loaded in between began at 0.
+            let then = before.0.get(id);
+            let (count, time) = sums.entry(&run.name).or_default();
+            *count += run.count - then.map_or(0, |then| then.count).min(run.count);
+            *time += run.time - then.map_or(0, |then| then.time).min(run.time);
+        }
+        let seconds = elapsed.as_secs_f64().max(0.001);
+        let rows = sums.into_iter().filter(|(_, (count, _))| *count > 0);
+        rows.map(|(name, (count, time))| ProgramRow {
+            program: name.to_owned(),
+            runs_per_second: (count as f64 / seconds).round() as u64,
+            nanoseconds_per_run: time / count,
+            processor_percent: (time as f64 / seconds / 1e7 * 100.0).round() / 100.0,
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::top) fn programs(of: &[(u32, &str, u64, u64)]) -> Programs {
+        let runs = of.iter().map(|(id, name, count, time)| ProgramRun {
+            id: *id,
+            name: (*name).to_owned(),
+            count: *count,
+            time: *time,
+        });
+        Programs(runs.map(|run| (run.id, run)).collect())
+    }
+
+    #[test]
+    fn a_programs_time_is_of_what_it_ran_since() {
+        let before = programs(&[(1, "ingress", 100, 50_000), (2, "egress", 7, 7)]);
+        let now = programs(&[
+            (1, "ingress", 300, 90_000),
+            (2, "egress", 7, 7),
+            (3, "ingress", 200, 60_000),
+        ]);
+        let rows = now.since(&before, Duration::from_secs(2));
+        let expected = ProgramRow {
+            program: "ingress".to_owned(),
+            runs_per_second: 200,
+            nanoseconds_per_run: 250,
+            processor_percent: 0.01,
+        };
+        assert_eq!(rows, [expected]);
+    }
+}

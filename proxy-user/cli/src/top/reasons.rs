@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why packets and calls were refused: a row for each service port and reason. Pure.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+};
+
+use config::runbooks::of_outcome;
+use datapath::read::ServicePort;
+use proxy_common::Counter;
+use serde::Serialize;
+
+use super::item::Item;
+use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
+
+/// What a service port refused for one reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReasonRow {
+    /// Namespace and name; empty for what is of no service port in particular.
+    pub(super) service: String,
+    pub(super) port_name: String,
+    pub(super) port: u16,
+    pub(super) protocol: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) count: u64,
+    /// None at the first look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) per_second: Option<u64>,
+    pub(super) help: &'static str,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) page: Option<&'static str>,
+}
+
+/// What was counted until a moment.
+#[derive(Clone, Copy)]
+pub(super) struct Tally<'a> {
+    /// Service port, reason and number.
+    pub(super) refused: &'a [(u32, Counter, u64)],
+    /// Of all counters, read before `refused`.
+    pub(super) counters: &'a [u64],
+}
+
+impl Tally<'_> {
+    /// By service port and reason. What no service port has to itself is of service port 0.
+    fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
+        let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
+        let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
+        for (service, counter, count) in self.refused {
+            *sums.entry((*service, *counter)).or_default() += count;
+            *known.entry(*counter).or_default() += count;
+        }
+        let reasons = Counter::ALL.iter().zip(self.counters);
+        for (counter, all) in reasons.filter(|(counter, _)| of_outcome(**counter).is_some()) {
+            let rest = all.saturating_sub(known.get(counter).copied().unwrap_or_default());
+            if rest > 0 {
+                *sums.entry((0, *counter)).or_default() += rest;
+            }
+        }
+        sums
+    }
+}
+
+/// All rows, in no order.
+pub(super) fn rows(
+    now: Tally<'_>,
+    before: Option<(Tally<'_>, f64)>,
+    names: &HashMap<u32, ServicePort>,
+) -> Vec<ReasonRow> {
+    let then = before.map(|(tally, seconds)| (tally.sums(), seconds));
+    let row = |((service, counter), count): ((u32, Counter), u64)| {
+        let named = names.get(&service);
+        let per_second = then.as_ref().map(|(then, seconds)| {
+            let then = then.get(&(service, counter)).copied().unwrap_or_default();
+            // A number that went back is another's now.
+            let more = count.checked_sub(then).unwrap_or(count);
+            (more as f64 / seconds.max(0.001)).round() as u64
+        });
+        ReasonRow {
+            service: named.map_or_else(String::new, |named| named.service.clone()),
+            port_name: named.map_or_else(String::new, |named| named.port_name.clone()),
+            port: named.map_or(0, |named| named.port),
+            protocol: named.map_or("-", |named| named.protocol),
+            reason: counter.name(),
+            count,
+            per_second,
+            help: counter.help().trim(),
+            page: of_outcome(counter),
+        }
+    };
+    now.sums().into_iter().map(row).collect()
+}
+
+/// The columns of the table.
+pub(super) const COLUMNS: &[Column<ReasonRow>] = &[
+    cut("SERVICE", 0, |row| {
+        plain(super::item::service_port(&row.service, &row.port_name))
+    }),
+    column("REASON", 0, |row| plain(row.reason)),
+    column("COUNT", 0, |row| toned(row.count, Tone::Bad)),
+    column("PER-SECOND", 1, |row| plain(row.per_second)),
+    cut("MEANING", 2, |row| plain(row.help)),
+    column("PAGE", WIDE, |row| plain(row.page)),
+];
+
+impl Item for ReasonRow {
+    fn words(&self) -> String {
+        let service = super::item::service_port(&self.service, &self.port_name);
+        format!("{service} {}", self.reason)
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        let name = |row: &Self| (row.port, row.reason);
+        let services = self.service.cmp(&other.service);
+        services.then_with(|| name(self).cmp(&name(other)))
+    }
+    fn weight(&self) -> [u64; 4] {
+        [self.per_second.unwrap_or_default(), self.count, 0, 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_service_port_has_to_itself_is_a_row_of_its_own() {
+        let mut counters = vec![0; Counter::ALL.len()];
+        counters[Counter::RejectedNoEndpoint as usize] = 9;
+        counters[Counter::BindRefused as usize] = 2;
+        counters[Counter::ForwardedNew as usize] = 1_000;
+        let refused = [(7, Counter::RejectedNoEndpoint, 6)];
+        let now = Tally {
+            refused: &refused,
+            counters: &counters,
+        };
+        let before = Tally {
+            refused: &[(7, Counter::RejectedNoEndpoint, 2)],
+            counters: &[],
+        };
+        let cart = ServicePort {
+            service: "shop/cart".to_owned(),
+            port_name: "http".to_owned(),
+            port: 80,
+            protocol: "TCP",
+        };
+        let rows = rows(now, Some((before, 2.0)), &HashMap::from([(7, cart)]));
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|row| (row.words(), row.count, row.per_second))
+            .collect();
+        let row = |words: &str, count, rate| (words.to_owned(), count, Some(rate));
+        assert_eq!(
+            seen,
+            [
+                row("(others) rejected_no_endpoint", 3, 2),
+                row("(others) bind_refused_node_port", 2, 1),
+                row("shop/cart:http rejected_no_endpoint", 6, 2),
+            ]
+        );
+    }
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `top` shows: a row for each service port or backend, made of one sample or the difference
+//! of two. Pure.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+};
+
+use datapath::read::{Counted, CountedBackend, ServicePort};
+use proxy_common::{Counter, traffic::Traffic};
+use serde::Serialize;
+
+use super::item::{Item, service_port};
+use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
+
+/// What ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Rates {
+    pub(super) connections: u64,
+    pub(super) packets_in: u64,
+    pub(super) packets_out: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+}
+
+/// A service port, or one of its backends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TopRow {
+    /// Namespace and name; empty for what is of no service port in particular.
+    pub(super) service: String,
+    pub(super) port_name: String,
+    pub(super) port: u16,
+    pub(super) protocol: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) endpoint: Option<SocketAddr>,
+    pub(super) connections: u64,
+    pub(super) packets_in: u64,
+    pub(super) bytes_in: u64,
+    pub(super) packets_out: u64,
+    pub(super) bytes_out: u64,
+    pub(super) affinity_hits: u64,
+    pub(super) unanswered_syns: u64,
+    pub(super) retransmitted_syns: u64,
+    /// Refused and dropped, by the counters' names. Of service ports only.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) refused: BTreeMap<&'static str, u64>,
+    /// A second; none at the first look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rates: Option<Rates>,
+}
+
+/// Two samples' distance in time.
+pub(super) struct Before<'a> {
+    pub(super) counted: &'a Counted,
+    pub(super) seconds: f64,
+}
+
+/// Whom a row is of: a service port, and with backends one of them.
+type Whose = (u32, Option<(SocketAddr, u32)>);
+
+/// All rows, in no order. `backends`: one for each backend instead of one for each service port.
+pub(super) fn rows(
+    counted: &Counted,
+    before: Option<&Before<'_>>,
+    names: &HashMap<u32, ServicePort>,
+    backends: bool,
+) -> Vec<TopRow> {
+    let sums = sums(counted, backends);
+    let last = before.map(|before| (self::sums(before.counted, backends), before.seconds));
+    let mut refused: HashMap<u32, BTreeMap<&'static str, u64>> = HashMap::new();
+    for (service, counter, count) in counted.refused.iter().filter(|_| !backends) {
+        let reasons = refused.entry(*service).or_default();
+        *reasons.entry(Counter::name(*counter)).or_default() += count;
+    }
+    let mut whose: Vec<Whose> = sums.iter().map(|(whose, _)| *whose).collect();
+    whose.extend(refused.keys().map(|service| (*service, None)));
+    whose.sort_unstable();
+    whose.dedup();
+    let row = |whose: Whose| {
+        let traffic = find(&sums, whose);
+        let rates = last.as_ref().map(|(last, seconds)| {
+            let then = find(last, whose);
+            rates(&traffic, &then, *seconds)
+        });
+        let (service, backend) = whose;
+        let named = names.get(&service);
+        TopRow {
+            service: named.map_or_else(String::new, |named| named.service.clone()),
+            port_name: named.map_or_else(String::new, |named| named.port_name.clone()),
+            port: named.map_or(0, |named| named.port),
+            protocol: named.map_or("-", |named| named.protocol),
+            endpoint: backend.map(|(address, _)| address),
+            connections: traffic.connections,
+            packets_in: traffic.packets_in,
+            bytes_in: traffic.bytes_in,
+            packets_out: traffic.packets_out,
+            bytes_out: traffic.bytes_out,
+            affinity_hits: traffic.affinity_hits,
+            unanswered_syns: traffic.unanswered,
+            retransmitted_syns: traffic.retransmitted,
+            refused: refused.get(&service).cloned().unwrap_or_default(),
+            rates,
+        }
+    };
+    whose.into_iter().map(row).collect()
+}
+
+/// In the order of whom they are of.
+fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
+    let of = |backend: &CountedBackend| {
+        let of_backend = backends.then_some((backend.address, backend.generation));
+        (backend.service_id, of_backend)
+    };
+    // There may be hundreds of thousands: sorting is faster than hashing them.
+    let mut all: Vec<_> = counted
+        .backends
+        .iter()
+        .map(|backend| (of(backend), &backend.traffic))
+        .collect();
+    if counted.others != Traffic::default() {
+        all.push(((0, None), &counted.others));
+    }
+    all.sort_unstable_by_key(|(whose, _)| *whose);
+    let mut sums: Vec<(Whose, Traffic)> = Vec::new();
+    for (whose, traffic) in all {
+        match sums.last_mut() {
+            Some((last, sum)) if *last == whose => sum.add(traffic),
+            _ => {
+                let mut sum = Traffic::default();
+                sum.add(traffic);
+                sums.push((whose, sum));
+            }
+        }
+    }
+    sums
+}
+
+/// What somebody has in a list that is in order.
+fn find(sums: &[(Whose, Traffic)], whose: Whose) -> Traffic {
+    let place = sums.binary_search_by_key(&whose, |(whose, _)| *whose);
+    place.map_or_else(|_| Traffic::default(), |place| sums[place].1)
+}
+
+/// Rounded to whole numbers. Numbers that went back are another's now.
+fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
+    let rate = |now: u64, then: u64| {
+        let more = now.checked_sub(then).unwrap_or(now);
+        (more as f64 / seconds.max(0.001)).round() as u64
+    };
+    Rates {
+        connections: rate(now.connections, then.connections),
+        packets_in: rate(now.packets_in, then.packets_in),
+        packets_out: rate(now.packets_out, then.packets_out),
+        bytes_in: rate(now.bytes_in, then.bytes_in),
+        bytes_out: rate(now.bytes_out, then.bytes_out),
+    }
+}
+
+impl TopRow {
+    /// What was refused for whatever reason.
+    fn refused(&self) -> u64 {
+        self.refused.values().sum()
+    }
+    /// As tables show the service port.
+    fn service_port(&self) -> String {
+        service_port(&self.service, &self.port_name)
+    }
+    /// Kind and name, as kubectl writes them.
+    pub(super) fn name(&self) -> String {
+        match self.endpoint {
+            Some(endpoint) => format!("backend/{endpoint}"),
+            None => format!("service/{}", self.service_port()),
+        }
+    }
+}
+
+impl Item for TopRow {
+    fn words(&self) -> String {
+        match self.endpoint {
+            Some(endpoint) => format!("{} {endpoint}", self.service_port()),
+            None => self.service_port(),
+        }
+    }
+    fn by_name(&self, other: &Self) -> Ordering {
+        let name = |row: &Self| (row.port, row.endpoint);
+        let services = self.service.cmp(&other.service);
+        let ports = || self.port_name.cmp(&other.port_name);
+        services
+            .then_with(ports)
+            .then_with(|| name(self).cmp(&name(other)))
+    }
+    /// What moves most, then what was refused.
+    fn weight(&self) -> [u64; 4] {
+        let rates = self.rates.unwrap_or_default();
+        let moving = rates.bytes_in + rates.bytes_out;
+        let moved = self.bytes_in + self.bytes_out;
+        [moving, moved, self.connections, self.refused()]
+    }
+}
+
+/// The columns of the table.
+pub(super) const COLUMNS: &[Column<TopRow>] = &[
+    cut("SERVICE", 0, |row| plain(row.service_port())),
+    column("ENDPOINT", 0, |row| plain(row.endpoint)),
+    column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
+    column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
+    column("OUTPPS", 1, |row| {
+        plain(row.rates.map(|one| one.packets_out))
+    }),
+    column("INBPS", 1, |row| plain(row.rates.map(|one| one.bytes_in))),
+    column("OUTBPS", 1, |row| plain(row.rates.map(|one| one.bytes_out))),
+    column("CONNS", 0, |row| plain(row.connections)),
+    column("INPKTS", 2, |row| plain(row.packets_in)),
+    column("OUTPKTS", 2, |row| plain(row.packets_out)),
+    column("INBYTES", 3, |row| plain(row.bytes_in)),
+    column("OUTBYTES", 3, |row| plain(row.bytes_out)),
+    column("REFUSED", 0, |row| {
+        let tone = [Tone::Plain, Tone::Bad][usize::from(row.refused() > 0)];
+        toned(row.refused(), tone)
+    }),
+    column("RETRANS", 1, |row| plain(row.retransmitted_syns)),
+    column("UNANSWERED", 2, |row| plain(row.unanswered_syns)),
+    column("AFFINITY", 4, |row| plain(row.affinity_hits)),
+    column("WHY", WIDE, |row| {
+        let reasons = row.refused.iter();
+        let words = reasons.map(|(name, count)| format!("{name} {count}"));
+        plain(words.collect::<Vec<_>>().join(", "))
+    }),
+];
+
+/// The columns that have something to show: endpoints only for backends, rates only after a second
+/// look.
+pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
+    let is_rate = |heading: &str| heading.ends_with("PS");
+    let all = COLUMNS.iter().filter(|one| {
+        (backends || one.heading != "ENDPOINT") && (has_rates || !is_rate(one.heading))
+    });
+    all.copied().collect()
+}
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rates, sums and order of `top`.
+
+use super::*;
+use crate::{table::table, terminal::Page, top::item::sort};
+
+fn port(service: &str) -> ServicePort {
+    ServicePort {
+        service: service.to_owned(),
+        port_name: "http".to_owned(),
+        port: 80,
+        protocol: "TCP",
+    }
+}
+
+fn backend(service_id: u32, last: u8, scale: u64) -> CountedBackend {
+    CountedBackend {
+        address: SocketAddr::from(([10, 40, 1, last], 8080)),
+        service_id,
+        generation: 0,
+        backend_id: last.into(),
+        traffic: Traffic {
+            generation: 0,
+            connections: scale,
+            packets_in: 10 * scale,
+            bytes_in: 1_000 * scale,
+            packets_out: 20 * scale,
+            bytes_out: 50_000 * scale,
+            affinity_hits: 2,
+            unanswered: 1,
+            retransmitted: 3,
+        },
+    }
+}
+
+pub(in crate::top) fn counted(scale: u64) -> Counted {
+    Counted {
+        backends: vec![
+            backend(1, 10, scale),
+            backend(1, 11, 2 * scale),
+            backend(2, 12, 7),
+        ],
+        others: Traffic::default(),
+        refused: vec![
+            (2, Counter::DroppedSource, 4),
+            (3, Counter::RejectedNoEndpoint, 5),
+        ],
+    }
+}
+
+pub(in crate::top) fn names() -> HashMap<u32, ServicePort> {
+    let all = ["shop/cart", "shop/pay", "shop/empty"];
+    (1..).zip(all.map(port)).collect()
+}
+
+fn services(rows: &[TopRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.service.as_str()).collect()
+}
+
+#[test]
+fn a_service_port_has_the_sum_of_its_backends_and_what_was_refused_of_it() {
+    let mut rows = rows(&counted(100), None, &names(), false);
+    sort(&mut rows, None, false);
+    assert_eq!(services(&rows), ["shop/cart", "shop/pay", "shop/empty"]);
+    assert_eq!(rows[0].connections, 300);
+    assert_eq!((rows[0].bytes_in, rows[0].bytes_out), (300_000, 15_000_000));
+    assert_eq!(rows[0].rates, None);
+    assert_eq!(
+        rows[1].refused,
+        BTreeMap::from([("dropped_source_range", 4)])
+    );
+    assert_eq!((rows[2].connections, rows[2].refused()), (0, 5));
+}
+
+#[test]
+fn rates_are_of_what_came_between_two_looks() {
+    let (then, now) = (counted(100), counted(150));
+    let before = Before {
+        counted: &then,
+        seconds: 2.0,
+    };
+    let mut rows = rows(&now, Some(&before), &names(), true);
+    sort(&mut rows, None, false);
+    let expected = Rates {
+        connections: 50,
+        packets_in: 500,
+        packets_out: 1_000,
+        bytes_in: 50_000,
+        bytes_out: 2_500_000,
+    };
+    assert_eq!(rows[0].rates, Some(expected));
+    assert_eq!(rows[0].endpoint, Some(now.backends[1].address));
+    assert_eq!(rows.len(), 3, "what is refused is of no backend");
+}
+
+#[test]
+fn a_number_sorts_with_the_greatest_first_and_a_name_by_the_alphabet() {
+    let mut rows = rows(&counted(1), None, &names(), false);
+    let of = |heading: &str| COLUMNS.iter().find(|one| one.heading == heading);
+    sort(&mut rows, of("REFUSED"), false);
+    assert_eq!(services(&rows), ["shop/empty", "shop/pay", "shop/cart"]);
+    sort(&mut rows, of("SERVICE"), false);
+    assert_eq!(services(&rows), ["shop/cart", "shop/empty", "shop/pay"]);
+}
+
+#[test]
+fn what_is_of_no_service_port_in_particular_is_called_others() {
+    let mut counted = counted(1);
+    counted.others.packets_in = 9;
+    counted.refused.push((0, Counter::DroppedHeld, 1));
+    let rows = rows(&counted, None, &names(), false);
+    assert_eq!(rows[0].service_port(), "(others)");
+    assert_eq!((rows[0].packets_in, rows[0].refused()), (9, 1));
+}
+
+#[test]
+fn the_table_is_as_its_pictures_show() {
+    let (then, now) = (counted(100), counted(150));
+    let before = Before {
+        counted: &then,
+        seconds: 2.0,
+    };
+    for (backends, name) in [(false, "services"), (true, "backends")] {
+        let mut rows = rows(&now, Some(&before), &names(), backends);
+        sort(&mut rows, None, false);
+        for width in [80, 200] {
+            let page = Page {
+                width: Some(width),
+                ..Page::default()
+            };
+            let mut drawn = Vec::new();
+            table(&mut drawn, &page, &columns(backends, true), true, &rows).expect("to memory");
+            let drawn = String::from_utf8(drawn).expect("text");
+            crate::render::tests::compare(&format!("top-{name}-{width}"), &drawn);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the live `top` shows, and what keys do to it. Pure: keys and looks come in, rows go out.
+//! Called by `live`, drawn by `screen`.
+
+use super::{
+    item::{Item, column, sort},
+    looks::Looks,
+    programs::{self, ProgramRow},
+    reasons::{self, ReasonRow},
+    rows::{self, TopRow},
+};
+use crate::{
+    args::Select,
+    render::{Column, WIDE},
+};
+
+/// One of the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Shown {
+    #[default]
+    Services,
+    Backends,
+    Reasons,
+    Programs,
+}
+
+impl Shown {
+    /// In the order of the key Tab.
+    pub(super) const ALL: [Self; 4] = [
+        Self::Services,
+        Self::Backends,
+        Self::Reasons,
+        Self::Programs,
+    ];
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::Backends => "backends",
+            Self::Reasons => "reasons",
+            Self::Programs => "programs",
+        }
+    }
+    fn next(self, by: usize) -> Self {
+        Self::ALL[(self as usize + by) % Self::ALL.len()]
+    }
+    /// The headings of its columns, with those of `--output wide` or without.
+    pub(super) fn headings(self, wide: bool) -> Vec<&'static str> {
+        fn of<R>(columns: &[Column<R>], wide: bool) -> Vec<&'static str> {
+            let columns = columns.iter().filter(|one| wide || one.rank != WIDE);
+            columns.map(|one| one.heading).collect()
+        }
+        match self {
+            Self::Services => of(&rows::columns(false, true), wide),
+            Self::Backends => of(&rows::columns(true, true), wide),
+            Self::Reasons => of(reasons::COLUMNS, wide),
+            Self::Programs => of(programs::COLUMNS, wide),
+        }
+    }
+}
+
+/// A key, as far as it means something here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Key {
+    Char(char),
+    Backspace,
+    Enter,
+    Escape,
+    Tab,
+    BackTab,
+    Left,
+    Right,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    /// Ctrl-C.
+    Interrupt,
+}
+
+/// The state of the screen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct View {
+    pub(super) shown: Shown,
+    /// The heading of the column that each table is sorted by; none: what moves most is on top.
+    sorted_by: [Option<&'static str>; Shown::ALL.len()],
+    pub(super) reverse: bool,
+    pub(super) filter: String,
+    /// Keys go into the filter.
+    pub(super) is_typing: bool,
+    /// Nothing new is read.
+    pub(super) is_paused: bool,
+    pub(super) has_help: bool,
+    /// Rows above the screen.
+    above: usize,
+    /// Rows that the screen had room for.
+    height: usize,
+}
+
+/// The rows of one table.
+pub(super) enum Rows {
+    Top(Vec<TopRow>),
+    Reasons(Vec<ReasonRow>),
+    Programs(Vec<ProgramRow>),
+}
+
+impl Rows {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Top(rows) => rows.len(),
+            Self::Reasons(rows) => rows.len(),
+            Self::Programs(rows) => rows.len(),
+        }
+    }
+}
+
+impl View {
+    /// One that begins with a table, sorted by a column of it.
+    pub(super) fn new(shown: Shown, sorted_by: Option<&'static str>, reverse: bool) -> Self {
+        let mut view = Self {
+            shown,
+            reverse,
+            ..Self::default()
+        };
+        view.sorted_by[shown as usize] = sorted_by;
+        view
+    }
+
+    /// The heading that the table is sorted by.
+    pub(super) fn sorted_by(&self) -> Option<&'static str> {
+        self.sorted_by[self.shown as usize]
+    }
+
+    /// What a key does; whether it ends the command.
+    pub(super) fn press(&mut self, key: Key) -> bool {
+        if key == Key::Interrupt {
+            return true;
+        }
+        if self.has_help {
+            self.has_help = false;
+            return key == Key::Char('q');
+        }
+        if self.is_typing {
+            self.type_in(key);
+            return false;
+        }
+        match key {
+            Key::Char('q') | Key::Escape => return true,
+            Key::Char('?' | 'h') => self.has_help = true,
+            Key::Char('p' | ' ') => self.is_paused = !self.is_paused,
+            Key::Char('/') => self.is_typing = true,
+            Key::Char('r') => self.reverse = !self.reverse,
+            Key::Char('b') if self.shown == Shown::Backends => self.show(Shown::Services),
+            Key::Char('b') => self.show(Shown::Backends),
+            Key::Tab => self.show(self.shown.next(1)),
+            Key::BackTab => self.show(self.shown.next(Shown::ALL.len() - 1)),
+            Key::Right | Key::Char('>') => self.sort_by_next(true),
+            Key::Left | Key::Char('<') => self.sort_by_next(false),
+            Key::Up | Key::Char('k') => self.above = self.above.saturating_sub(1),
+            Key::Down | Key::Char('j') => self.above += 1,
+            Key::PageUp => self.above = self.above.saturating_sub(self.height),
+            Key::PageDown => self.above += self.height,
+            Key::Home | Key::Char('g') => self.above = 0,
+            // As far as there are rows: see `window`.
+            Key::End | Key::Char('G') => self.above = usize::MAX / 2,
+            _ => {}
+        }
+        false
+    }
+
+    fn type_in(&mut self, key: Key) {
+        match key {
+            Key::Char(letter) => self.filter.push(letter),
+            Key::Backspace => _ = self.filter.pop(),
+            Key::Enter => self.is_typing = false,
+            Key::Escape => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            _ => {}
+        }
+        self.above = 0;
+    }
+
+    fn show(&mut self, shown: Shown) {
+        self.shown = shown;
+        self.above = 0;
+    }
+
+    /// The usual order comes before the first column and after the last one.
+    fn sort_by_next(&mut self, forth: bool) {
+        let headings = self.shown.headings(false);
+        let sorted_by = &mut self.sorted_by[self.shown as usize];
+        let at = headings.iter().position(|one| Some(*one) == *sorted_by);
+        let next = match (at, forth) {
+            (None, true) => Some(0),
+            (None, false) => headings.len().checked_sub(1),
+            (Some(at), true) => Some(at + 1),
+            (Some(at), false) => at.checked_sub(1),
+        };
+        *sorted_by = next.and_then(|next| headings.get(next).copied());
+    }
+
+    /// The rows of the table, in order.
+    pub(super) fn rows(&self, looks: &Looks, select: &Select) -> Rows {
+        let wanted = self.filter.to_lowercase();
+        match self.shown {
+            Shown::Services | Shown::Backends => {
+                let mut rows = looks.rows(select, self.shown == Shown::Backends);
+                self.arrange(&mut rows, &wanted, rows::COLUMNS);
+                Rows::Top(rows)
+            }
+            Shown::Reasons => {
+                let mut rows = looks.reasons(select);
+                self.arrange(&mut rows, &wanted, reasons::COLUMNS);
+                Rows::Reasons(rows)
+            }
+            Shown::Programs => {
+                let mut rows = looks.programs();
+                self.arrange(&mut rows, &wanted, programs::COLUMNS);
+                Rows::Programs(rows)
+            }
+        }
+    }
+
+    fn arrange<R: Item>(&self, rows: &mut Vec<R>, wanted: &str, columns: &[Column<R>]) {
+        if !wanted.is_empty() {
+            rows.retain(|row| row.words().to_lowercase().contains(wanted));
+        }
+        let order = self.sorted_by().and_then(|by| column(columns, by));
+        sort(rows, order, self.reverse);
+    }
+
+    /// Which of so many rows are on a screen of this height.
+    pub(super) fn window(&mut self, rows: usize, height: usize) -> std::ops::Range<usize> {
+        self.height = height;
+        self.above = self.above.min(rows.saturating_sub(height));
+        self.above..rows.min(self.above + height)
+    }
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An event as a line for people, as JSON, and as the comment of a packet.
+
+use std::{
+    fmt::{self, Write},
+    net::{IpAddr, SocketAddr},
+};
+
+use config::runbooks;
+use k8s_openapi::jiff::Timestamp;
+use proxy_common::{
+    Protocol,
+    trace::{Event, Hook, Tuple},
+};
+use serde::Serialize;
+
+use super::{names::Known, words::Verdict};
+use crate::table::Tone;
+
+/// One end of a packet or call.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct End {
+    pub(super) address: IpAddr,
+    /// Absent where a packet has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<String>,
+    /// The service port whose frontend it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) service: Option<String>,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => write!(f, "{}", SocketAddr::new(self.address, port))?,
+            None => write!(f, "{}", self.address)?,
+        }
+        match (&self.service, &self.pod) {
+            (Some(name), _) => write!(f, " (service {name})"),
+            (None, Some(name)) => write!(f, " (pod {name})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Both ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Ends {
+    pub(super) from: End,
+    pub(super) to: End,
+}
+
+/// The process that calls.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Caller {
+    pub(super) name: String,
+    pub(super) pid: u32,
+}
+
+/// An event with names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line {
+    pub(super) time: String,
+    /// `ingress`, `egress`, `loopback`, or a call.
+    pub(super) hook: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) process: Option<Caller>,
+    pub(super) protocol: String,
+    /// TCP's flags as tcpdump writes them, or an ICMP message's type.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) signals: String,
+    /// None: not IP, or its headers could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Ends>,
+    /// Only where it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<Ends>,
+    /// The service port that it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) service: Option<String>,
+    pub(super) verdict: &'static str,
+    pub(super) outcome: &'static str,
+    pub(super) reason: &'static str,
+    /// The error that a call fails with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) page: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) length: Option<u32>,
+}
+
+impl Line {
+    /// Names what an event has numbers of; `time` is nanoseconds since 1970.
+    pub(super) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
+        let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
+        let counter = event.counter();
+        let protocol = protocol_name(&event.before);
+        let verdict = Verdict::of(counter);
+        let before = ends(&event.before, known, hook);
+        let moved = event.after.family != 0 && !event.before.leads_as(&event.after);
+        let after = moved.then(|| ends(&event.after, known, hook)).flatten();
+        let service = known.service(event.service).map(str::to_owned);
+        let service = service.or_else(|| addressed(before.as_ref()?, after.as_ref()));
+        Self {
+            time: stamp(time),
+            hook: hook.name(),
+            interface: (!hook.is_socket())
+                .then(|| known.interface_name(event.interface).to_owned()),
+            process: hook.is_socket().then(|| Caller {
+                name: command(&event.command),
+                pid: event.process,
+            }),
+            protocol: match protocol {
+                "" => format!("protocol {}", event.before.protocol.0),
+                name => name.to_owned(),
+            },
+            signals: if hook.is_socket() {
+                String::new()
+            } else {
+                signals(&event.before)
+            },
+            before,
+            after,
+            service,
+            verdict: verdict.name(),
+            outcome: counter.name(),
+            reason: counter.help().trim(),
+            error: (hook.is_socket() && event.result < 0)
+                .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
+            page: runbooks::of_outcome(counter),
+            length: (!hook.is_socket()).then_some(event.length),
+        }
+    }
+
+    /// How it strikes the eye.
+    pub(super) fn tone(&self) -> Tone {
+        match self.verdict {
+            "drop" => Tone::Bad,
+            "reject" => Tone::Warn,
+            "forward" => Tone::Good,
+            _ => Tone::Plain,
+        }
+    }
+
+    /// What became of it, and why.
+    pub(super) fn outcome(&self) -> String {
+        let error = self.error.iter();
+        let error: String = error.map(|error| format!(" ({error})")).collect();
+        format!("{} {}{error}: {}", self.verdict, self.outcome, self.reason)
+    }
+
+    /// One line, with the outcome painted by `paint`.
+    pub(super) fn text(&self, paint: impl Fn(&str) -> String) -> String {
+        let mut line = String::new();
+        // The date is of no use while it scrolls by.
+        let time = self.time.split_once('T').map_or("", |(_, time)| time);
+        _ = write!(line, "{}", time.trim_end_matches('Z'));
+        match (&self.interface, &self.process) {
+            (Some(interface), _) => _ = write!(line, " {interface} {}", self.hook),
+            (_, Some(process)) => {
+                _ = write!(line, " {}[{}] {}", process.name, process.pid, self.hook);
+            }
+            _ => {}
+        }
+        _ = write!(line, " {}", self.protocol);
+        if !self.signals.is_empty() {
+            _ = write!(line, " {}", self.signals);
+        }
+        _ = write!(line, "  {}", self.ends());
+        if let Some(service) = &self.service
+            && !line.contains(service.as_str())
+        {
+            _ = write!(line, "  [{service}]");
+        }
+        _ = write!(line, "  {}", paint(&self.outcome()));
+        line
+    }
+
+    /// Before, and what has changed after.
+    fn ends(&self) -> String {
+        let Some(Ends { from, to }) = &self.before else {
+            return "(no IP header could be read)".to_owned();
+        };
+        let mut text = if self.hook == Hook::Bind.name() {
+            format!("{from}")
+        } else if from.address.is_unspecified() && self.process.is_some() {
+            format!("> {to}")
+        } else {
+            format!("{from} > {to}")
+        };
+        if let Some(after) = &self.after {
+            let (moved_from, moved_to) = (after.from != *from, after.to != *to);
+            _ = match (moved_from, moved_to) {
+                (true, true) if self.verdict == Verdict::Reject.name() => {
+                    write!(text, "  =>  answered {} > {}", after.from, after.to)
+                }
+                (true, true) => write!(text, "  =>  {} > {}", after.from, after.to),
+                (true, false) => write!(text, "  =>  from {}", after.from),
+                _ => write!(text, "  =>  to {}", after.to),
+            };
+        }
+        text
+    }
+
+    /// For a packet in a file.
+    pub(super) fn comment(&self) -> String {
+        let service = self.service.iter();
+        let service: String = service.map(|name| format!("service {name}; ")).collect();
+        format!(
+            "{}: {}; {service}{}",
+            self.hook,
+            self.ends(),
+            self.outcome()
+        )
+    }
+}
+
+/// A time in nanoseconds since 1970 in words.
+fn stamp(time: u64) -> String {
+    let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
+    format!("{stamp:.6}")
+}
+
+fn command(bytes: &[u8]) -> String {
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    // A process may call itself anything.
+    let name = String::from_utf8_lossy(name);
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    name.chars().map(plain).collect()
+}
+
+fn protocol_name(tuple: &Tuple) -> &'static str {
+    match tuple.protocol {
+        Protocol::ICMPV6 => "ICMPv6",
+        Protocol::ANY => "",
+        protocol => match protocol.name() {
+            "?" => "",
+            name => name,
+        },
+    }
+}
+
+fn signals(tuple: &Tuple) -> String {
+    if tuple.kind & Tuple::LATER_FRAGMENT != 0 {
+        return "(later fragment)".to_owned();
+    }
+    match tuple.protocol {
+        Protocol::TCP => {
+            let names = [(2, 'S'), (1, 'F'), (4, 'R'), (8, 'P'), (16, '.')];
+            let set = names
+                .into_iter()
+                .filter(|(bit, _)| tuple.signals & bit != 0);
+            let set: String = set.map(|(_, name)| name).collect();
+            format!("[{set}]")
+        }
+        Protocol::ICMP | Protocol::ICMPV6 => format!("type {}", tuple.signals),
+        _ => String::new(),
+    }
+}
+
+fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
+    if tuple.family == 0 {
+        return None;
+    }
+    let name = protocol_name(tuple);
+    let has_ports = tuple.kind & Tuple::LATER_FRAGMENT == 0
+        && matches!(
+            tuple.protocol,
+            Protocol::TCP | Protocol::UDP | Protocol::SCTP
+        );
+    let mut end = |address: IpAddr, port: u16| {
+        let address = address.to_canonical();
+        let service = known.frontend(SocketAddr::new(address, port), name);
+        let service = service.map(str::to_owned);
+        let is_plain = !address.is_unspecified() && !address.is_loopback();
+        End {
+            address,
+            port: (has_ports || hook.is_socket()).then_some(port),
+            pod: if service.is_none() && is_plain {
+                known.pod(address).map(str::to_owned)
+            } else {
+                None
+            },
+            service,
+        }
+    };
+    Some(Ends {
+        from: end(tuple.src.into(), tuple.src_port.host()),
+        to: end(tuple.dst.into(), tuple.dst_port.host()),
+    })
+}
+
+/// The service port of a frontend among the ends: of what was refused before a service port was
+/// known.
+fn addressed(before: &Ends, after: Option<&Ends>) -> Option<String> {
+    let from = after.map_or(&before.from, |after| &after.from);
+    let of = before.to.service.as_ref().or(from.service.as_ref());
+    of.cloned()
+}
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan trace`: packets and socket calls as they happen, before and after translation, with
+//! verdict and reason.
+
+mod compile;
+mod line;
+mod names;
+mod pcapng;
+mod words;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, IsTerminal, Write},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use datapath::trace::{Lost, Trace, TraceReport, Wanted, monotonic};
+use proxy_common::trace::{Filter, HEAD, Hook};
+
+use self::{
+    compile::{Exact, compile},
+    line::Line,
+    names::Known,
+};
+use super::{
+    BadInput, Pins,
+    args::seconds,
+    explain::names::{NameArgs, Names},
+    list::is_closed,
+    signals::Stop,
+    terminal::Page,
+};
+
+/// Arguments of `portolan trace`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct TraceArgs {
+    /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src,
+    /// dst, tcp, udp, sctp, icmp, ip, ip6, and, or, not; and service NS/NAME or NS/NAME:PORT, pod
+    /// NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface
+    /// NAME, inbound, outbound, packets, calls, process PID. Each word holds for the ends before or
+    /// those after translation.
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
+    /// Also show what concerns no service.
+    #[arg(long)]
+    pub all: bool,
+    /// End after so many packets and calls.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after so many seconds; after 600 if neither this nor --count is given and the output is
+    /// no terminal: who reads it may go without a word, as kubectl exec does.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Show at most so many a second; the others are counted. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = RATE)]
+    pub rate: u64,
+    /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it
+    /// is after translation, with what it was before, verdict and reason as a comment. Socket calls
+    /// have no packets. - is standard output, which then has no lines.
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Format of the output; json is one object a line.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Form,
+    #[command(flatten)]
+    pub names: NameArgs,
+    #[command(flatten)]
+    pub pins: Pins,
+}
+
+/// Events a second, unless --rate says otherwise.
+const RATE: u64 = 1000;
+/// The end of a trace that nobody sees.
+const UNSEEN: Duration = Duration::from_secs(600);
+/// How often programs, services and losses are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two looks at an empty buffer.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// How events are shown.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Shows events until it is interrupted, or has shown enough.
+pub(super) fn run(args: &TraceArgs) -> Result<()> {
+    let tree = words::parse(&args.filter)?;
+    // What is attached goes with the process in any case; but the file and the last line are
+    // wanted.
+    let stop = Stop::on_signals()?;
+    let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
+    let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
+    let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
+    let file = args.write.as_ref().map(|path| {
+        let file: Box<dyn Write> = if is_stdout(path) {
+            Box::new(io::stdout())
+        } else {
+            let file = File::create(path)
+                .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+            Box::new(file)
+        };
+        let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
+        writer.with_context(|| format!("write {}", path.display()))
+    });
+    let out: Box<dyn Write> = match &args.write {
+        Some(path) if is_stdout(path) => Box::new(io::sink()),
+        _ => Box::new(io::stdout()),
+    };
+    let mut show = Show {
+        args,
+        out: BufWriter::new(out),
+        colour: Page::of_stdout().colour,
+        file: file.transpose()?,
+        shown: 0,
+        epoch: epoch(),
+        filter,
+    };
+    let wanted = Wanted {
+        filter,
+        calls,
+        rate: args.rate,
+    };
+    let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
+    let what = if trace.has_calls() {
+        "packets and socket calls"
+    } else {
+        "packets (no socket hook is attached)"
+    };
+    let duration = duration(args, io::stdout().is_terminal());
+    let end = duration.map_or_else(String::new, |end| {
+        format!(", or wait {} s", end.as_secs_f64())
+    });
+    eprintln!("portolan trace: watching {what}; interrupt to end{end}");
+    let done = watch(&mut trace, &mut known, &mut show, &stop, duration);
+    let lost = trace.lost();
+    drop(trace);
+    let done = done.and_then(|()| show.flush());
+    if let Some(why) = known.silent() {
+        eprintln!("portolan trace: pods are not named: {why}");
+    }
+    eprintln!("portolan trace: {} shown, {}", show.shown, words_of(&lost));
+    match done {
+        Err(error) if is_closed(&error) => Ok(()),
+        done => done,
+    }
+}
+
+/// Packets go where lines go otherwise, as out of a container that can write no file.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// When it ends by itself.
+fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
+    let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
+    args.duration.or(unseen)
+}
+
+fn watch(
+    trace: &mut Trace,
+    known: &mut Known,
+    show: &mut Show<'_>,
+    stop: &Stop,
+    duration: Option<Duration>,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut look = start;
+    let mut told = Lost::default();
+    let is_over = || {
+        let over = |duration| start.elapsed() >= duration;
+        stop.is_asked() || duration.is_some_and(over)
+    };
+    loop {
+        let last = is_over();
+        // What waits at the end is still shown.
+        while let Some(told) = trace.take() {
+            show.told(told, known)?;
+            if show.args.count.is_some_and(|count| show.shown >= count) {
+                return Ok(());
+            }
+            if look.elapsed() >= LOOK || !last && stop.is_asked() {
+                break;
+            }
+        }
+        show.flush()?;
+        if last {
+            return Ok(());
+        }
+        if look.elapsed() >= LOOK {
+            look = Instant::now();
+            trace.follow()?;
+            known.refresh();
+            let lost = trace.lost();
+            if lost != told {
+                told = lost;
+                eprintln!("portolan trace: {}", words_of(&lost));
+            }
+        } else {
+            thread::sleep(IDLE);
+        }
+    }
+}
+
+/// What was lost, and what helps.
+fn words_of(lost: &Lost) -> String {
+    if lost.total() == 0 {
+        return "none lost".to_owned();
+    }
+    let parts = [
+        (lost.limited, "beyond --rate"),
+        (
+            lost.unread,
+            "not read fast enough: a narrower filter or a lower --rate helps",
+        ),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, why)| format!("{count} {why}")).collect();
+    format!("{} lost ({})", lost.total(), parts.join(", "))
+}
+
+/// Nanoseconds between 1970 and the start of the monotonic clock.
+fn epoch() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos() as u64);
+    now.saturating_sub(monotonic())
+}
+
+/// Where events go.
+struct Show<'a> {
+    args: &'a TraceArgs,
+    out: BufWriter<Box<dyn Write>>,
+    colour: bool,
+    file: Option<pcapng::Writer<BufWriter<Box<dyn Write>>>>,
+    shown: u64,
+    epoch: u64,
+    filter: Filter,
+}
+
+impl Show<'_> {
+    fn told(&mut self, mut told: TraceReport, known: &mut Known) -> Result<()> {
+        let event = &mut told.event;
+        if let Some(reason) = known.refusal(event) {
+            event.outcome = reason as u32;
+        }
+        let event = &*event;
+        // The kernel hands over more calls than are wanted.
+        if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
+            return Ok(());
+        }
+        let time = self.epoch + event.time;
+        let line = Line::new(event, time, known);
+        match self.args.output {
+            Form::Json => serde_json::to_writer(&mut self.out, &line)?,
+            Form::Text => {
+                let tone = line.tone();
+                let text = line.text(|text| tone.paint(text, self.colour));
+                write!(self.out, "{text}")?;
+            }
+        }
+        writeln!(self.out)?;
+        self.shown += 1;
+        if let Some(file) = &mut self.file {
+            write_packet(file, &told, time, &line).context("write the file")?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.flush().context("write the file")?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Writes a packet as it is after the program; its comment says what it was before.
+fn write_packet<W: Write>(
+    file: &mut pcapng::Writer<W>,
+    told: &TraceReport,
+    time: u64,
+    line: &Line,
+) -> io::Result<()> {
+    let Some(interface) = &line.interface else {
+        return Ok(());
+    };
+    file.packet(&pcapng::Packet {
+        time,
+        interface,
+        link_layer: told.event.link_layer != 0,
+        inbound: told.event.hook == Hook::Ingress as u8,
+        bytes: &told.bytes,
+        length: told.event.length,
+        comment: &line.comment(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_nobody_sees_ends() {
+        let args = |count, duration| TraceArgs {
+            count,
+            duration,
+            ..TraceArgs::default()
+        };
+        let short = Some(Duration::from_secs(3));
+        assert_eq!(duration(&args(None, None), true), None);
+        assert_eq!(duration(&args(None, None), false), Some(UNSEEN));
+        assert_eq!(duration(&args(Some(1), None), false), None);
+        assert_eq!(duration(&args(None, short), false), short);
+        assert_eq!(duration(&args(None, short), true), short);
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes packets into a file that Wireshark reads (pcapng, draft-ietf-opsawg-pcapng), each with a
+//! comment.
+
+use std::io::{self, Write};
+
+/// Blocks and options, by their numbers.
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const PACKET: u32 = 6;
+const END: u16 = 0;
+const COMMENT: u16 = 1;
+const APPLICATION: u16 = 4;
+const NAME: u16 = 2;
+const RESOLUTION: u16 = 9;
+const FLAGS: u16 = 2;
+
+/// A link with Ethernet frames, and one with bare IP packets.
+const ETHERNET: u16 = 1;
+const RAW: u16 = 101;
+
+/// A packet as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet<'a> {
+    /// Nanoseconds since 1970.
+    pub(super) time: u64,
+    pub(super) interface: &'a str,
+    pub(super) link_layer: bool,
+    pub(super) inbound: bool,
+    /// The bytes that were seen, of so many.
+    pub(super) bytes: &'a [u8],
+    pub(super) length: u32,
+    pub(super) comment: &'a str,
+}
+
+/// The file.
+pub(super) struct Writer<W> {
+    out: W,
+    /// The interfaces that have a block, in the order of their numbers.
+    interfaces: Vec<(String, bool)>,
+    snap: u32,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the section's head. Of each packet, at most `snap` bytes are there.
+    pub(super) fn new(mut out: W, snap: u32) -> io::Result<Self> {
+        let mut body = Vec::new();
+        body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
+        body.extend(1_u16.to_ne_bytes());
+        body.extend(0_u16.to_ne_bytes());
+        // The section's length is not known.
+        body.extend(u64::MAX.to_ne_bytes());
+        let application = concat!("portolan ", env!("CARGO_PKG_VERSION"));
+        option(&mut body, APPLICATION, application.as_bytes());
+        end(&mut body);
+        block(&mut out, SECTION, &body)?;
+        Ok(Self {
+            out,
+            interfaces: Vec::new(),
+            snap,
+        })
+    }
+
+    /// Writes a packet, and the block of its interface before the first one.
+    pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
+        let interface = self.interface(packet)?;
+        let mut body = Vec::new();
+        body.extend(interface.to_ne_bytes());
+        body.extend(((packet.time >> 32) as u32).to_ne_bytes());
+        body.extend((packet.time as u32).to_ne_bytes());
+        body.extend((packet.bytes.len() as u32).to_ne_bytes());
+        body.extend(packet.length.max(packet.bytes.len() as u32).to_ne_bytes());
+        padded(&mut body, packet.bytes);
+        option(&mut body, COMMENT, packet.comment.as_bytes());
+        let direction = if packet.inbound { 1_u32 } else { 2 };
+        option(&mut body, FLAGS, &direction.to_ne_bytes());
+        end(&mut body);
+        block(&mut self.out, PACKET, &body)
+    }
+
+    fn interface(&mut self, packet: &Packet<'_>) -> io::Result<u32> {
+        let is_it = |(name, link_layer): &(String, bool)| {
+            name == packet.interface && *link_layer == packet.link_layer
+        };
+        if let Some(place) = self.interfaces.iter().position(is_it) {
+            return Ok(place as u32);
+        }
+        let mut body = Vec::new();
+        let link = if packet.link_layer { ETHERNET } else { RAW };
+        body.extend(link.to_ne_bytes());
+        body.extend(0_u16.to_ne_bytes());
+        body.extend(self.snap.to_ne_bytes());
+        option(&mut body, NAME, packet.interface.as_bytes());
+        // Times count nanoseconds.
+        option(&mut body, RESOLUTION, &[9]);
+        end(&mut body);
+        block(&mut self.out, INTERFACE, &body)?;
+        self.interfaces
+            .push((packet.interface.to_owned(), packet.link_layer));
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
+    let length = (body.len() as u32 + 12).to_ne_bytes();
+    out.write_all(&kind.to_ne_bytes())?;
+    out.write_all(&length)?;
+    out.write_all(body)?;
+    out.write_all(&length)
+}
+
+/// An option; its text is cut where its length would not fit.
+fn option(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
+    body.extend(kind.to_ne_bytes());
+    body.extend((value.len() as u16).to_ne_bytes());
+    padded(body, value);
+}
+
+fn end(body: &mut Vec<u8>) {
+    option(body, END, &[]);
+}
+
+fn padded(body: &mut Vec<u8>, bytes: &[u8]) {
+    body.extend(bytes);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
+            .collect()
+    }
+
+    #[test]
+    fn each_block_says_its_length_at_both_ends() {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, 256).expect("memory");
+        let packet = Packet {
+            time: 0x1_0000_0002,
+            interface: "eth0",
+            link_layer: true,
+            inbound: true,
+            bytes: &[1, 2, 3, 4, 5],
+            length: 60,
+            comment: "why",
+        };
+        writer.packet(&packet).expect("memory");
+        writer.packet(&packet).expect("memory");
+        let raw = Packet {
+            link_layer: false,
+            ..packet
+        };
+        writer.packet(&raw).expect("memory");
+        writer.flush().expect("memory");
+        assert_eq!(file.len() % 4, 0);
+        let words = words(&file);
+        let (mut kinds, mut at) = (Vec::new(), 0);
+        while at < words.len() {
+            let length = words[at + 1] as usize / 4;
+            assert_eq!(words[at + length - 1], words[at + 1]);
+            kinds.push(words[at]);
+            if words[at] == PACKET {
+                assert_eq!(words[at + 3..at + 7], [1, 2, 5, 60]);
+            }
+            at += length;
+        }
+        assert_eq!(
+            kinds,
+            [SECTION, INTERFACE, PACKET, PACKET, INTERFACE, PACKET]
+        );
+        let text = b"why\0";
+        assert_eq!(file.windows(4).filter(|part| part == text).count(), 3);
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan wait`: until the node does not need the rules of the proxy before any longer. Runs
+//! before kube-proxy's rules are removed; the agent says it by the settings that it has stored.
+
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use datapath::{DatapathError, read::Reader};
+use proxy_common::Settings;
+
+use super::{Pins, cleanup::end_by_signal};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// How long it must be so: an agent that has just started may not have looked yet.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// Arguments of `portolan wait`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct WaitArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Wait until no TCP connection of another proxy is left that needs its rules.
+    #[arg(long)]
+    pub foreign_connections: bool,
+    /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
+    #[arg(long)]
+    pub stay: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    NotServed,
+    Held,
+    Gone,
+}
+
+impl State {
+    fn of(settings: &Settings) -> Self {
+        if settings.node_netns == 0 {
+            // No agent has stored any yet.
+            Self::NotServed
+        } else if settings.has(Settings::RESET_UNKNOWN) {
+            Self::Gone
+        } else {
+            Self::Held
+        }
+    }
+    fn read(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
+        match read {
+            Err(
+                DatapathError::NothingPinned { .. }
+                | DatapathError::NoSuchMap { .. }
+                | DatapathError::OtherVersion { .. },
+            ) => Ok(Self::NotServed),
+            read => read.map(|settings| Self::of(&settings)),
+        }
+    }
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::NotServed => "portolan does not serve this node yet; waiting for its agent",
+            Self::Held => {
+                "connections of another proxy need its rules; the agent's log says how they are followed"
+            }
+            Self::Gone => "no connection of another proxy needs its rules",
+        }
+    }
+}
+
+/// Waits, and prints for what.
+pub(super) fn run(args: &WaitArgs) -> Result<()> {
+    let terminated = end_by_signal()?;
+    if args.foreign_connections {
+        wait(&args.pins.pin_dir)?;
+    }
+    if args.stay {
+        println!("done; waiting for SIGTERM");
+        // The thread ends the process.
+        _ = terminated.join();
+    }
+    Ok(())
+}
+
+fn wait(pin_dir: &Path) -> Result<()> {
+    let mut known = None;
+    let mut since = Instant::now();
+    loop {
+        let state = State::read(pin_dir)?;
+        if known.replace(state) != Some(state) {
+            println!("{}", state.sentence());
+            since = Instant::now();
+        }
+        if state == State::Gone && since.elapsed() >= SETTLED {
+            return Ok(());
+        }
+        sleep(EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapath::maps::pins::layout_dir;
+
+    #[test]
+    fn an_agent_that_has_not_made_all_its_maps_yet_does_not_serve() -> Result<()> {
+        let pins = tempfile::tempdir()?;
+        std::fs::create_dir(layout_dir(pins.path()))?;
+        assert!(State::read(pins.path())? == State::NotServed);
+        Ok(())
+    }
+
+    #[test]
+    fn settings_that_no_agent_has_stored_say_nothing() {
+        assert!(Settings::EMPTY.has(Settings::RESET_UNKNOWN));
+        assert!(State::of(&Settings::EMPTY) == State::NotServed);
+        let served = Settings {
+            node_netns: 7,
+            ..Settings::EMPTY
+        };
+        assert!(State::of(&served) == State::Gone);
+        let held = Settings { flags: 0, ..served };
+        assert!(State::of(&held) == State::Held);
+    }
+}

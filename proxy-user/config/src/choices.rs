@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings with a few alternatives. Part of `Config`; docs/settings.md says what each value does.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use linux::interfaces::PodInterfaces;
+
+/// kube-proxy's mode. None of them runs here, but some defaults depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    #[default]
+    Iptables,
+    Ipvs,
+    Nftables,
+}
+
+impl Mode {
+    /// The mode of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Iptables, Self::Ipvs, Self::Nftables];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+/// The node's addresses on which node ports are served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodePortAddresses {
+    /// Every address, IPv4 loopback included.
+    Every,
+    /// The InternalIP of each family.
+    Primary,
+    /// The addresses in the ranges. KUBE: a family without a range has every address.
+    Within(Vec<IpNet>),
+}
+
+impl NodePortAddresses {
+    /// Whether node ports are served on every address of a family, new ones included.
+    pub fn serve_every(&self, v4: bool) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Primary => false,
+            Self::Within(ranges) => {
+                let mut lengths = ranges
+                    .iter()
+                    .filter(|range| range.addr().is_ipv4() == v4)
+                    .map(IpNet::prefix_len)
+                    .peekable();
+                lengths.peek().is_none() || lengths.any(|length| length == 0)
+            }
+        }
+    }
+
+    /// Whether node ports are served on an address of the node.
+    pub fn serve(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
+        // KUBE: the kernel does not route packets from ::1 to other hosts, so node ports are not
+        // served on it.
+        if address.is_ipv6() && address.is_loopback() {
+            return false;
+        }
+        match self {
+            Self::Every => true,
+            Self::Primary => internal_ips.contains(&address),
+            Self::Within(ranges) => {
+                let mut of_family = ranges
+                    .iter()
+                    .filter(|range| range.addr().is_ipv4() == address.is_ipv4())
+                    .peekable();
+                of_family.peek().is_none() || of_family.any(|range| range.contains(&address))
+            }
+        }
+    }
+}
+
+/// How pods are distinguished from other clients. KUBE: `detectLocalMode`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LocalDetection {
+    /// Pods have an address in the cluster's pod ranges.
+    ClusterCidr,
+    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes are other
+    /// clients.
+    NodeCidr,
+    /// Packets of pods come from one of these interfaces.
+    Interface(PodInterfaces),
+    /// Pods are not distinguished.
+    None,
+}
+
+/// Whose connections are translated at the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum SocketBalancing {
+    /// Those of node processes and pods.
+    #[default]
+    All,
+    /// Those of node processes only.
+    Host,
+}
+
+/// What happens to packets to an address in the ranges of cluster IPs that no service has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum UnallocatedClusterIps {
+    /// The node's routes decide. KUBE: mode iptables.
+    #[default]
+    Pass,
+    /// They are dropped. KUBE: mode nftables.
+    Drop,
+}
+
+/// What replaces the source address of flows that need it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Masquerade {
+    /// The kernel programs.
+    #[default]
+    Full,
+    /// The node's own netfilter rules, which match the mark on the packet.
+    Mark,
+}
+
+/// Whether XDP takes packets of known flows at uplinks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Xdp {
+    #[default]
+    Off,
+    /// In the device's driver.
+    Native,
+    /// Behind the driver: with any device, and slower.
+    Generic,
+}
+
+/// How translated packets leave the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Forwarding {
+    /// Through the node's stack, whose filters apply.
+    #[default]
+    Stack,
+    /// At once by the kernel's routes and neighbours, past the stack and its filters.
+    Redirect,
+    /// Past the stack to and from pods, while nothing on the node needs it.
+    Auto,
+}
+
+impl Forwarding {
+    /// Whether packets may leave past the stack.
+    pub fn redirects(self) -> bool {
+        self != Self::Stack
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A configuration while settings are read into it, and the decisions that need several of them.
+//! Filled by the table's entries, finished by `raw`.
+
+use linux::interfaces::PodInterfaces;
+use proxy_common::masquerade::Marks;
+
+use super::{
+    Config, ConfigError, Conntrack, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
+    values::{self, Problem},
+};
+
+/// A configuration while settings are read into it, one by one in the table's order, and the
+/// settings that mean something only together.
+#[derive(Default)]
+pub struct Draft {
+    pub config: Config,
+    /// None: not set.
+    pub mode: Option<Mode>,
+    /// KUBE: kube-proxy has one `masqueradeBit` and one `masqueradeAll` for each of its modes.
+    pub iptables_masquerade_bit: Option<i64>,
+    pub nftables_masquerade_bit: Option<i64>,
+    pub iptables_masquerade_all: bool,
+    pub nftables_masquerade_all: bool,
+    pub detect_local_mode: String,
+    pub bridge_interface: String,
+    pub interface_name_prefix: String,
+    pub max_per_core: Option<i64>,
+    pub conntrack_min: Option<i64>,
+}
+
+impl Draft {
+    /// Sets the mode and the defaults that depend on it. Later settings replace them.
+    ///
+    /// KUBE: in mode nftables, node ports are served on the primary addresses only, and packets to
+    /// a cluster IP without a service are dropped.
+    pub fn set_mode(&mut self, mode: &str) -> Result<(), Problem> {
+        let Some(known) = Mode::named(mode) else {
+            let remedy =
+                "is no mode; leave it out, or use iptables or nftables for what differs in them";
+            return Err(Problem::new(mode, remedy));
+        };
+        self.mode = Some(known);
+        if known == Mode::Nftables {
+            self.config.node_port_addresses = NodePortAddresses::Primary;
+            self.config.unallocated_cluster_ips = UnallocatedClusterIps::Drop;
+        }
+        Ok(())
+    }
+
+    /// The configuration, when every setting has been read.
+    pub fn finish(self) -> Result<Config, ConfigError> {
+        let local_detection = self.local_detection()?;
+        let marks = self.marks()?;
+        let conntrack = self.conntrack()?;
+        Ok(Config {
+            local_detection,
+            conntrack,
+            marks,
+            masquerade_all: self.masquerade_all(),
+            mode: self.mode.unwrap_or_default(),
+            ..self.config
+        })
+    }
+
+    fn conntrack(&self) -> Result<Conntrack, ConfigError> {
+        let mut conntrack = self.config.conntrack.clone();
+        let numbers = [
+            (
+                "conntrack.maxPerCore",
+                self.max_per_core,
+                &mut conntrack.max_per_core,
+            ),
+            ("conntrack.min", self.conntrack_min, &mut conntrack.min),
+        ];
+        for (key, given, number) in numbers {
+            if let Some(given) = given {
+                *number = values::connections(given).map_err(|problem| problem.with_key(key))?;
+            }
+        }
+        Ok(conntrack)
+    }
+
+    /// KUBE: that of the mode. Without a mode either is enough.
+    fn masquerade_all(&self) -> bool {
+        match self.mode {
+            Some(Mode::Nftables) => self.nftables_masquerade_all,
+            Some(Mode::Iptables | Mode::Ipvs) => self.iptables_masquerade_all,
+            None => self.iptables_masquerade_all || self.nftables_masquerade_all,
+        }
+    }
+
+    /// KUBE: without ranges, ClusterCIDR recognises no pods and is no error.
+    fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
+        let mode = self.detect_local_mode.as_str();
+        let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
+        let needs = |key| refuse(format!("needs {key} to be set; set it or use another mode"));
+        let has_ranges = !self.config.cluster_cidr.is_empty();
+        match mode {
+            "" | "ClusterCIDR" if !has_ranges => Ok(LocalDetection::None),
+            "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
+            "NodeCIDR" => Ok(LocalDetection::NodeCidr),
+            "BridgeInterface" => match self.bridge_interface.as_str() {
+                "" => Err(needs("detectLocal.bridgeInterface")),
+                name => Ok(LocalDetection::Interface(PodInterfaces::Named(name.into()))),
+            },
+            "InterfaceNamePrefix" => match self.interface_name_prefix.as_str() {
+                "" => Err(needs("detectLocal.interfaceNamePrefix")),
+                prefix => Ok(LocalDetection::Interface(PodInterfaces::Prefix(
+                    prefix.into(),
+                ))),
+            },
+            _ => Err(refuse(
+                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// KUBE: the bit is that of the mode. Without a mode it is that of iptables, or else that of
+    /// nftables.
+    fn marks(&self) -> Result<Marks, ConfigError> {
+        const IPTABLES: &str = "iptables.masqueradeBit";
+        const NFTABLES: &str = "nftables.masqueradeBit";
+        let (iptables, nftables) = (self.iptables_masquerade_bit, self.nftables_masquerade_bit);
+        let (key, bit) = match (self.mode, iptables) {
+            (Some(Mode::Nftables), _) | (None, None) => (NFTABLES, nftables),
+            (_, bit) => (IPTABLES, bit),
+        };
+        let Some(bit) = bit else {
+            return Ok(Marks::DEFAULT);
+        };
+        let marks = u32::try_from(bit).ok().and_then(Marks::with_masquerade_bit);
+        marks.ok_or_else(|| {
+            let remedy = "is not a bit number; use 0 to 31 (14 is the default)";
+            Problem::new(bit, remedy).with_key(key)
+        })
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The configuration file: kube-proxy's `KubeProxyConfiguration` of v1alpha1, with our own settings
+//! in its section `portolan`. Reads a file into a `RawConfig` and writes a `Config` to one, both by
+//! the table.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::Context;
+use control::{
+    documents::{Document, describe, first, is_blank},
+    object::Warning,
+};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value as Json;
+use serde_saphyr::Spanned;
+
+use super::{
+    Config, ConfigError, RawConfig,
+    draft::Draft,
+    setting::{Kind, Setting, Shape, Value},
+    table::{self, Entry},
+};
+
+impl RawConfig {
+    /// Reads a configuration file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            path: shown.clone(),
+            source,
+        })?;
+        Self::parse(&shown, &text)
+    }
+
+    /// Reads the text of a configuration file; errors name the path. KUBE: of several documents the
+    /// first one counts, and a file that does not say what it is is refused: an empty one would set
+    /// every default.
+    pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
+        let (raw, header) = settings(path, text)?;
+        let header_keys = table::HEADER.iter();
+        let missing: Vec<_> = header_keys
+            .filter(|(key, _)| !header.contains(key))
+            .collect();
+        if missing.is_empty() {
+            return Ok(raw);
+        }
+        let lines: Vec<_> = missing
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
+        Err(ConfigError::Malformed {
+            path: path.to_owned(),
+            line: 1,
+            reason: format!(
+                "this is missing, without which no settings are read: {}",
+                lines.join(", ")
+            ),
+        })
+    }
+
+    /// Reads settings without the keys that say which kind of file it is.
+    #[doc(hidden)]
+    pub fn parse_part(path: &str, text: &str) -> Result<Self, ConfigError> {
+        settings(path, text).map(|(raw, _)| raw)
+    }
+}
+
+/// The settings in the text of a file, and which keys of its header it has.
+fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>), ConfigError> {
+    let Document { first_line, text } = first(text);
+    let mut contents = Contents {
+        first_line,
+        ..Contents::default()
+    };
+    // KUBE: the last of two equal keys holds.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        // A word like `off` is text where text is wanted.
+        strict_booleans: true,
+    };
+    if !is_blank(text) {
+        let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |file| {
+            let file_itself = Section {
+                path: "",
+                file: path,
+                contents: &mut contents,
+            };
+            file_itself.deserialize(file)
+        });
+        read.map_err(|error| {
+            let (line, reason) = contents.fault.take().unwrap_or_else(|| {
+                let line = error.location().map_or(1, |location| location.line());
+                (contents.line(line), describe(&error, text))
+            });
+            let path = path.to_owned();
+            ConfigError::Malformed { path, line, reason }
+        })?;
+    }
+    let mut raw = contents.raw;
+    // In the table's order.
+    let unused_keys = table::unused().flat_map(|unused| unused.keys);
+    for key in unused_keys.filter(|key| contents.unused.contains(*key)) {
+        raw.add_unused((*key).to_owned());
+    }
+    Ok((raw, contents.header))
+}
+
+/// The part of a file that has been read.
+#[derive(Default)]
+struct Contents {
+    raw: RawConfig,
+    /// Where in the file the text begins that is read.
+    first_line: usize,
+    /// Keys of the header that the file has.
+    header: BTreeSet<&'static str>,
+    /// Keys of kube-proxy's settings that mean nothing here and are given a value.
+    unused: BTreeSet<&'static str>,
+    /// Line and reason if we refused the file, and not the parser.
+    fault: Option<(u64, String)>,
+}
+
+impl Contents {
+    /// The line of the file, from one of the text that is read.
+    fn line(&self, line: u64) -> u64 {
+        let before = self.first_line.saturating_sub(1);
+        line.saturating_add(u64::try_from(before).unwrap_or(0))
+    }
+
+    /// Notes that a key of the file is not used as it is.
+    fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
+        let line = self.line(key.referenced.line());
+        let object = format!("configuration file {file}, line {line}");
+        self.raw.ignore(Warning { object, reason });
+    }
+
+    /// Refuses a key. The parser's own errors name only the line of the section that the key is in.
+    fn refuse<E: Error>(&mut self, key: &Spanned<String>, reason: String) -> E {
+        let error = E::custom(&reason);
+        self.fault = Some((self.line(key.referenced.line()), reason));
+        error
+    }
+}
+
+/// Reads a mapping of the file, the file itself included, by the table.
+struct Section<'a> {
+    path: &'a str,
+    /// The file, for warnings.
+    file: &'a str,
+    contents: &'a mut Contents,
+}
+
+impl<'de> DeserializeSeed<'de> for Section<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Section<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a mapping of settings")
+    }
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self {
+            path,
+            file,
+            contents,
+        } = self;
+        let mut seen = BTreeSet::new();
+        while let Some(name) = map.next_key::<Spanned<String>>()? {
+            let key = table::join(path, &name.value);
+            if !seen.insert(name.value.clone()) {
+                // KUBE: of two equal sections, too, the last one alone holds.
+                contents.raw.forget(&key);
+                contents
+                    .unused
+                    .retain(|unused| !table::is_within(unused, &key));
+                let reason =
+                    format!("{key} stands more than once; the last one holds, remove the others");
+                contents.ignore(file, &name, reason);
+            }
+            match table::find(&key) {
+                Some(Entry::Setting(setting)) => {
+                    let given: Json = map.next_value()?;
+                    let value = read_value(setting, &given)
+                        .map_err(|reason| contents.refuse(&name, reason))?;
+                    if let Some(value) = value {
+                        check_word(setting, &value)
+                            .map_err(|reason| contents.refuse(&name, reason))?;
+                        contents.raw.set(setting, value);
+                    }
+                }
+                Some(Entry::Unused(key)) => {
+                    if is_given(map.next_value::<Option<Json>>()?.as_ref()) {
+                        contents.unused.insert(key);
+                    }
+                }
+                Some(Entry::Section) => map.next_value_seed(Section {
+                    path: &key,
+                    file,
+                    contents,
+                })?,
+                Some(Entry::Header(header, expected)) => match map.next_value()? {
+                    Json::Null => {}
+                    given if given == expected => _ = contents.header.insert(header),
+                    given => {
+                        let reason = format!("{key} is {given} where {expected} is wanted");
+                        return Err(contents.refuse(&name, reason));
+                    }
+                },
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                    contents.ignore(file, &name, unknown_key(path, &name.value));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value of a setting; none if it is null or an empty text. kube-proxy's own files contain many
+/// of these.
+fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
+    let refused = || {
+        let values = setting.kind.values().replace('`', "");
+        format!("{} cannot be {given}; it takes: {values}", setting.key)
+    };
+    let value = match (setting.kind.shape(), given) {
+        (_, Json::Null) => return Ok(None),
+        (Shape::Text, Json::String(text)) if text.is_empty() => return Ok(None),
+        (Shape::Text, Json::String(text)) => Some(Value::Text(text.clone())),
+        // Zero needs no unit.
+        (Shape::Text, Json::Number(number)) if matches!(setting.kind, Kind::Seconds(_)) => {
+            Some(Value::Text(number.to_string()))
+        }
+        (Shape::Bool, Json::Bool(on)) => Some(Value::Bool(*on)),
+        (Shape::Bool, Json::String(word)) => yaml_bool(word).map(Value::Bool),
+        (Shape::Number, Json::Number(number)) => number.as_i64().map(Value::Number),
+        (Shape::List, Json::Array(items)) => {
+            let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+            texts.collect::<Option<_>>().map(Value::List)
+        }
+        _ => None,
+    };
+    value.map(Some).ok_or_else(refused)
+}
+
+/// KUBE: the words of YAML 1.1.
+fn yaml_bool(word: &str) -> Option<bool> {
+    match word {
+        "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
+        "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
+        _ => None,
+    }
+}
+
+/// Refuses an unknown word at once, so that the error can name the line.
+fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
+    if !matches!(setting.kind, Kind::Choice(_)) {
+        return Ok(());
+    }
+    let read = setting.read(&mut Draft::default(), value);
+    read.map_err(|error| error.to_string())
+}
+
+/// Whether an unused setting is given a value. kube-proxy's own files name every setting, most of
+/// them with an empty value.
+fn is_given(value: Option<&Json>) -> bool {
+    match value {
+        None | Some(Json::Null | Json::Bool(false)) => false,
+        Some(Json::Number(number)) => number.as_f64() != Some(0.0),
+        Some(Json::String(text)) => !matches!(text.as_str(), "" | "0" | "0s" | "0.0.0.0" | "::"),
+        Some(Json::Array(items)) => items.iter().any(|item| is_given(Some(item))),
+        Some(Json::Object(fields)) => fields.values().any(|field| is_given(Some(field))),
+        Some(Json::Bool(true)) => true,
+    }
+}
+
+/// Names the key that was most likely meant, if one is near: of this section, or of another one.
+fn unknown_key(section: &str, name: &str) -> String {
+    let name_lower = name.to_lowercase();
+    let distance = |key: &'static str| {
+        let (other, last) = table::split(key);
+        let letters = strsim::damerau_levenshtein(&last.to_lowercase(), &name_lower);
+        (letters, other != section, key)
+    };
+    let nearest = table::keys().map(distance).min();
+    let near = nearest.filter(|(letters, ..)| *letters <= (name.chars().count() / 4).max(1));
+    let remedy = match near {
+        Some((.., key)) => format!("correct it to {key:?}, or remove it"),
+        None => "remove it".to_owned(),
+    };
+    let key = table::join(section, name);
+    format!("unknown key {key:?} is ignored; {remedy}")
+}
+
+/// The text of a file with these settings, defaults included.
+pub fn render(config: &Config) -> anyhow::Result<String> {
+    serde_saphyr::to_string(&document(config)?).context("write the settings")
+}
+
+/// A file with these settings, as kube-proxy shows its own at /configz: with every key, also of
+/// those that have no value.
+pub fn document(config: &Config) -> anyhow::Result<Json> {
+    let mut file = Json::Object(serde_json::Map::new());
+    for (key, value) in table::HEADER {
+        insert(&mut file, key, Json::from(*value));
+    }
+    for setting in table::settings() {
+        let value = serde_json::to_value(setting.write(config)).context("write the settings")?;
+        insert(&mut file, setting.key, value);
+    }
+    Ok(file)
+}
+
+/// Puts a value at its path, in sections that are made as needed.
+fn insert(file: &mut Json, key: &str, value: Json) {
+    *key.split('.')
+        .fold(file, |section, name| &mut section[name]) = value;
+}

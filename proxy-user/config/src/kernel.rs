@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The parts of the configuration for the kernel programs and for the choice of interfaces. Used by
+//! `agent`.
+
+use std::net::IpAddr;
+
+use datapath::XdpMode;
+use ipnet::IpNet;
+use linux::interfaces::Patterns;
+use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
+
+use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
+
+impl Config {
+    /// The settings of the kernel programs, without the node's addresses.
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings {
+            masquerade_ports: self.masquerade_ports,
+            ..Settings::EMPTY
+        };
+        if self.masquerade_all {
+            settings.flags |= Settings::MASQUERADE_ALL;
+        }
+        if self.masquerade == Masquerade::Mark {
+            settings.flags |= Settings::MARK_ONLY;
+        }
+        if self.socket_balancing == SocketBalancing::All {
+            settings.flags |= Settings::POD_SOCKETS;
+        }
+        if !self.socket_exceptions.is_empty() {
+            settings.flags |= Settings::SOCKET_EXCEPTIONS;
+        }
+        if self.reserve_node_ports {
+            settings.flags |= Settings::RESERVE_NODE_PORTS;
+        }
+        if self.forwarding == Forwarding::Auto {
+            settings.flags |= Settings::REDIRECT_PODS_ONLY;
+        }
+        if self.answer_ping {
+            settings.flags |= Settings::ANSWER_PING;
+        }
+        match &self.local_detection {
+            LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),
+            // `agent` adds the ranges when it has read the Node object.
+            LocalDetection::NodeCidr => set_pods(&mut settings, &[]),
+            LocalDetection::Interface(_) => {
+                settings.flags |= Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE;
+            }
+            LocalDetection::None => {}
+        }
+        settings
+    }
+
+    /// KUBE: the node's address that `bindAddress` names, if it names one.
+    pub fn bound_ip(&self) -> Option<IpAddr> {
+        Some(self.bind_address).filter(|address| !address.is_unspecified())
+    }
+
+    /// Whether node ports are served on an address of the node.
+    pub fn serves_node_ports(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
+        // KUBE: mode nftables does not know `localhostNodePorts`.
+        let is_refused = !self.localhost_node_ports && self.mode != Mode::Nftables;
+        if is_refused && address.is_loopback() {
+            return false;
+        }
+        let bound = self.bound_ip();
+        let is_named = |ip: &&IpAddr| bound.is_none_or(|bound| bound.is_ipv4() != ip.is_ipv4());
+        let primary: Vec<_> = internal_ips
+            .iter()
+            .filter(is_named)
+            .copied()
+            .chain(bound)
+            .collect();
+        self.node_port_addresses.serve(address, &primary)
+    }
+
+    /// How XDP takes packets at uplinks, if it does.
+    pub fn xdp_mode(&self) -> Option<XdpMode> {
+        match self.xdp {
+            Xdp::Off => None,
+            Xdp::Native => Some(XdpMode::Native),
+            Xdp::Generic => Some(XdpMode::Generic),
+        }
+    }
+
+    /// The patterns that select interfaces by name.
+    pub fn interface_patterns(&self) -> Patterns {
+        Patterns {
+            attach: self.interfaces.clone(),
+            xdp: self.xdp_interfaces.clone(),
+            pods: match &self.local_detection {
+                LocalDetection::Interface(pods) => Some(pods.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Has the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a family
+/// are ignored.
+///
+/// KUBE: nobody of a family without a range is judged by where pods are, unless there is no range
+/// at all: then there are no pods yet.
+pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
+    let has = |v4| ranges.is_empty() || ranges.iter().any(|range| range.addr().is_ipv4() == v4);
+    settings.flags &= !Settings::DETECTS_PODS;
+    if has(true) {
+        settings.flags |= Settings::DETECTS_PODS_V4;
+    }
+    if has(false) {
+        settings.flags |= Settings::DETECTS_PODS_V6;
+    }
+    fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
+}
+
+/// Has the programs drop packets to addresses in these ranges that no service has. The same limit
+/// holds as in [`set_pods`].
+pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
+    fill(
+        &mut settings.allocated_v4,
+        &mut settings.allocated_v6,
+        ranges,
+    );
+}
+
+fn fill(all_v4: &mut [Prefix<V4>; RANGES], all_v6: &mut [Prefix<V6>; RANGES], ranges: &[IpNet]) {
+    let v4 = ranges.iter().filter_map(|range| match range {
+        IpNet::V4(range) => Some(Prefix::<V4> {
+            address: range.network().into(),
+            mask: range.netmask().into(),
+        }),
+        IpNet::V6(_) => None,
+    });
+    let v6 = ranges.iter().filter_map(|range| match range {
+        IpNet::V6(range) => Some(Prefix::<V6> {
+            address: range.network().into(),
+            mask: range.netmask().into(),
+        }),
+        IpNet::V4(_) => None,
+    });
+    all_v4.iter_mut().zip(v4).for_each(|(to, from)| *to = from);
+    all_v6.iter_mut().zip(v6).for_each(|(to, from)| *to = from);
+}

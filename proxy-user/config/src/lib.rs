@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings under kube-proxy's names, from a file and from flags that override it. Read `table`
+//! first: each setting has one entry there. `cli::run` builds the `Config`, `agent` uses it.
+#![deny(unsafe_code)]
+
+mod choices;
+mod conntrack;
+mod draft;
+mod file;
+mod follow;
+mod kernel;
+mod raw;
+pub mod runbooks;
+pub mod setting;
+pub mod table;
+pub mod telemetry;
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use control::{model::Selection, object::Warning};
+use datapath::{Capacities, DEFAULT_PIN_DIR, maps::sizes_for};
+use ipnet::IpNet;
+use nix::{
+    sys::sysinfo::sysinfo,
+    unistd::{SysconfVar, sysconf},
+};
+use proxy_common::{
+    flow::IdleTimes,
+    masquerade::{Marks, PortRanges},
+};
+
+use crate::telemetry::LogFormat;
+
+pub use choices::{
+    Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
+    UnallocatedClusterIps, Xdp,
+};
+pub use conntrack::Conntrack;
+pub use file::{document, render};
+pub use follow::{AT_ONCE, ConfigFile, waits_for_start};
+pub use kernel::{set_allocated, set_pods};
+pub use raw::RawConfig;
+pub use values::{boolean, duration, integer};
+
+/// Where the value of a setting comes from, unless it is the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    Flag,
+    File,
+}
+
+/// The settings of the agent, checked. docs/settings.md says what each of them does.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    pub mode: Mode,
+    pub cluster_cidr: Vec<IpNet>,
+    pub hostname_override: Option<String>,
+    pub masquerade_all: bool,
+    pub node_port_addresses: NodePortAddresses,
+    /// Node ports are served on IPv4 loopback addresses, too.
+    pub localhost_node_ports: bool,
+    pub local_detection: LocalDetection,
+    pub idle_times: IdleTimes,
+    /// The node's nf_conntrack, which `portolan init` sets.
+    pub conntrack: Conntrack,
+    /// KUBE: unless unspecified, the node's address of its family. Its family decides the two
+    /// defaults below.
+    pub bind_address: IpAddr,
+    /// A taken port of the two below ends the agent.
+    pub bind_address_hard_fail: bool,
+    pub metrics_bind_address: SocketAddr,
+    pub healthz_bind_address: SocketAddr,
+    pub pin_directory: PathBuf,
+    pub socket_balancing: SocketBalancing,
+    pub socket_exceptions: Vec<String>,
+    pub reserve_node_ports: bool,
+    pub unallocated_cluster_ips: UnallocatedClusterIps,
+    pub answer_ping: bool,
+    /// Services may have link-local addresses.
+    pub serve_link_local: bool,
+    /// Of services that do not say.
+    pub selection: Selection,
+    /// Addresses of this node that no interface has.
+    pub own_addresses: Vec<IpAddr>,
+    pub interfaces: Vec<String>,
+    pub masquerade: Masquerade,
+    pub forwarding: Forwarding,
+    pub xdp: Xdp,
+    /// Patterns over the names of interfaces; none: uplinks.
+    pub xdp_interfaces: Vec<String>,
+    /// Rules of portolan's accept forwarded packets where the firewall's policy drops them.
+    pub accept_forward: bool,
+    pub masquerade_ports: PortRanges,
+    /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
+    pub marks: Marks,
+    /// 0 where the machine decides.
+    pub capacities: Capacities,
+    /// MiB of kernel memory that maps may grow to; 0 for a quarter of the machine's.
+    pub map_memory: u32,
+    pub log_level: String,
+    pub log_format: LogFormat,
+    pub log_packets: bool,
+    pub per_service_metrics: bool,
+    pub kubeconfig: Option<PathBuf>,
+    /// Settings of kube-proxy that are given and mean nothing here, by name.
+    pub unused: Vec<String>,
+    /// Flags that mean nothing beside a configuration file.
+    pub ignored_flags: Vec<String>,
+    /// Keys of the file that are unknown or given twice.
+    pub ignored: Vec<Warning>,
+    /// Where the settings that are given come from, by key.
+    pub sources: BTreeMap<&'static str, Source>,
+    /// Flag only: the node's addresses, used if its Node object has none.
+    pub node_ips: Vec<IpAddr>,
+    /// Flag only: the programs only count, and nothing but their maps is changed. A port of 0
+    /// stands for no server.
+    pub shadow: bool,
+    /// Flag only: the root of the cgroup2 hierarchy.
+    pub cgroup_root: Option<PathBuf>,
+}
+
+impl Config {
+    /// The sizes that maps begin with.
+    pub fn sizes(&self) -> Capacities {
+        self.capacities.or(sizes_for(processors(), memory()))
+    }
+    /// Bytes of kernel memory that the maps may grow to.
+    pub fn map_memory_limit(&self) -> u64 {
+        if self.map_memory != 0 {
+            return u64::from(self.map_memory) << 20;
+        }
+        memory() / 4
+    }
+}
+
+/// All of the machine's processors, not those that the agent's cgroup may use.
+pub fn processors() -> u32 {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    let online = online.and_then(|count| u32::try_from(count).ok());
+    online.unwrap_or(1)
+}
+
+/// The machine's memory in bytes. A kernel that does not say how much there is gives no limit.
+fn memory() -> u64 {
+    sysinfo().map_or(u64::MAX, |machine| machine.ram_total())
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            cluster_cidr: Vec::new(),
+            hostname_override: None,
+            masquerade_all: false,
+            node_port_addresses: NodePortAddresses::Every,
+            localhost_node_ports: true,
+            local_detection: LocalDetection::None,
+            idle_times: IdleTimes::DEFAULT,
+            conntrack: Conntrack::default(),
+            bind_address: Ipv4Addr::UNSPECIFIED.into(),
+            bind_address_hard_fail: false,
+            metrics_bind_address: (Ipv4Addr::LOCALHOST, 10249).into(),
+            healthz_bind_address: (Ipv4Addr::UNSPECIFIED, 10256).into(),
+            pin_directory: DEFAULT_PIN_DIR.into(),
+            socket_balancing: SocketBalancing::default(),
+            socket_exceptions: Vec::new(),
+            reserve_node_ports: false,
+            unallocated_cluster_ips: UnallocatedClusterIps::default(),
+            answer_ping: false,
+            serve_link_local: false,
+            selection: Selection::default(),
+            own_addresses: Vec::new(),
+            interfaces: Vec::new(),
+            masquerade: Masquerade::default(),
+            forwarding: Forwarding::default(),
+            xdp: Xdp::default(),
+            xdp_interfaces: Vec::new(),
+            accept_forward: false,
+            masquerade_ports: PortRanges::DEFAULT,
+            marks: Marks::DEFAULT,
+            capacities: Capacities::UNSET,
+            map_memory: 0,
+            log_level: "info".to_owned(),
+            log_format: LogFormat::default(),
+            log_packets: false,
+            per_service_metrics: false,
+            kubeconfig: None,
+            unused: Vec::new(),
+            ignored_flags: Vec::new(),
+            ignored: Vec::new(),
+            sources: BTreeMap::new(),
+            node_ips: Vec::new(),
+            shadow: false,
+            cgroup_root: None,
+        }
+    }
+}
+
+/// Why the settings cannot be used, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read the configuration file {path}; check the path given to --config")]
+    Unreadable {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("configuration file {path}, line {line}: {reason}; correct the file")]
+    Malformed {
+        path: String,
+        line: u64,
+        reason: String,
+    },
+    #[error("{key}: {value:?} {remedy}")]
+    Invalid {
+        key: &'static str,
+        value: String,
+        remedy: String,
+    },
+}

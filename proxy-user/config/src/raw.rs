@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings as the file and the flags give them, unchecked. Filled by `file` and by the command
+//! line's flags, made into a `Config` by `check`.
+
+use std::collections::BTreeMap;
+
+use control::object::Warning;
+
+use super::{
+    Config, ConfigError,
+    draft::Draft,
+    setting::{Setting, Value},
+    table, values,
+};
+
+/// Settings as read, unchecked. A setting that is missing has its default.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RawConfig {
+    /// By their keys in the table.
+    values: BTreeMap<&'static str, Value>,
+    /// Settings of kube-proxy that are given and mean nothing here, by name.
+    unused: Vec<String>,
+    /// Flags that mean nothing beside a configuration file.
+    ignored_flags: Vec<String>,
+    /// Keys that are unknown or given twice.
+    ignored: Vec<Warning>,
+}
+
+impl RawConfig {
+    /// The log level that klog's verbosity stands for.
+    pub fn with_verbosity(verbosity: u32) -> Self {
+        let level = Value::Text(values::level_of_verbosity(verbosity.into()).to_owned());
+        Self {
+            values: [(table::LOG_LEVEL, level)].into(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets a setting of the table.
+    pub fn set(&mut self, setting: &Setting, value: Value) {
+        self.values.insert(setting.key, value);
+    }
+
+    /// Whether a setting is given.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// The keys of the settings that are given.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.values.keys().copied()
+    }
+
+    /// Forgets a setting, or those of a section.
+    pub fn forget(&mut self, path: &str) {
+        self.values.retain(|key, _| !table::is_within(key, path));
+    }
+
+    /// Flags, as they are beside a file: those that mean nothing there are forgotten, unless they
+    /// are among `kept`.
+    #[must_use]
+    pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
+        let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
+        for setting in ignored.filter(|setting| !kept.contains(&setting.key)) {
+            let flag = setting.flag.map(|flag| format!("--{flag}"));
+            if let (Some(_), Some(flag)) = (self.values.remove(setting.key), flag)
+                && !self.ignored_flags.contains(&flag)
+            {
+                self.ignored_flags.push(flag);
+            }
+        }
+        self
+    }
+
+    /// Notes a key of the file that is not used as it is.
+    pub fn ignore(&mut self, warning: Warning) {
+        self.ignored.push(warning);
+    }
+
+    /// Notes a setting that means nothing here.
+    pub fn add_unused(&mut self, name: String) {
+        self.unused.push(name);
+    }
+
+    /// The settings of both; those of `self` override those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let mut values = other.values;
+        values.extend(self.values);
+        Self {
+            values,
+            unused: [self.unused, other.unused].concat(),
+            ignored_flags: [self.ignored_flags, other.ignored_flags].concat(),
+            ignored: [self.ignored, other.ignored].concat(),
+        }
+    }
+
+    /// The settings, checked, with the defaults of those that are missing.
+    pub fn check(self) -> Result<Config, ConfigError> {
+        let mut draft = Draft::default();
+        for setting in table::settings() {
+            if let Some(value) = self.values.get(setting.key) {
+                setting.read(&mut draft, value)?;
+            }
+        }
+        Ok(Config {
+            unused: self.unused,
+            ignored_flags: self.ignored_flags,
+            ignored: self.ignored,
+            ..draft.finish()?
+        })
+    }
+}

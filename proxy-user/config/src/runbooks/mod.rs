@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which page of docs/runbooks explains what an operator sees. A new counter or topic does not
+//! compile without its page, and the tests hold pages, alerts and dashboard to what there is. For
+//! commands that print outcomes or warnings.
+
+use control::warnings::Topic;
+use proxy_common::Counter;
+
+/// The page about an outcome, from the top of the clone; none for those that are as they should be.
+pub fn of_outcome(counter: Counter) -> Option<&'static str> {
+    Some(match counter {
+        Counter::Untouched
+        | Counter::ForwardedHit
+        | Counter::ForwardedNew
+        | Counter::ForwardedElsewhere
+        | Counter::ReplyPassed
+        | Counter::ReplyUnmasqueraded
+        | Counter::ReplyTranslated
+        | Counter::Masqueraded
+        | Counter::UntouchedFlow
+        | Counter::IcmpTranslated
+        | Counter::SocketTranslated
+        | Counter::SocketUntouched
+        | Counter::SocketRestored
+        | Counter::FlowEvictedEarly
+        | Counter::EchoAnswered
+        | Counter::ForwardedMidStream
+        | Counter::ForwardedByXdp
+        | Counter::ReplyByXdp => return None,
+        Counter::IcmpRedirectDropped => "docs/runbooks/icmp-redirect.md",
+        Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
+            "docs/runbooks/no-endpoint.md"
+        }
+        Counter::RejectedUnserved | Counter::DroppedUnallocated => "docs/runbooks/unserved-port.md",
+        Counter::RejectedUnknownFlow => "docs/runbooks/unknown-flow.md",
+        Counter::RejectedSilently => "docs/runbooks/rejections-limited.md",
+        Counter::DroppedSource | Counter::DroppedByMark => "docs/runbooks/not-allowed.md",
+        Counter::DroppedFragment => "docs/runbooks/fragments.md",
+        Counter::DroppedFlowTableFull => "docs/runbooks/flow-table-full.md",
+        Counter::DroppedNoTuple | Counter::DroppedNoMasqueradePort => {
+            "docs/runbooks/ports-used-up.md"
+        }
+        Counter::DroppedInconsistent => "docs/runbooks/inconsistent-maps.md",
+        Counter::DroppedRewrite => "docs/runbooks/rewrite-failed.md",
+        Counter::SocketTableFull => "docs/runbooks/maps-full.md",
+        Counter::BindRefused => "docs/runbooks/node-port-taken.md",
+        Counter::DroppedHeld => "docs/runbooks/import.md",
+    })
+}
+
+/// The page about the warnings of a topic, from the top of the clone.
+pub fn of_warning(topic: &Topic) -> &'static str {
+    topic.page()
+}
+
+#[cfg(test)]
+mod mentions;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an entry of the table of settings looks like, and how its value gets into a `Config` and
+//! out of it. Used by `table`, `raw`, `file`, the command line's flags and the page
+//! docs/settings.md.
+
+use std::net::SocketAddr;
+
+use clap::builder::PossibleValue;
+use serde::Serialize;
+
+use super::{
+    Config, ConfigError,
+    draft::Draft,
+    values::{self, Problem, Seconds},
+};
+
+/// Settings that belong together: a chapter of docs/settings.md, a heading in `portolan run
+/// --help`.
+pub struct Group {
+    pub title: &'static str,
+    /// What holds for all of them.
+    pub about: &'static str,
+    pub settings: &'static [Setting],
+}
+
+/// One setting: all that the file, the flags, `--write-config-to` and docs/settings.md need to
+/// know.
+///
+/// The texts are Markdown for operators.
+pub struct Setting {
+    /// The path in the file.
+    pub key: &'static str,
+    /// The flag of `portolan run`, without its dashes: kube-proxy's name if kube-proxy has the
+    /// flag. A flag that stands at two settings sets both.
+    pub flag: Option<&'static str>,
+    pub kind: Kind,
+    /// The default in words, if the default value does not speak for itself.
+    pub unset: Option<&'static str>,
+    /// What it does, in one or two sentences.
+    pub what: &'static str,
+    /// When an operator should change it.
+    pub when: &'static str,
+}
+
+/// A field of the configuration.
+type Field<T> = fn(&mut Config) -> &mut T;
+
+/// What values a setting has, and where they go.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Bool(Field<bool>),
+    /// One of a few words.
+    Choice(fn(&mut Config) -> &mut dyn Choice),
+    /// A duration in Go's notation.
+    Seconds(fn(&mut Config) -> Seconds<'_>),
+    /// The capacity of a map.
+    Entries(Field<u32>),
+    /// An IP address and a port.
+    Address(Field<SocketAddr>),
+    /// Patterns with `*` and `?`.
+    Patterns(Field<Vec<String>>),
+    /// Any other setting.
+    Special {
+        /// The values, for the page.
+        values: &'static str,
+        /// The value's name in `--help`.
+        placeholder: &'static str,
+        read: Read,
+        /// The value to write to a file; none if the file should not name the setting.
+        write: fn(&Config) -> Option<Value>,
+    },
+}
+
+/// How a special setting takes its value.
+#[derive(Clone, Copy)]
+pub enum Read {
+    Bool(fn(&mut Draft, bool)),
+    Number(fn(&mut Draft, i64)),
+    Text(fn(&mut Draft, &str) -> Result<(), Problem>),
+    List(fn(&mut Draft, &[String]) -> Result<(), Problem>),
+}
+
+/// The form of a value in the file and in a flag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    Bool,
+    Number,
+    Text,
+    List,
+}
+
+/// A value as the file or a flag gives it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    Bool(bool),
+    Number(i64),
+    Text(String),
+    List(Vec<String>),
+}
+
+/// A field that holds one of a few words. Every `clap::ValueEnum` does.
+pub trait Choice {
+    fn words(&self) -> Vec<PossibleValue>;
+    fn word(&self) -> String;
+    /// Takes the value of this word; false if there is none.
+    fn choose(&mut self, word: &str) -> bool;
+}
+
+impl<T: clap::ValueEnum> Choice for T {
+    fn words(&self) -> Vec<PossibleValue> {
+        let values = T::value_variants().iter();
+        values.filter_map(T::to_possible_value).collect()
+    }
+    fn word(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+    fn choose(&mut self, word: &str) -> bool {
+        let chosen = T::from_str(word, false);
+        chosen.is_ok_and(|value| {
+            *self = value;
+            true
+        })
+    }
+}
+
+impl Setting {
+    /// Reads a value into the draft.
+    pub fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), ConfigError> {
+        let read = self.kind.read(draft, value);
+        read.map_err(|problem| problem.with_key(self.key))
+    }
+
+    /// The value to write to a file.
+    pub fn write(&self, config: &Config) -> Option<Value> {
+        self.kind.write(config)
+    }
+
+    /// The default as an operator would write it, in words if it is no value.
+    pub fn default(&self) -> String {
+        let written = || self.write(&Config::default());
+        match (self.unset, written()) {
+            (Some(words), _) => words.to_owned(),
+            (None, Some(value)) => value.to_string(),
+            (None, None) => "not set".to_owned(),
+        }
+    }
+}
+
+impl Kind {
+    pub fn shape(&self) -> Shape {
+        match self {
+            Self::Bool(_) => Shape::Bool,
+            Self::Entries(_) => Shape::Number,
+            Self::Choice(_) | Self::Seconds(_) | Self::Address(_) => Shape::Text,
+            Self::Patterns(_) => Shape::List,
+            Self::Special { read, .. } => match read {
+                Read::Bool(_) => Shape::Bool,
+                Read::Number(_) => Shape::Number,
+                Read::Text(_) => Shape::Text,
+                Read::List(_) => Shape::List,
+            },
+        }
+    }
+
+    /// The values, for the page.
+    pub fn values(&self) -> String {
+        match self {
+            Self::Bool(_) => "`true` or `false`".to_owned(),
+            Self::Choice(_) => self.words_joined("`"),
+            Self::Seconds(_) => {
+                "duration, like `24h0m0s` or `90s`; `0s` for the default, and a part of a second counts as a whole one".to_owned()
+            }
+            Self::Entries(_) => {
+                let [least, most] = values::ENTRIES;
+                format!("number of entries, {least} to {most}")
+            }
+            Self::Address(_) => "IP address, with a port or without".to_owned(),
+            Self::Patterns(_) => "list of patterns; `*` matches any characters, `?` one".to_owned(),
+            Self::Special { values, .. } => (*values).to_owned(),
+        }
+    }
+
+    /// The value's name in `--help`.
+    pub fn placeholder(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => "BOOL",
+            Self::Choice(_) => "WORD",
+            Self::Seconds(_) => "DURATION",
+            Self::Entries(_) => "ENTRIES",
+            Self::Address(_) => "ADDRESS",
+            Self::Patterns(_) => "PATTERNS",
+            Self::Special { placeholder, .. } => placeholder,
+        }
+    }
+
+    /// The words of a choice; of no other kind.
+    pub fn words(&self) -> Vec<PossibleValue> {
+        match self {
+            Self::Choice(field) => field(&mut Config::default()).words(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The words of a choice, each in quotation marks, with "or" between them.
+    fn words_joined(&self, mark: &str) -> String {
+        let words = self.words();
+        let quoted = words
+            .iter()
+            .map(|word| format!("{mark}{}{mark}", word.get_name()));
+        quoted.collect::<Vec<_>>().join(" or ")
+    }
+
+    fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), Problem> {
+        let config = &mut draft.config;
+        match (*self, value) {
+            (Self::Bool(field), Value::Bool(on)) => *field(config) = *on,
+            (Self::Choice(field), Value::Text(word)) => {
+                if !field(config).choose(word) {
+                    let words = self.words_joined("");
+                    return Err(Problem::new(word, format!("is unknown; use {words}")));
+                }
+            }
+            (Self::Seconds(field), Value::Text(text)) => values::seconds(text, field(config))?,
+            (Self::Entries(field), Value::Number(entries)) => {
+                *field(config) = values::entries(*entries)?;
+            }
+            (Self::Address(field), Value::Text(text)) => values::address(text, field(config))?,
+            (Self::Patterns(field), Value::List(patterns)) => {
+                if patterns.iter().any(String::is_empty) {
+                    return Err(Problem::new("", "matches nothing; remove it"));
+                }
+                field(config).clone_from(patterns);
+            }
+            (Self::Special { read, .. }, value) => match (read, value) {
+                (Read::Bool(read), Value::Bool(on)) => read(draft, *on),
+                (Read::Number(read), Value::Number(number)) => read(draft, *number),
+                (Read::Text(read), Value::Text(text)) => read(draft, text)?,
+                (Read::List(read), Value::List(items)) => read(draft, items)?,
+                _ => return Err(self.has_another_shape(value)),
+            },
+            _ => return Err(self.has_another_shape(value)),
+        }
+        Ok(())
+    }
+
+    fn has_another_shape(&self, value: &Value) -> Problem {
+        Problem::new(value, format!("is not: {}", self.values()))
+    }
+
+    fn write(&self, config: &Config) -> Option<Value> {
+        // The accessors of fields want a mutable configuration.
+        let mut copy = config.clone();
+        Some(match self {
+            Self::Bool(field) => Value::Bool(*field(&mut copy)),
+            Self::Choice(field) => Value::Text(field(&mut copy).word()),
+            Self::Seconds(field) => Value::Text(values::go_duration(
+                field(&mut copy).conntrack.unwrap_or_default(),
+            )),
+            Self::Entries(field) => match *field(&mut copy) {
+                0 => return None,
+                entries => Value::Number(entries.into()),
+            },
+            Self::Address(field) => Value::Text(field(&mut copy).to_string()),
+            Self::Patterns(field) => Value::List(field(&mut copy).clone()),
+            Self::Special { write, .. } => return write(config),
+        })
+    }
+}
+
+impl Value {
+    /// As a list of what `items` hold.
+    pub fn list<T: ToString>(items: &[T]) -> Self {
+        Self::List(items.iter().map(ToString::to_string).collect())
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bool(on) => write!(f, "{on}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+            Self::List(items) => write!(f, "[{}]", items.join(", ")),
+        }
+    }
+}

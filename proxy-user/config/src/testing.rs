@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings in force held against what a real kube-proxy made of the same (proxy-user/kube-proxy):
+//! for the unit tests.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value as Json;
+
+use crate::{Config, Mode, document, table};
+
+/// kube-proxy's files and answers.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy")
+}
+
+/// The folders of kube-proxy's answers, one for each version.
+pub fn versions() -> Vec<PathBuf> {
+    let all = fs::read_dir(folder()).expect("the folder");
+    let all = all.map(|entry| entry.expect("an entry").path());
+    let versions: Vec<_> = all.filter(|path| path.is_dir()).collect();
+    assert!(!versions.is_empty());
+    versions
+}
+
+/// The values of a document by their paths. An empty one is as good as none.
+fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
+    match value {
+        Json::Object(fields) => {
+            for (name, value) in fields {
+                leaves(&table::join(path, name), value, into);
+            }
+        }
+        Json::Null => {}
+        Json::Array(items) if items.is_empty() => {}
+        Json::String(text) if text.is_empty() => {}
+        Json::String(text) => _ = into.insert(path.to_owned(), text.clone()),
+        other => _ = into.insert(path.to_owned(), other.to_string()),
+    }
+}
+
+/// The values of keys that kube-proxy has and that mean something here.
+fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    leaves("", document, &mut all);
+    // KUBE: the section of another mode is not in force.
+    let other = match mode {
+        Mode::Nftables => "iptables",
+        Mode::Iptables | Mode::Ipvs => "nftables",
+    };
+    let unused: Vec<_> = table::unused()
+        .flat_map(|unused| unused.keys)
+        .copied()
+        .collect();
+    let left_out = ["portolan", other];
+    all.retain(|key, _| {
+        let is_within = |path: &&str| table::is_within(key, path);
+        !unused.iter().any(is_within) && !left_out.iter().any(is_within)
+    });
+    all
+}
+
+/// The keys whose values in force are not those of kube-proxy's answer; fails for one that is not
+/// in the table of differences.
+pub fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
+    let ours = common(&document(config).expect("written"), config.mode);
+    let theirs: Json = serde_saphyr::from_str(theirs).expect("YAML");
+    let theirs = common(&theirs, config.mode);
+    assert!(ours.len() > 10, "{name}: {ours:?}");
+    let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+    let differ = keys
+        .into_iter()
+        .filter(|key| ours.get(*key) != theirs.get(*key));
+    let known = differ.map(|key| {
+        let known = table::DIFFERENCES.iter().find(|known| known.key == key);
+        let (ours, theirs) = (ours.get(key), theirs.get(key));
+        let known =
+            known.unwrap_or_else(|| panic!("{name}: {key} is {ours:?}, kube-proxy's {theirs:?}"));
+        known.key
+    });
+    known.collect()
+}

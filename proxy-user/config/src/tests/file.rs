@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files that are wrong, and the file that kubeadm writes.
+
+use std::path::Path;
+
+use control::object::Warning;
+use rstest::rstest;
+
+use super::{
+    super::{Config, LocalDetection, NodePortAddresses, RawConfig},
+    config, whole,
+};
+
+#[rstest]
+#[case(
+    "nftables: {masqueradeBit: 32}",
+    "nftables.masqueradeBit: \"32\" is not a bit number; use 0 to 31 (14 is the default)"
+)]
+#[case(
+    "{mode: ipvs, iptables: {masqueradeBit: -1}}",
+    "iptables.masqueradeBit: \"-1\" is not a bit number; use 0 to 31 (14 is the default)"
+)]
+#[case(
+    "clusterCIDR: 10.40.0.0",
+    "clusterCIDR: \"10.40.0.0\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24",
+    "clusterCIDR: \"10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24\" has more than 4 ranges of one family; merge some into a larger one"
+)]
+#[case(
+    "detectLocalMode: BridgeInterface",
+    "detectLocalMode: \"BridgeInterface\" needs detectLocal.bridgeInterface to be set; set it or use another mode"
+)]
+#[case(
+    "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}",
+    "detectLocalMode: \"InterfaceNamePrefix\" needs detectLocal.interfaceNamePrefix to be set; set it or use another mode"
+)]
+#[case(
+    "mode: userspace",
+    "mode: \"userspace\" is no mode; leave it out, or use iptables or nftables for what differs in them"
+)]
+#[case(
+    "nodePortAddresses: [primary, 10.0.0.0/8]",
+    "nodePortAddresses: \"primary,10.0.0.0/8\" mixes primary with ranges; use primary alone or ranges alone"
+)]
+#[case(
+    "nodePortAddresses: [eth0]",
+    "nodePortAddresses: \"eth0\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "conntrack: {udpTimeout: soon}",
+    "conntrack.udpTimeout: \"soon\" is not a duration; write it like 24h0m0s or 120s, or 0s for the default"
+)]
+#[case(
+    "conntrack: {udpTimeout: -5s}",
+    "conntrack.udpTimeout: \"-5s\" is not a duration; write it like 24h0m0s or 120s, or 0s for the default"
+)]
+#[case(
+    "nodePortAddresses: ['']",
+    "nodePortAddresses: \"\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "nodePortAddresses: [10.0.0.0/8, '']",
+    "nodePortAddresses: \"\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "clusterCIDR: '10.0.0.0/8,'",
+    "clusterCIDR: \"\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "detectLocal: {clusterCIDRs: ['']}",
+    "detectLocal.clusterCIDRs: \"\" is not an address range; write it like 10.244.0.0/16"
+)]
+#[case(
+    "portolan: {interfaces: [eth0, '']}",
+    "portolan.interfaces: \"\" matches nothing; remove it"
+)]
+#[case(
+    "metricsBindAddress: '[::1]'",
+    "metricsBindAddress: \"[::1]\" is not an IP address with or without a port; write it like [::1]:10249"
+)]
+#[case(
+    "healthzBindAddress: '[::]:http'",
+    "healthzBindAddress: \"[::]:http\" is not an IP address with or without a port; write it like [::]:10256"
+)]
+#[case(
+    "healthzBindAddress: localhost",
+    "healthzBindAddress: \"localhost\" is not an IP address with or without a port; write it like 0.0.0.0:10256"
+)]
+#[case(
+    "{bindAddress: '::', metricsBindAddress: '127.0.0.1:0'}",
+    "metricsBindAddress: \"127.0.0.1:0\" is not an IP address with or without a port; write it like [::1]:10249"
+)]
+#[case(
+    "bindAddress: eth0",
+    "bindAddress: \"eth0\" is not an IP address; write it like 0.0.0.0 or ::"
+)]
+#[case(
+    "portolan: {logLevel: 'portolan=loud'}",
+    "portolan.logLevel: \"portolan=loud\" is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug"
+)]
+#[case(
+    "portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}",
+    "portolan.masqueradePorts: \"1-2,3-4,5-6\" is not one or two ranges; write it like [1024-29999, 61000-65535]"
+)]
+#[case(
+    "portolan: {masqueradePorts: [9-8]}",
+    "portolan.masqueradePorts: \"9-8\" is not a range of ports; write it like 1024-29999"
+)]
+#[case(
+    "portolan: {maps: {flows: 1}}",
+    "portolan.maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
+)]
+fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
+    assert_eq!(config(text).expect_err("invalid").to_string(), expected);
+}
+
+#[rstest]
+#[case("iptables: {masqueradeAll: maybe}\n", 1, &["maybe"])]
+#[case("portolan:\n  socketBalancing: some\n", 2, &["some", "all", "host"])]
+#[case("kind: Service\n", 1, &["kind is \"Service\" where KubeProxyConfiguration is wanted"])]
+fn an_unknown_word_is_told_with_those_that_are_known(
+    #[case] text: &str,
+    #[case] line: u64,
+    #[case] words: &[&str],
+) {
+    let error = config(text).expect_err("malformed").to_string();
+    assert!(
+        error.starts_with(&format!("configuration file portolan.yaml, line {line}: ")),
+        "{error}"
+    );
+    for word in words {
+        assert!(error.contains(word), "{word} in {error}");
+    }
+}
+
+#[rstest]
+#[case("metricsBindAddress: 10.0.0.1\nclusterCidr: 10.0.0.0/8\n", &[(2, "unknown key \"clusterCidr\" is ignored; correct it to \"clusterCIDR\", or remove it")])]
+#[case("portolan:\n  maps:\n    flow: 3\n", &[(3, "unknown key \"portolan.maps.flow\" is ignored; correct it to \"portolan.maps.flows\", or remove it")])]
+#[case("udpIdleTimeout: {a: [1, {b: c}]}\nhostnameOverride: a\n", &[(1, "unknown key \"udpIdleTimeout\" is ignored; remove it")])]
+#[case("hostnameOverride: b\nhostnameOverride: a\n", &[(2, "hostnameOverride stands more than once; the last one holds, remove the others")])]
+#[case("{}", &[])]
+fn a_key_that_is_unknown_or_stands_twice_is_named_and_the_rest_holds(
+    #[case] text: &str,
+    #[case] expected: &[(u32, &str)],
+) {
+    let config = config(text).expect("valid");
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(line, reason)| Warning {
+            object: format!("configuration file portolan.yaml, line {line}"),
+            reason: (*reason).to_owned(),
+        })
+        .collect();
+    assert_eq!(config.ignored, expected);
+    if text.contains("hostname") {
+        assert_eq!(config.hostname_override.as_deref(), Some("a"));
+    }
+}
+
+#[test]
+fn of_two_equal_sections_the_last_one_alone_holds() {
+    let text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\niptables: {syncPeriod: 40s}\n";
+    let both = config(text).expect("valid");
+    assert!(!both.masquerade_all);
+    assert_eq!(both.marks, Config::default().marks);
+    assert_eq!(both.unused, ["iptables.syncPeriod"]);
+    let other = "iptables: {syncPeriod: 40s}\niptables: {masqueradeBit: 3}\n";
+    let other = config(other).expect("valid");
+    assert_eq!(other.marks.masquerade, 1 << 3);
+    assert!(other.unused.is_empty(), "{:?}", other.unused);
+}
+
+const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+#[rstest]
+#[case::empty("")]
+#[case::comments_only("# nothing\n")]
+#[case::empty_mapping("{}\n")]
+#[case::null("null\n")]
+#[case::marker_only("---\n")]
+#[case::without_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nmode: nftables\n")]
+#[case::without_version("kind: KubeProxyConfiguration\n")]
+#[case::empty_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind:\n")]
+#[case::empty_first_document(&format!("---\n---\n{HEADER}"))]
+fn a_file_that_does_not_say_what_it_is_is_refused(#[case] text: &str) {
+    let error = whole(text).expect_err("refused").to_string();
+    let begins = "configuration file portolan.yaml, line 1: this is missing, without which no settings are read: ";
+    assert!(error.starts_with(begins), "{error}");
+    assert!(
+        error.contains("apiVersion: kube") || error.contains("kind: Kube"),
+        "{error}"
+    );
+}
+
+#[rstest]
+#[case::of_another_version(
+    "apiVersion: v1\nkind: KubeProxyConfiguration\n",
+    "apiVersion is \"v1\" where"
+)]
+#[case::a_text("just text\n", "line 1: a mapping is wanted in `just text`")]
+#[case::a_list("- kind: KubeProxyConfiguration\n", "line 1: a mapping is wanted in")]
+fn a_file_of_something_else_is_refused(#[case] text: &str, #[case] expected: &str) {
+    let error = whole(text).expect_err("refused").to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[rstest]
+#[case::marker_at_the_end(&format!("{HEADER}mode: nftables\n---\n"))]
+#[case::marker_at_the_start(&format!("---\n{HEADER}mode: nftables\n"))]
+#[case::comment_and_directive(&format!("# settings\n%YAML 1.2\n---\n{HEADER}mode: nftables\n"))]
+#[case::another_document(&format!("{HEADER}mode: nftables\n---\napiVersion: v1\nkind: Service\nmode: ipvs\n"))]
+#[case::a_broken_document(&format!("{HEADER}mode: nftables\n---\n{{[\n"))]
+#[case::the_documents_end(&format!("{HEADER}mode: nftables\n...\nmode: ipvs\n"))]
+#[case::byte_order_mark(&format!("\u{feff}{HEADER}mode: nftables\n"))]
+#[case::json(
+    "\u{feff}{\"apiVersion\": \"kubeproxy.config.k8s.io/v1alpha1\", \"kind\": \"KubeProxyConfiguration\", \"mode\": \"nftables\"}"
+)]
+fn the_first_document_counts(#[case] text: &str) {
+    let expected = config("mode: nftables\n").expect("valid");
+    assert_eq!(whole(text).expect("valid"), expected);
+}
+
+#[test]
+fn a_line_is_counted_from_the_files_first() {
+    let text = format!("# a comment\n---\n{HEADER}portolan:\n  forwarding: sideways\n");
+    let error = whole(&text).expect_err("refused").to_string();
+    assert!(
+        error.starts_with("configuration file portolan.yaml, line 6: portolan.forwarding"),
+        "{error}"
+    );
+}
+
+#[rstest]
+#[case(
+    "nodePortAddresses: primary",
+    "nodePortAddresses cannot be \"primary\"; it takes: list of address ranges, or primary alone"
+)]
+#[case(
+    "nodePortAddresses: [10]",
+    "nodePortAddresses cannot be [10]; it takes: list of"
+)]
+#[case(
+    "hostnameOverride: 7",
+    "hostnameOverride cannot be 7; it takes: node name"
+)]
+#[case(
+    "hostnameOverride: [a]",
+    "hostnameOverride cannot be [\"a\"]; it takes: node name"
+)]
+#[case(
+    "iptables: {masqueradeBit: x}",
+    "iptables.masqueradeBit cannot be \"x\"; it takes: bit number, 0 to 31"
+)]
+#[case(
+    "iptables: {masqueradeAll: 1}",
+    "iptables.masqueradeAll cannot be 1; it takes: true or false"
+)]
+#[case(
+    "portolan: {maps: {flows: {a: 1}}}",
+    "portolan.maps.flows cannot be {\"a\":1}; it takes: number of entries"
+)]
+#[case("portolan: [1]", "a mapping is wanted in `portolan: [1]`")]
+fn a_value_of_another_shape_is_told_in_an_operators_words(
+    #[case] text: &str,
+    #[case] expected: &str,
+) {
+    let error = config(text).expect_err("refused").to_string();
+    let begins = "configuration file portolan.yaml, line 1: ";
+    assert!(error.starts_with(&format!("{begins}{expected}")), "{error}");
+}
+
+#[rstest]
+#[case("iptables: {masqueradeAll: yes}", true)]
+#[case("iptables: {masqueradeAll: On}", true)]
+#[case("iptables: {masqueradeAll: TRUE}", true)]
+#[case("iptables: {masqueradeAll: off}", false)]
+fn yamls_old_words_for_true_and_false_hold(#[case] text: &str, #[case] expected: bool) {
+    assert_eq!(config(text).expect("valid").masquerade_all, expected);
+}
+
+#[test]
+fn a_word_is_text_where_text_is_wanted() {
+    let config = config("{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}}");
+    assert_eq!(
+        config.expect("valid").hostname_override.as_deref(),
+        Some("on")
+    );
+}
+
+#[test]
+fn an_empty_list_is_not_set() {
+    let config = config("{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}}").expect("valid");
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_told() {
+    let error = RawConfig::read(Path::new("/nonexistent.yaml")).expect_err("unreadable");
+    assert_eq!(
+        error.to_string(),
+        "cannot read the configuration file /nonexistent.yaml; check the path given to --config"
+    );
+}
+
+/// As kubeadm writes it.
+const KUBEADM: &str = "
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: \"\"
+  burst: 0
+  contentType: \"\"
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: \"\"
+  interfaceNamePrefix: \"\"
+detectLocalMode: \"\"
+enableProfiling: false
+healthzBindAddress: \"\"
+hostnameOverride: \"\"
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: \"\"
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+kind: KubeProxyConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: \"0\"
+    text:
+      infoBufferSize: \"0\"
+  verbosity: 0
+metricsBindAddress: \"\"
+mode: \"\"
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: \"\"
+showHiddenMetricsForVersion: \"\"
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: \"\"
+  rootHnsEndpointName: \"\"
+  sourceVip: \"\"
+";
+
+#[test]
+fn the_file_that_kubeadm_writes_works_as_it_is() {
+    let first = config(KUBEADM).expect("valid");
+    assert_eq!(
+        first.kubeconfig.as_deref(),
+        Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf"))
+    );
+    assert_eq!(first.local_detection, LocalDetection::ClusterCidr);
+    assert!(first.unused.is_empty(), "{:?}", first.unused);
+    let other = KUBEADM
+        .replace("mode: \"\"\nnftables", "mode: ipvs\nnftables")
+        .replace("scheduler: \"\"", "scheduler: rr")
+        .replace("maxPerCore: null", "maxPerCore: 32768");
+    let other = config(&other).expect("valid");
+    assert_eq!(other.unused, ["ipvs"]);
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Configuration files held against what a real kube-proxy makes of them (proxy-user/kube-proxy),
+//! key by key.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use crate::{
+    Config, RawConfig, table,
+    testing::{differences, folder, versions},
+};
+
+/// Every configuration file, by name.
+fn files() -> BTreeMap<String, Result<Config, String>> {
+    let all = fs::read_dir(folder()).expect("the folder");
+    let all = all.map(|entry| entry.expect("an entry").path());
+    let files = all.filter(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    let read = |path: &Path| RawConfig::read(path)?.check();
+    files
+        .map(|path| {
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            (
+                name.into_owned(),
+                read(&path).map_err(|error| error.to_string()),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn every_setting_in_force_is_kube_proxys_or_in_the_table_of_differences() {
+    for version in versions() {
+        let mut met = BTreeSet::new();
+        let mut compared = 0;
+        for (name, config) in files() {
+            let Ok(theirs) = fs::read_to_string(version.join(&name).with_extension("yaml")) else {
+                continue;
+            };
+            let config = config.unwrap_or_else(|error| panic!("{name}: {error}"));
+            met.append(&mut differences(&name, &config, &theirs));
+            compared += 1;
+        }
+        let all: BTreeSet<_> = table::DIFFERENCES.iter().map(|known| known.key).collect();
+        assert_eq!(met, all, "a difference that no file shows");
+        assert!(compared > 15, "{compared}");
+    }
+}
+
+#[test]
+fn the_kube_proxy_is_of_the_kubernetes_that_is_built_here() {
+    let go_mod = folder().join("../../xtask/go/kubernetes/go.mod");
+    let go_mod = fs::read_to_string(go_mod).expect("Go's list of modules");
+    let mut words = go_mod.split_whitespace();
+    words.find(|word| *word == "k8s.io/kubernetes");
+    let version = words.next().expect("its version");
+    let known = versions().iter().any(|folder| folder.ends_with(version));
+    assert!(known, "renew it for {version} with cargo xtask kube-proxy");
+}
+
+#[test]
+fn what_kube_proxy_refuses_is_refused_and_nothing_else() {
+    for version in versions() {
+        let mut refused = 0;
+        for (name, config) in files() {
+            let theirs = fs::read_to_string(version.join(&name).with_extension("refused"));
+            match (config, theirs) {
+                (Err(_), Ok(_)) => refused += 1,
+                (Ok(_), Err(_)) => {}
+                (Ok(_), Ok(theirs)) => panic!("{name} is taken; kube-proxy says {theirs}"),
+                (Err(error), Err(_)) => panic!("{name} is refused: {error}; kube-proxy takes it"),
+            }
+        }
+        assert!(refused > 9, "{refused}");
+    }
+}
+
+#[test]
+fn every_key_of_kube_proxy_is_known() {
+    for version in versions() {
+        for file in files().into_keys() {
+            let Ok(theirs) = fs::read_to_string(version.join(&file).with_extension("yaml")) else {
+                continue;
+            };
+            // Their answer is a file, too: with every key that they have.
+            let config = RawConfig::parse(&file, &theirs).and_then(RawConfig::check);
+            let config = config.unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert_eq!(config.ignored, []);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the settings.
+
+mod damage;
+mod defaults;
+mod file;
+mod kube_proxy;
+mod table;
+
+use std::{path::Path, time::Duration};
+
+use linux::interfaces::PodInterfaces;
+use proxy_common::{Prefix, Settings, V4, flow::IdleTimes, masquerade::PortRanges};
+use rstest::rstest;
+
+use super::*;
+
+/// The settings of a text without the header of a file.
+fn config(text: &str) -> Result<Config, ConfigError> {
+    RawConfig::parse_part("portolan.yaml", text)?.check()
+}
+
+/// The settings of a whole file.
+fn whole(text: &str) -> Result<Config, ConfigError> {
+    RawConfig::parse("portolan.yaml", text)?.check()
+}
+
+#[test]
+fn nothing_said_means_kube_proxys_defaults() {
+    for text in ["", "# nothing\n", "---\n", "{}\n"] {
+        let config = config(text).expect("valid");
+        assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
+        assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
+        assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
+        assert_eq!(config.local_detection, LocalDetection::None);
+        assert_eq!(config.idle_times, IdleTimes::DEFAULT);
+        let settings = Settings {
+            flags: Settings::EMPTY.flags | Settings::POD_SOCKETS,
+            ..Settings::EMPTY
+        };
+        assert_eq!(config.settings(), settings);
+    }
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = "
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clusterCIDR: 10.40.0.0/16, fd00:40::/48
+hostnameOverride: node-a
+nodePortAddresses: [192.168.40.0/24]
+detectLocalMode: ClusterCIDR
+clientConnection: {kubeconfig: /etc/kubeconfig}
+conntrack: {tcpEstablishedTimeout: 12h0m0s, tcpCloseWaitTimeout: 30m, udpTimeout: 40s, udpStreamTimeout: '0'}
+metricsBindAddress: 127.0.0.1:1
+healthzBindAddress: '[::]:2'
+nftables: {masqueradeAll: true}
+portolan:
+  pinDirectory: /sys/fs/bpf/elsewhere
+  socketBalancing: host
+  socketExceptions: [kubepods*/mesh*]
+  reserveNodePorts: true
+  answerPing: true
+  serveLinkLocal: true
+  interfaces: [eth*]
+  masquerade: mark
+  forwarding: redirect
+  masqueradePorts: [5000-5999]
+  maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
+  logLevel: debug
+  logPackets: true
+  perServiceMetrics: true
+";
+    let config = config(text).expect("valid");
+    assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
+    assert_eq!(config.pin_directory, Path::new("/sys/fs/bpf/elsewhere"));
+    assert_eq!(config.socket_balancing, SocketBalancing::Host);
+    assert_eq!(config.forwarding, Forwarding::Redirect);
+    assert_eq!(config.interfaces, ["eth*"]);
+    assert_eq!(config.capacities.source_ranges, 1030);
+    assert_eq!(config.capacities.sockets, 1031);
+    assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
+    assert_eq!(config.log_level, "debug");
+    assert!(config.log_packets && config.serve_link_local);
+    assert_eq!(
+        config.kubeconfig.as_deref(),
+        Some(Path::new("/etc/kubeconfig"))
+    );
+    assert!(config.unused.is_empty());
+    // What is written is read back as the same.
+    let written = render(&config).expect("written");
+    assert_eq!(
+        RawConfig::parse_part("f", &written)
+            .expect(&written)
+            .check()
+            .expect("valid"),
+        config
+    );
+    let times = config.idle_times;
+    assert_eq!(
+        (times.tcp_established, times.tcp_close_wait),
+        (43_200, 1800)
+    );
+    assert_eq!(
+        (times.udp, times.udp_stream),
+        (40, IdleTimes::DEFAULT.udp_stream)
+    );
+    let settings = config.settings();
+    assert_eq!(
+        settings.flags,
+        Settings::EMPTY.flags
+            | Settings::MASQUERADE_ALL
+            | Settings::MARK_ONLY
+            | Settings::DETECTS_PODS
+            | Settings::SOCKET_EXCEPTIONS
+            | Settings::RESERVE_NODE_PORTS
+            | Settings::ANSWER_PING
+    );
+    assert!(settings.pods_v4[0].contains(Ipv4Addr::new(10, 40, 7, 1).into()));
+    assert!(!settings.pods_v4[0].contains(Ipv4Addr::new(10, 41, 7, 1).into()));
+    assert_eq!(settings.pods_v4[1], Prefix::<V4>::NONE);
+    assert!(
+        settings.pods_v6[0].contains(
+            "fd00:40::1"
+                .parse::<std::net::Ipv6Addr>()
+                .expect("v6")
+                .into()
+        )
+    );
+    assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
+}
+
+#[rstest]
+#[case("{}", 14)]
+#[case("iptables: {masqueradeBit: 7}", 7)]
+#[case("nftables: {masqueradeBit: 8}", 8)]
+#[case("{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}", 7)]
+#[case(
+    "{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}",
+    8
+)]
+#[case(
+    "{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}",
+    0
+)]
+#[case("{mode: nftables, iptables: {masqueradeBit: 7}}", 14)]
+fn the_masquerade_bit_is_that_of_the_mode(#[case] text: &str, #[case] bit: u32) {
+    let config = config(text).expect("valid");
+    assert_eq!(config.marks.masquerade, 1 << bit);
+    assert!(config.unused.is_empty(), "{:?}", config.unused);
+}
+
+#[test]
+fn flags_override_the_file() {
+    let file = RawConfig::parse_part(
+        "f",
+        "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
+    );
+    let flags = RawConfig::parse_part("flags", "hostnameOverride: b\n").expect("valid");
+    let config = flags.or(file.expect("valid")).check().expect("valid");
+    assert_eq!(config.hostname_override.as_deref(), Some("b"));
+    assert!(config.masquerade_all);
+    assert_eq!(config.capacities.flows, 99);
+}
+
+#[rstest]
+#[case("24h0m0s", Some(86_400_000))]
+#[case("1.5s", Some(1500))]
+#[case("300ms", Some(300))]
+#[case("0", Some(0))]
+#[case("0s", Some(0))]
+#[case("500ms", Some(500))]
+#[case("+5s", Some(5000))]
+#[case("-0s", Some(0))]
+#[case(".5s", Some(500))]
+#[case("1.s", Some(1000))]
+#[case("2000\u{b5}s", Some(2))]
+#[case("2000\u{3bc}s", Some(2))]
+#[case("2562047h", Some(9_223_369_200_000))]
+#[case("2562048h", None)]
+#[case("", None)]
+#[case("+", None)]
+#[case(".s", None)]
+#[case("1.2.3s", None)]
+#[case("10", None)]
+#[case("h", None)]
+#[case("-1s", None)]
+#[case("1d", None)]
+fn durations_are_written_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
+    assert_eq!(duration(text), milliseconds.map(Duration::from_millis));
+}
+
+#[rstest]
+#[case("14", Some(14))]
+#[case("+5", Some(5))]
+#[case("-0x1f", Some(-31))]
+#[case("0b11", Some(3))]
+#[case("0o17", Some(15))]
+#[case("017", Some(15))]
+#[case("1_000", Some(1000))]
+#[case("1_", None)]
+#[case("0", Some(0))]
+#[case("", None)]
+#[case("08", None)]
+#[case("+-5", None)]
+#[case("0x", None)]
+#[case("1.5", None)]
+fn numbers_are_written_as_in_go(#[case] text: &str, #[case] expected: Option<i64>) {
+    assert_eq!(integer(text), expected);
+}
+
+#[rstest]
+#[case::every("[]", "127.0.0.1", true)]
+#[case::never_on_loopback_of_ipv6("[]", "::1", false)]
+#[case::primary("[primary]", "192.168.40.2", true)]
+#[case::not_primary("[primary]", "192.168.41.2", false)]
+#[case::within("[192.168.41.0/24]", "192.168.41.2", true)]
+#[case::outside("[192.168.41.0/24]", "192.168.40.2", false)]
+#[case::a_family_without_a_range_has_every_one("[192.168.41.0/24]", "fd00:c0::2", true)]
+#[case::both_families("[192.168.41.0/24, 'fd00:c1::/64']", "fd00:c0::2", false)]
+fn node_ports_are_served_where_configured(
+    #[case] setting: &str,
+    #[case] address: &str,
+    #[case] served: bool,
+) {
+    let config = config(&format!("nodePortAddresses: {setting}")).expect("valid");
+    let internal = [
+        "192.168.40.2".parse().expect("v4"),
+        "fd00:c0::2".parse().expect("v6"),
+    ];
+    let address = address.parse().expect("an address");
+    assert_eq!(config.node_port_addresses.serve(address, &internal), served);
+}
+
+#[rstest]
+#[case::bridge("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", PodInterfaces::Named("cni0".into()))]
+#[case::prefix("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", PodInterfaces::Prefix("cali".into()))]
+fn pods_may_be_told_by_their_interface(#[case] text: &str, #[case] expected: PodInterfaces) {
+    let first = config(text).expect("valid");
+    assert_eq!(first.interface_patterns().pods, Some(expected));
+    let settings = first.settings();
+    assert!(settings.has(Settings::DETECTS_PODS) && settings.has(Settings::PODS_BY_INTERFACE));
+    let written = render(&first).expect("written");
+    assert_eq!(config(&written).expect(&written), first);
+}
+
+#[rstest]
+#[case("10.40.0.0/16", [true, false])]
+#[case("fd00:40::/48", [false, true])]
+#[case("10.40.0.0/16,fd00:40::/48", [true, true])]
+fn pods_are_detected_in_families_with_a_range(#[case] ranges: &str, #[case] expected: [bool; 2]) {
+    let settings = config(&format!("clusterCIDR: {ranges}\n"));
+    let settings = settings.expect("valid").settings();
+    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
+    assert_eq!(both.map(|flag| settings.has(flag)), expected);
+}
+
+#[test]
+fn mode_nftables_brings_the_defaults_that_it_has_in_kube_proxy() {
+    let iptables = config("mode: iptables\n").expect("valid");
+    assert_eq!(iptables, config("").expect("valid"));
+    assert_eq!(
+        iptables.unallocated_cluster_ips,
+        UnallocatedClusterIps::Pass
+    );
+    let nftables = config("mode: nftables\n").expect("valid");
+    assert_eq!(nftables.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(
+        nftables.unallocated_cluster_ips,
+        UnallocatedClusterIps::Drop
+    );
+    let written = render(&nftables).expect("written");
+    assert_eq!(config(&written).expect(&written), nftables);
+    let said =
+        "mode: nftables\nnodePortAddresses: [0.0.0.0/0]\nportolan: {unallocatedClusterIPs: pass}\n";
+    let said = config(said).expect("valid");
+    assert!(matches!(
+        said.node_port_addresses,
+        NodePortAddresses::Within(_)
+    ));
+    assert_eq!(said.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an apply returns: how much was written, and what could not be published, as values. Read by
+//! `syncer`.
+
+use std::{fmt, io};
+
+use proxy_common::maps;
+use thiserror::Error;
+
+use crate::object::ObjectName;
+
+/// What an apply did.
+#[derive(Debug, Default)]
+pub struct ApplyResult {
+    /// Elements written to or removed from maps; 0 when the maps were as planned already.
+    pub written: usize,
+    /// What could not be published; apply the affected services again later.
+    pub failures: Vec<Failure>,
+    /// UDP backends have gone, and sockets may be connected to them.
+    pub udp_lost: bool,
+}
+
+/// Something that could not be published.
+#[derive(Debug)]
+pub struct Failure {
+    pub affected: Affected,
+    pub reason: Refusal,
+}
+
+impl Failure {
+    pub fn of_service(name: &ObjectName, reason: Refusal) -> Self {
+        Self {
+            affected: Affected::Service(name.clone()),
+            reason,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.affected, self.reason)
+    }
+}
+
+/// The services that a failure concerns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Affected {
+    Service(ObjectName),
+    /// Every service of the apply: an element that they share could not be written.
+    All,
+}
+
+impl fmt::Display for Affected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name) => write!(f, "Service {name}"),
+            Self::All => write!(f, "map {}", maps::SETTINGS),
+        }
+    }
+}
+
+/// Why something could not be published.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    #[error(
+        "not published, the map {map} is full ({capacity} entries{detail}): larger maps are made, if portolan.maps.memory \
+         allows; otherwise raise it, or portolan.maps.{key}, and restart the agent; until then the service keeps what it had, less \
+         the endpoints that are gone"
+    )]
+    Full {
+        map: &'static str,
+        capacity: u32,
+        key: &'static str,
+        detail: String,
+    },
+    #[error(
+        "not published, the map {map} cannot be mapped into memory ({error}): free memory or raise vm.max_map_count; it is \
+         tried again"
+    )]
+    Unmapped { map: &'static str, error: io::Error },
+    #[error(
+        "not wholly published, the kernel refuses an element of the map {map} ({error}); it is tried again"
+    )]
+    Element { map: &'static str, error: io::Error },
+    #[error(
+        "the ranges of services' addresses cannot be stored ({error}): new external and load balancer IPs are not served, and \
+         connections to new cluster IPs hang once their flow entry is gone; it is tried again"
+    )]
+    AddressRanges { error: io::Error },
+}
+
+impl Refusal {
+    /// The map that is full, if that is the reason.
+    pub fn full_map(&self) -> Option<&'static str> {
+        match self {
+            Self::Full { map, .. } => Some(map),
+            _ => None,
+        }
+    }
+}
+
+/// How full a map is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    pub map: &'static str,
+    pub entries: u32,
+    pub capacity: u32,
+}
+
+impl Fill {
+    /// Whether three quarters of it are in use.
+    pub fn is_nearly_full(&self) -> bool {
+        self.capacity > 0 && u64::from(self.entries) * 4 >= u64::from(self.capacity) * 3
+    }
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An error with all its causes in one line. Used wherever an error becomes a warning or a part of
+//! another error.
+
+/// The whole chain as `anyhow` prints it, without causes that the text before already contains.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = Vec::new();
+    for text in causes.map(ToString::to_string) {
+        if !texts.last().is_some_and(|last| last.contains(&text)) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! EndpointSlices as the planner needs them, and the conversion from `discovery.k8s.io/v1`. A
+//! cluster may have hundreds of thousands of endpoints, so each is only an address, a byte of bits
+//! and one pointer.
+
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::api::discovery::v1 as discovery;
+use proxy_common::{Port, Protocol, V4, V6};
+
+use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
+use crate::object::{ObjectName, Warning};
+
+const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+
+/// A slice of a service's endpoints.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndpointSlice {
+    pub name: ObjectName,
+    /// None if the slice is not for us: without service label, of another proxy, or with host
+    /// names.
+    pub service: Option<ObjectName>,
+    pub ports: Box<[SlicePort]>,
+    pub endpoints: Endpoints,
+}
+
+/// One port of a slice; the planner matches it with a service port by name and protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlicePort {
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    pub port: Port,
+}
+
+/// The endpoints of a slice, which all have one family.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Endpoints {
+    V4(Box<[Endpoint<V4>]>),
+    V6(Box<[Endpoint<V6>]>),
+}
+
+/// One endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Endpoint<A> {
+    pub address: A,
+    pub conditions: Conditions,
+    /// A pointer to a vector, so that it takes one word; equal hints are shared.
+    pub zones: Option<Arc<ZoneHints>>,
+}
+
+/// The zones of an endpoint's hints, sorted.
+pub type ZoneHints = Vec<Arc<str>>;
+
+/// The conditions of an endpoint, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Conditions(u8);
+
+impl Conditions {
+    pub const READY: Self = Self(1);
+    pub const SERVING: Self = Self(1 << 1);
+    pub const TERMINATING: Self = Self(1 << 2);
+    /// On this node.
+    pub const LOCAL: Self = Self(1 << 3);
+    /// Hinted for some node.
+    pub const NODE_HINTED: Self = Self(1 << 4);
+    /// Hinted for this node.
+    pub const HINTED_HERE: Self = Self(1 << 5);
+
+    #[must_use]
+    pub const fn with(self, other: Self, set: bool) -> Self {
+        if set { Self(self.0 | other.0) } else { self }
+    }
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl Converter {
+    /// Converts a slice; fails only if it has no name.
+    pub fn endpoint_slice(
+        &mut self,
+        object: &discovery::EndpointSlice,
+    ) -> Result<Converted<EndpointSlice>, Warning> {
+        let name = self.object_name(Kind::EndpointSlice, &object.metadata)?;
+        let mut complaints = Complaints::about(Kind::EndpointSlice, &name);
+        let mut slice = EndpointSlice {
+            service: None,
+            ports: Box::default(),
+            endpoints: Endpoints::V4(Box::default()),
+            name,
+        };
+        if is_for_others(&object.metadata) {
+            return Ok((slice, complaints.into_warnings()));
+        }
+        let labels = object.metadata.labels.as_ref();
+        let Some(service) = labels
+            .and_then(|labels| labels.get(LABEL_SERVICE))
+            .filter(|service| !service.is_empty())
+        else {
+            complaints.add(format!(
+                "it has no label {LABEL_SERVICE}, so no service uses it; set this label to the service's name",
+            ));
+            return Ok((slice, complaints.into_warnings()));
+        };
+        let endpoints = match object.address_type.as_str() {
+            "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints, |a| match a {
+                IpAddr::V4(v4) => Some(v4.into()),
+                IpAddr::V6(_) => None,
+            })),
+            "IPv6" => Endpoints::V6(self.endpoints(object, &mut complaints, |a| match a {
+                IpAddr::V6(v6) => Some(v6.into()),
+                IpAddr::V4(_) => None,
+            })),
+            // KUBE: slices with host names are for other consumers.
+            "FQDN" => return Ok((slice, complaints.into_warnings())),
+            other => {
+                complaints.add(format!(
+                    "addressType {other:?} is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType",
+                ));
+                return Ok((slice, complaints.into_warnings()));
+            }
+        };
+        slice.endpoints = endpoints;
+        slice.ports = self.slice_ports(object, &mut complaints);
+        slice.service = Some(ObjectName {
+            namespace: Arc::clone(&slice.name.namespace),
+            name: self.text(service),
+        });
+        Ok((slice, complaints.into_warnings()))
+    }
+
+    fn slice_ports(
+        &mut self,
+        object: &discovery::EndpointSlice,
+        complaints: &mut Complaints,
+    ) -> Box<[SlicePort]> {
+        let mut ports = Vec::new();
+        for (index, port) in object.ports.iter().flatten().enumerate() {
+            let name = port.name.as_deref().unwrap_or_default();
+            let field = match name {
+                "" => format!("ports[{index}]"),
+                name => format!("ports[{index}] ({name})"),
+            };
+            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
+                complaints.add(format!(
+                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is ignored, correct its protocol",
+                    port.protocol.as_deref().unwrap_or_default(),
+                ));
+                continue;
+            };
+            let Some(number) = port.port.and_then(parse::port) else {
+                let given = port.port.map_or("(none)".to_owned(), |p| p.to_string());
+                complaints.add(format!(
+                    "{field}: port {given} is not between 1 and 65535; this port is ignored, correct its number",
+                ));
+                continue;
+            };
+            ports.push(SlicePort {
+                name: self.text(name),
+                protocol,
+                port: number,
+            });
+        }
+        ports.into()
+    }
+
+    fn endpoints<A>(
+        &mut self,
+        object: &discovery::EndpointSlice,
+        complaints: &mut Complaints,
+        of_family: impl Fn(IpAddr) -> Option<A>,
+    ) -> Box<[Endpoint<A>]> {
+        let mut endpoints = Vec::with_capacity(object.endpoints.len());
+        let mut zones = Vec::new();
+        for (index, endpoint) in object.endpoints.iter().enumerate() {
+            // KUBE: only the first address of an endpoint counts.
+            let Some(text) = endpoint.addresses.first() else {
+                complaints.add(format!(
+                    "endpoints[{index}] has no address and is ignored; give it one or remove it",
+                ));
+                continue;
+            };
+            let Some(parsed) = parse::address(text) else {
+                complaints.add(format!(
+                    "endpoints[{index}]: {text:?} is not an IP address; this endpoint is ignored, correct the address",
+                ));
+                continue;
+            };
+            if let Some(flaw) = parse::flaw(parsed) {
+                complaints.add(format!(
+                    "endpoints[{index}]: {parsed} is {flaw}, which other hosts cannot reach; this endpoint is ignored, use the pod's own address",
+                ));
+                continue;
+            }
+            let Some(address) = of_family(parsed) else {
+                complaints.add(format!(
+                    "endpoints[{index}]: {parsed} does not match addressType {}; this endpoint is ignored, put it into a slice of its own family",
+                    object.address_type,
+                ));
+                continue;
+            };
+            let hints = endpoint.hints.as_ref();
+            let hinted_zones = hints.iter().flat_map(|h| h.for_zones.iter().flatten());
+            zones.clear();
+            zones.extend(hinted_zones.map(|zone| self.text(&zone.name)));
+            let mut nodes = hints
+                .iter()
+                .flat_map(|h| h.for_nodes.iter().flatten())
+                .peekable();
+            let node_hinted = nodes.peek().is_some();
+            let hinted_here = nodes.any(|node| *node.name == *self.node_name);
+            let empty = discovery::EndpointConditions::default();
+            let stated = endpoint.conditions.as_ref().unwrap_or(&empty);
+            let local = endpoint.node_name.as_deref() == Some(&*self.node_name);
+            endpoints.push(Endpoint {
+                address,
+                // KUBE: nil means ready, serving, not terminating.
+                conditions: Conditions::default()
+                    .with(Conditions::READY, stated.ready.unwrap_or(true))
+                    .with(Conditions::SERVING, stated.serving.unwrap_or(true))
+                    .with(Conditions::TERMINATING, stated.terminating.unwrap_or(false))
+                    .with(Conditions::LOCAL, local)
+                    .with(Conditions::NODE_HINTED, node_hinted)
+                    .with(Conditions::HINTED_HERE, hinted_here),
+                zones: self.zone_hints(&mut zones),
+            });
+        }
+        endpoints.into()
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Our own compact form of the Kubernetes objects, and the conversion into it. `watch` converts
+//! each object as it is read and drops the original; a bad part of an object becomes a warning.
+
+pub mod endpoint;
+pub mod node;
+pub mod parse;
+pub mod service;
+pub mod service_cidr;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashSet, fmt, hash::Hash, sync::Arc};
+
+use k8s_openapi::{
+    api::{core, discovery, networking},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, ZoneHints};
+pub use node::Node;
+pub use service::{Selection, Service, ServicePort, SourceRanges};
+pub use service_cidr::ServiceCidr;
+
+use crate::object::{ObjectName, Warning};
+
+/// KUBE: services and slices with this label, whatever its value, belong to another proxy.
+pub const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// KUBE: services and slices with this label, whatever its value, are for no proxy.
+pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The kinds of object that the agent reads.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    Node,
+    Service,
+    EndpointSlice,
+    ServiceCidr,
+}
+
+impl Kind {
+    /// Whether objects of the kind are in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Self::Service | Self::EndpointSlice)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "Node",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
+        })
+    }
+}
+
+/// Kind and name of an object; the namespace is empty if the kind has none.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectKey {
+    pub kind: Kind,
+    pub name: ObjectName,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name } = self;
+        if kind.is_namespaced() {
+            write!(f, "{kind} {name}")
+        } else {
+            write!(f, "{kind} {}", name.name)
+        }
+    }
+}
+
+/// One object, shared by `watch` and the cluster state.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Object {
+    Node(Arc<Node>),
+    Service(Arc<Service>),
+    EndpointSlice(Arc<EndpointSlice>),
+    ServiceCidr(Arc<ServiceCidr>),
+}
+
+impl Object {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Node(_) => Kind::Node,
+            Self::Service(_) => Kind::Service,
+            Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::ServiceCidr(_) => Kind::ServiceCidr,
+        }
+    }
+    pub fn name(&self) -> &ObjectName {
+        match self {
+            Self::Node(node) => &node.name,
+            Self::Service(service) => &service.name,
+            Self::EndpointSlice(slice) => &slice.name,
+            Self::ServiceCidr(ranges) => &ranges.name,
+        }
+    }
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind(),
+            name: self.name().clone(),
+        }
+    }
+}
+
+/// A converted object and the warnings about the original.
+pub type Converted<T> = (T, Vec<Warning>);
+
+/// A Kubernetes type that converts into one of ours.
+pub trait Original {
+    const KIND: Kind;
+    /// Fails only if the object has no name.
+    fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning>;
+}
+
+macro_rules! originals {
+    ($($original:ty => $kind:ident by $convert:ident;)*) => {
+        $(impl Original for $original {
+            const KIND: Kind = Kind::$kind;
+            fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning> {
+                let (object, warnings) = converter.$convert(self)?;
+                Ok((Object::$kind(object.into()), warnings))
+            }
+        })*
+    };
+}
+originals! {
+    core::v1::Node => Node by node;
+    core::v1::Service => Service by service;
+    discovery::v1::EndpointSlice => EndpointSlice by endpoint_slice;
+    networking::v1::ServiceCIDR => ServiceCidr by service_cidr;
+}
+
+/// Converts Kubernetes' objects into ours. It knows this node's name, so "local" and "hinted for
+/// this node" become single bits, and it shares equal strings.
+#[derive(Debug)]
+pub struct Converter {
+    pub(crate) node_name: Arc<str>,
+    /// Services may have link-local addresses.
+    pub(crate) link_local: bool,
+    texts: Interner<str>,
+    hints: Interner<ZoneHints>,
+}
+
+impl Converter {
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            link_local: false,
+            texts: Interner::default(),
+            hints: Interner::default(),
+        }
+    }
+    /// The same, where link-local addresses of services are served or left out.
+    #[must_use]
+    pub fn with_link_local(self, link_local: bool) -> Self {
+        Self { link_local, ..self }
+    }
+    pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
+        self.texts.intern(text, |text| Arc::from(text))
+    }
+    pub(crate) fn zone_hints(&mut self, zones: &mut Vec<Arc<str>>) -> Option<Arc<ZoneHints>> {
+        zones.sort_unstable();
+        zones.dedup();
+        (!zones.is_empty()).then(|| self.hints.intern(zones, |zones| Arc::new(zones.clone())))
+    }
+    /// The object's name; fails if it has none.
+    pub fn object_name(
+        &mut self,
+        kind: Kind,
+        metadata: &ObjectMeta,
+    ) -> Result<ObjectName, Warning> {
+        let Some(name) = metadata.name.as_deref().filter(|name| !name.is_empty()) else {
+            return Err(Warning {
+                object: kind.to_string(),
+                reason: "metadata.name is missing, so the object is ignored; give it a name".into(),
+            });
+        };
+        let namespace = match (kind, metadata.namespace.as_deref()) {
+            (kind, _) if !kind.is_namespaced() => "",
+            // KUBE: an object without a namespace is in "default".
+            (_, None | Some("")) => "default",
+            (_, Some(namespace)) => namespace,
+        };
+        Ok(ObjectName {
+            namespace: self.text(namespace),
+            name: self.text(name),
+        })
+    }
+}
+
+/// Returns one shared copy of equal values; drops those that nobody else holds.
+#[derive(Debug)]
+struct Interner<T: ?Sized> {
+    known: HashSet<Arc<T>>,
+    tidy_at: usize,
+}
+
+impl<T: ?Sized> Default for Interner<T> {
+    fn default() -> Self {
+        Self {
+            known: HashSet::new(),
+            tidy_at: 1024,
+        }
+    }
+}
+
+impl<T: ?Sized + Hash + Eq> Interner<T> {
+    fn intern(&mut self, value: &T, share: impl FnOnce(&T) -> Arc<T>) -> Arc<T> {
+        if let Some(known) = self.known.get(value) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.tidy_at {
+            self.known.retain(|known| Arc::strong_count(known) > 1);
+            self.tidy_at = (2 * self.known.len()).max(1024);
+        }
+        let shared = share(value);
+        self.known.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+/// Limit of warnings about one object: a slice can have a thousand endpoints.
+const MAX_COMPLAINTS: usize = 20;
+
+/// Collects the warnings about one object.
+pub(crate) struct Complaints {
+    object: String,
+    warnings: Vec<Warning>,
+    /// Number of warnings beyond the limit.
+    unsaid: usize,
+}
+
+impl Complaints {
+    pub(crate) fn about(kind: Kind, name: &ObjectName) -> Self {
+        let name = name.clone();
+        Self {
+            object: ObjectKey { kind, name }.to_string(),
+            warnings: Vec::new(),
+            unsaid: 0,
+        }
+    }
+    pub(crate) fn add(&mut self, reason: String) {
+        if self.warnings.len() == MAX_COMPLAINTS {
+            self.unsaid += 1;
+            return;
+        }
+        let object = self.object.clone();
+        let warning = Warning { object, reason };
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+    pub(crate) fn into_warnings(mut self) -> Vec<Warning> {
+        if self.unsaid > 0 {
+            let unsaid = self.unsaid;
+            self.warnings.push(Warning {
+                object: self.object,
+                reason: format!(
+                    "{unsaid} more faults are not shown; correct the ones above to see them"
+                ),
+            });
+        }
+        self.warnings
+    }
+}
+
+/// Whether the object's labels say that it is not for us.
+pub(crate) fn is_for_others(metadata: &ObjectMeta) -> bool {
+    metadata.labels.as_ref().is_some_and(|labels| {
+        labels.contains_key(LABEL_PROXY_NAME) || labels.contains_key(LABEL_HEADLESS)
+    })
+}

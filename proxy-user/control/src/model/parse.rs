@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Parses addresses, ranges, ports and protocols of Kubernetes objects. Called by the conversions
+//! of this module and by `config`.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use ipnet::IpNet;
+use proxy_common::{Port, Protocol};
+
+use super::Complaints;
+
+/// KUBE: decimal octets may have leading zeros, and an IPv4-mapped IPv6 address is an IPv4 address.
+pub fn address(text: &str) -> Option<IpAddr> {
+    let parsed = text
+        .parse::<IpAddr>()
+        .ok()
+        .or_else(|| without_leading_zeros(text)?.parse().ok())?;
+    Some(match parsed {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(parsed, IpAddr::V4),
+        IpAddr::V4(_) => parsed,
+    })
+}
+
+/// Why an address belongs to no service and no endpoint: hosts treat it in a way of their own, or
+/// the maps do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flaw {
+    /// The maps' key for "every address of the node" as well.
+    Unspecified,
+    Loopback,
+    LinkLocal,
+    Multicast,
+    Broadcast,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unspecified => "an unspecified address",
+            Self::Loopback => "a loopback address",
+            Self::LinkLocal => "a link-local address",
+            Self::Multicast => "a multicast address",
+            Self::Broadcast => "the broadcast address",
+        })
+    }
+}
+
+/// The flaw of an address that [`address`] has read; none if it may belong to a service or an
+/// endpoint.
+///
+/// KUBE: `ValidateEndpointIP`, by which the API server judges endpoints and external IPs, but not
+/// the addresses of load balancers; and any multicast address and the broadcast address.
+pub fn flaw(address: IpAddr) -> Option<Flaw> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_unspecified() {
+        Some(Flaw::Unspecified)
+    } else if address.is_loopback() {
+        Some(Flaw::Loopback)
+    } else if link_local {
+        Some(Flaw::LinkLocal)
+    } else if address.is_multicast() {
+        Some(Flaw::Multicast)
+    } else {
+        (address == IpAddr::V4(Ipv4Addr::BROADCAST)).then_some(Flaw::Broadcast)
+    }
+}
+
+/// A range with its host bits cleared. KUBE: surrounding blanks are allowed.
+pub fn range(text: &str) -> Option<IpNet> {
+    let (start, length) = text.trim().split_once('/')?;
+    let length = length.parse().ok()?;
+    Some(IpNet::new(address(start)?, length).ok()?.trunc())
+}
+
+/// A port number from 1 to 65535.
+pub fn port(number: i32) -> Option<Port> {
+    u16::try_from(number)
+        .ok()
+        .filter(|number| *number != 0)
+        .map(Port::from_host)
+}
+
+/// KUBE: without a protocol it is TCP.
+pub fn protocol(name: Option<&str>) -> Option<Protocol> {
+    match name {
+        None | Some("" | "TCP") => Some(Protocol::TCP),
+        Some("UDP") => Some(Protocol::UDP),
+        Some("SCTP") => Some(Protocol::SCTP),
+        Some(_) => None,
+    }
+}
+
+fn without_leading_zeros(text: &str) -> Option<String> {
+    let octets: Vec<_> = text
+        .split('.')
+        .map(|octet| match octet.trim_start_matches('0') {
+            "" if !octet.is_empty() => "0",
+            trimmed => trimmed,
+        })
+        .collect();
+    (octets.len() == 4).then(|| octets.join("."))
+}
+
+/// The address ranges in a field of an object; a text that is none is left out, with a warning.
+pub(super) fn ranges<'a>(
+    field: &str,
+    texts: impl Iterator<Item = &'a String>,
+    complaints: &mut Complaints,
+) -> Box<[IpNet]> {
+    let mut parsed = Vec::new();
+    for text in texts {
+        match range(text) {
+            Some(range) => parsed.push(range),
+            None => complaints.add(format!(
+                "{field}: {text:?} is not an address range and is ignored; write it like 192.0.2.0/24",
+            )),
+        }
+    }
+    parsed.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("10.0.0.1", Some("10.0.0.1"))]
+    #[case("010.000.0.01", Some("10.0.0.1"))]
+    #[case("::ffff:10.0.0.1", Some("10.0.0.1"))]
+    #[case("fd00::1", Some("fd00::1"))]
+    #[case("10.0.0", None)]
+    #[case("10..0.1", None)]
+    #[case("10.0.0.256", None)]
+    #[case("", None)]
+    #[case("None", None)]
+    fn addresses_are_read_as_kubernetes_reads_them(
+        #[case] text: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        assert_eq!(
+            address(text),
+            expected.map(|text| text.parse().expect("an address"))
+        );
+    }
+
+    #[rstest]
+    #[case(" 10.1.2.3/8 ", Some("10.0.0.0/8"))]
+    #[case("fd00::1/64", Some("fd00::/64"))]
+    #[case("10.0.0.0", None)]
+    #[case("10.0.0.0/33", None)]
+    fn ranges_lose_blanks_and_host_bits(#[case] text: &str, #[case] expected: Option<&str>) {
+        assert_eq!(
+            range(text),
+            expected.map(|text| text.parse().expect("a range"))
+        );
+    }
+}

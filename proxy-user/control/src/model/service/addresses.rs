@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The addresses of a service, and the source ranges that may use it. Called by the conversion.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
+use proxy_common::{V4, V6};
+
+use super::{Complaints, Service, SourceRanges, parse};
+use crate::model::parse::Flaw;
+
+/// Reads the addresses of one service.
+pub(super) struct Addresses<'a> {
+    /// Link-local ones are served, too.
+    pub(super) link_local: bool,
+    pub(super) complaints: &'a mut Complaints,
+}
+
+impl Addresses<'_> {
+    /// KUBE: `clusterIPs` has one address per family; an object without it has only `clusterIP`.
+    pub(super) fn cluster_ips(&mut self, spec: &ServiceSpec) -> (Option<V4>, Option<V6>) {
+        let single = spec.cluster_ip.as_deref().unwrap_or_default();
+        let many = spec.cluster_ips.as_deref().unwrap_or_default();
+        let texts: Vec<&str> = if many.is_empty() {
+            vec![single]
+        } else {
+            many.iter().map(String::as_str).collect()
+        };
+        let (mut v4, mut v6) = (None, None);
+        for text in texts {
+            if text.is_empty() || text == "None" || single == "None" {
+                continue;
+            }
+            let twice = match self.possible("clusterIP", text) {
+                Some(IpAddr::V4(address)) => v4.replace(address.into()).is_some(),
+                Some(IpAddr::V6(address)) => v6.replace(address.into()).is_some(),
+                None => false,
+            };
+            if twice {
+                self.complaints.add(format!(
+                    "clusterIPs has several addresses of one family; only {text} is served, keep one per family",
+                ));
+            }
+        }
+        (v4, v6)
+    }
+
+    pub(super) fn external_ips(&mut self, spec: &ServiceSpec, service: &Service) -> Box<[IpAddr]> {
+        let texts = spec.external_ips.iter().flatten();
+        texts
+            .filter_map(|text| self.served("externalIP", text, service))
+            .collect()
+    }
+
+    pub(super) fn load_balancer_ips(
+        &mut self,
+        object: &core::Service,
+        service: &Service,
+    ) -> Box<[IpAddr]> {
+        let status = object
+            .status
+            .as_ref()
+            .and_then(|s| s.load_balancer.as_ref());
+        status
+            .into_iter()
+            .flat_map(|status| status.ingress.iter().flatten())
+            // KUBE: with ipMode Proxy, packets must pass the balancer.
+            .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
+            .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
+            .filter_map(|text| self.served("load balancer IP", text, service))
+            .collect()
+    }
+
+    /// An address of a family that the service has. KUBE: others are not served.
+    fn served(&mut self, what: &str, text: &str, service: &Service) -> Option<IpAddr> {
+        let address = self.possible(what, text)?;
+        let (has_family, family) = match address {
+            IpAddr::V4(_) => (service.cluster_v4.is_some(), "IPv4"),
+            IpAddr::V6(_) => (service.cluster_v6.is_some(), "IPv6"),
+        };
+        if !has_family {
+            self.complaints.add(format!(
+                "{what} {address} is not served because the service has no {family} cluster IP; add {family} to its ipFamilies or remove the address",
+            ));
+            return None;
+        }
+        Some(address)
+    }
+
+    /// An address that a service may have.
+    fn possible(&mut self, what: &str, text: &str) -> Option<IpAddr> {
+        let Some(address) = parse::address(text) else {
+            self.complaints.add(format!(
+                "{what} {text:?} is not an IP address; it is not served, correct the address",
+            ));
+            return None;
+        };
+        let flaw = parse::flaw(address);
+        let Some(flaw) = flaw.filter(|flaw| *flaw != Flaw::LinkLocal || !self.link_local) else {
+            return Some(address);
+        };
+        let remedy = match flaw {
+            Flaw::LinkLocal => "use another address, or set portolan.serveLinkLocal to true",
+            _ => "use another address",
+        };
+        self.complaints.add(format!(
+            "{what} {address} is {flaw}, which no service can have; it is not served, {remedy}",
+        ));
+        None
+    }
+}
+
+/// The source ranges, and warnings about those that cannot be read and about a family that the list
+/// leaves out.
+pub(super) fn source_ranges(
+    spec: &ServiceSpec,
+    balancers: &[IpAddr],
+    complaints: &mut Complaints,
+) -> SourceRanges {
+    let given = spec
+        .load_balancer_source_ranges
+        .as_deref()
+        .unwrap_or_default();
+    let mut ranges = Vec::with_capacity(given.len());
+    for text in given {
+        match parse::range(text) {
+            Some(range) => ranges.push(range),
+            None => complaints.add(format!(
+                "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
+            )),
+        }
+    }
+    let ranges = SourceRanges {
+        unreadable: ranges.len() < given.len(),
+        ranges: ranges.into(),
+    };
+    for (v4, family, all) in [(true, "IPv4", "0.0.0.0/0"), (false, "IPv6", "::/0")] {
+        if given.is_empty() || ranges.names(v4) || balancers.iter().all(|ip| ip.is_ipv4() != v4) {
+            continue;
+        }
+        complaints.add(if ranges.unreadable {
+            format!(
+                "loadBalancerSourceRanges has no readable range of {family}, so no client may use the {family} load balancer IPs; correct the list"
+            )
+        } else {
+            format!(
+                "loadBalancerSourceRanges has no range of {family}, so every client may use the {family} load balancer IPs; add ranges of {family}, or {all} if this is meant"
+            )
+        });
+    }
+    ranges
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Services as the planner needs them, and the conversion from `v1.Service`.
+
+mod addresses;
+mod policy;
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
+use proxy_common::{Port, Protocol, V4, V6};
+
+use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
+use crate::object::{ObjectName, Warning};
+
+use addresses::Addresses;
+pub use policy::Selection;
+
+/// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP
+/// here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Service {
+    pub name: ObjectName,
+    /// Seconds since 1970; an object without a creation time counts as the newest.
+    pub created: i64,
+    pub cluster_v4: Option<V4>,
+    pub cluster_v6: Option<V6>,
+    pub external_ips: Box<[IpAddr]>,
+    /// Without those of ipMode Proxy, which the node does not serve.
+    pub load_balancer_ips: Box<[IpAddr]>,
+    pub source_ranges: SourceRanges,
+    pub ports: Box<[ServicePort]>,
+    /// Seconds; 0 without session affinity.
+    pub affinity_timeout: u32,
+    /// None: the setting counts.
+    pub selection: Option<Selection>,
+    pub internal_local: bool,
+    pub external_local: bool,
+    pub health_check_node_port: Option<u16>,
+}
+
+/// `loadBalancerSourceRanges`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SourceRanges {
+    pub ranges: Box<[IpNet]>,
+    /// Some range could not be read. Then a family without a readable one allows nobody: its range
+    /// may be the unreadable one.
+    pub unreadable: bool,
+}
+
+impl SourceRanges {
+    /// Whether a range of the family can be read.
+    fn names(&self, v4: bool) -> bool {
+        self.ranges.iter().any(|range| range.addr().is_ipv4() == v4)
+    }
+    /// Whether clients of the family are restricted. KUBE: ranges of one family do not restrict the
+    /// other.
+    pub fn restrict(&self, v4: bool) -> bool {
+        self.unreadable || self.names(v4)
+    }
+}
+
+/// One port of a service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServicePort {
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    pub port: Port,
+    /// [`Port::ANY`] without a node port.
+    pub node_port: Port,
+}
+
+impl Service {
+    /// Whether this service gets any entry in the maps.
+    pub fn is_served(&self) -> bool {
+        self.cluster_v4.is_some() || self.cluster_v6.is_some()
+    }
+    /// Its cluster IPs, one of each family at most.
+    pub fn cluster_ips(&self) -> impl Iterator<Item = IpAddr> {
+        let v6 = self.cluster_v6.map(IpAddr::from);
+        self.cluster_v4.map(IpAddr::from).into_iter().chain(v6)
+    }
+    /// Whether this is one of its cluster IPs.
+    pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
+        self.cluster_ips().any(|own| own == ip)
+    }
+}
+
+impl Converter {
+    /// Converts a service; fails only if it has no name.
+    pub fn service(&mut self, object: &core::Service) -> Result<Converted<Service>, Warning> {
+        let name = self.object_name(Kind::Service, &object.metadata)?;
+        let mut complaints = Complaints::about(Kind::Service, &name);
+        let empty = ServiceSpec::default();
+        let spec = object.spec.as_ref().unwrap_or(&empty);
+        let mut service = Service {
+            name,
+            created: object
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(i64::MAX, |time| time.0.as_second()),
+            cluster_v4: None,
+            cluster_v6: None,
+            external_ips: Box::default(),
+            load_balancer_ips: Box::default(),
+            source_ranges: SourceRanges::default(),
+            ports: Box::default(),
+            affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
+            selection: None,
+            internal_local: policy::is_local(
+                "internalTrafficPolicy",
+                spec.internal_traffic_policy.as_deref(),
+                &mut complaints,
+            ),
+            external_local: policy::is_external_local(spec, &mut complaints),
+            health_check_node_port: None,
+        };
+        // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
+        if is_for_others(&object.metadata) || spec.type_.as_deref() == Some("ExternalName") {
+            return Ok((service, complaints.into_warnings()));
+        }
+        let mut addresses = Addresses {
+            link_local: self.link_local,
+            complaints: &mut complaints,
+        };
+        (service.cluster_v4, service.cluster_v6) = addresses.cluster_ips(spec);
+        if !service.is_served() {
+            return Ok((service, complaints.into_warnings()));
+        }
+        service.external_ips = addresses.external_ips(spec, &service);
+        service.load_balancer_ips = addresses.load_balancer_ips(object, &service);
+        service.selection = policy::selection(&object.metadata, &mut complaints);
+        service.ports = self.service_ports(spec, &mut complaints);
+        service.source_ranges =
+            addresses::source_ranges(spec, &service.load_balancer_ips, &mut complaints);
+        service.health_check_node_port =
+            policy::health_check_node_port(spec, &service, &mut complaints);
+        Ok((service, complaints.into_warnings()))
+    }
+
+    fn service_ports(
+        &mut self,
+        spec: &ServiceSpec,
+        complaints: &mut Complaints,
+    ) -> Box<[ServicePort]> {
+        let mut ports: Vec<ServicePort> = Vec::new();
+        for (index, port) in spec.ports.iter().flatten().enumerate() {
+            let field = match port.name.as_deref() {
+                None | Some("") => format!("spec.ports[{index}]"),
+                Some(name) => format!("spec.ports[{index}] ({name})"),
+            };
+            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
+                complaints.add(format!(
+                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is not served, correct its protocol",
+                    port.protocol.as_deref().unwrap_or_default(),
+                ));
+                continue;
+            };
+            let Some(number) = parse::port(port.port) else {
+                complaints.add(format!(
+                    "{field}: port {} is not between 1 and 65535; this port is not served, correct its number",
+                    port.port,
+                ));
+                continue;
+            };
+            let node_port = match port.node_port {
+                None | Some(0) => Port::ANY,
+                Some(number) => parse::port(number).unwrap_or_else(|| {
+                    complaints.add(format!(
+                        "{field}: nodePort {number} is not between 1 and 65535; the port is served without a node port, correct its number",
+                    ));
+                    Port::ANY
+                }),
+            };
+            let name = self.text(port.name.as_deref().unwrap_or_default());
+            if ports
+                .iter()
+                .any(|other| other.name == name && other.protocol == protocol)
+            {
+                complaints.add(format!(
+                    "{field}: an earlier port has the same name and protocol; this one is not served, give it another name",
+                ));
+                continue;
+            }
+            ports.push(ServicePort {
+                name,
+                protocol,
+                port: number,
+                node_port,
+            });
+        }
+        ports.into()
+    }
+}

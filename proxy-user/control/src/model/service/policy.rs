@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The policies of a service: affinity, traffic policies, health check port. Called by the
+//! conversion.
+
+use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use proxy_common::Port;
+
+use super::{Complaints, Service, parse};
+
+/// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
+const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
+/// KUBE: its limit in the API server.
+const MAX_AFFINITY_TIMEOUT: i32 = 86_400;
+
+pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) -> u32 {
+    match spec.session_affinity.as_deref() {
+        None | Some("" | "None") => return 0,
+        Some("ClientIP") => {}
+        Some(other) => {
+            complaints.add(format!(
+                "sessionAffinity {other:?} is neither None nor ClientIP; there is no affinity, use one of the two",
+            ));
+            return 0;
+        }
+    }
+    let given = spec
+        .session_affinity_config
+        .as_ref()
+        .and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
+    match given {
+        None => DEFAULT_AFFINITY_TIMEOUT,
+        Some(seconds @ 1..=MAX_AFFINITY_TIMEOUT) => seconds.unsigned_abs(),
+        Some(seconds) => {
+            complaints.add(format!(
+                "sessionAffinityConfig.clientIP.timeoutSeconds {seconds} is not between 1 and {MAX_AFFINITY_TIMEOUT}; the default of {DEFAULT_AFFINITY_TIMEOUT} is used, correct the number",
+            ));
+            DEFAULT_AFFINITY_TIMEOUT
+        }
+    }
+}
+
+/// How a new flow gets its backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Selection {
+    /// Any of them, each node by its own random numbers.
+    #[default]
+    Random,
+    /// By a hash of client and service, the same on every node.
+    Maglev,
+}
+
+/// The annotation by which a service has another selection than the setting's.
+const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
+
+/// What a service's annotation says of its selection; none without one.
+pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
+    let given = metadata.annotations.as_ref()?.get(ANNOTATION_SELECTION)?;
+    let known = <Selection as clap::ValueEnum>::from_str(given, false);
+    if known.is_err() {
+        complaints.add(format!(
+            "annotation {ANNOTATION_SELECTION} {given:?} is neither random nor maglev; the setting portolan.selection counts, use one of the two",
+        ));
+    }
+    known.ok()
+}
+
+/// Whether a traffic policy is Local. KUBE: without one it is Cluster.
+pub(super) fn is_local(field: &str, policy: Option<&str>, complaints: &mut Complaints) -> bool {
+    match policy {
+        Some("Local") => true,
+        None | Some("" | "Cluster") => false,
+        Some(other) => {
+            complaints.add(format!(
+                "{field} {other:?} is neither Cluster nor Local; Cluster is used, set one of the two",
+            ));
+            false
+        }
+    }
+}
+
+/// KUBE: `externalTrafficPolicy` counts for the types NodePort and LoadBalancer, and for a
+/// ClusterIP service with external IPs.
+pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints) -> bool {
+    let local = is_local(
+        "externalTrafficPolicy",
+        spec.external_traffic_policy.as_deref(),
+        complaints,
+    );
+    let has_external_ips = spec
+        .external_ips
+        .as_ref()
+        .is_some_and(|ips| !ips.is_empty());
+    local
+        && match spec.type_.as_deref() {
+            Some("LoadBalancer" | "NodePort") => true,
+            None | Some("" | "ClusterIP") => has_external_ips,
+            Some(_) => false,
+        }
+}
+
+/// KUBE: only services of type LoadBalancer with external policy Local have a health check port.
+pub(super) fn health_check_node_port(
+    spec: &ServiceSpec,
+    service: &Service,
+    complaints: &mut Complaints,
+) -> Option<u16> {
+    if spec.type_.as_deref() != Some("LoadBalancer") || !service.external_local {
+        return None;
+    }
+    match spec.health_check_node_port {
+        None | Some(0) => None,
+        Some(number) => {
+            let port = parse::port(number).map(Port::host);
+            if port.is_none() {
+                complaints.add(format!(
+                    "healthCheckNodePort {number} is not between 1 and 65535; health checks get no answer, correct the number",
+                ));
+            }
+            port
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of objects, and warnings about them. Plain values, used everywhere.
+
+use std::{fmt, sync::Arc};
+
+/// Namespace and name of an object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+    /// Whether the cluster itself needs it: the API server's Service, and everything of
+    /// kube-system, such as DNS.
+    pub fn is_essential(&self) -> bool {
+        &*self.namespace == "kube-system"
+            || (&*self.namespace == "default" && &*self.name == "kubernetes")
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A problem of an object that an operator should know about; the rest of the object still works.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Warning {
+    /// Kind and name, or file and line: `Service shop/cart`.
+    pub object: String,
+    /// What is wrong, where, and what to do.
+    pub reason: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.reason)
+    }
+}

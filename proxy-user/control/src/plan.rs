@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The plan: the contents of the maps for one service, as plain values. Made by `planner`, applied
+//! by `datapath`; nothing else passes between the two.
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+
+use crate::object::ObjectName;
+
+/// Everything that the maps should hold for one service. An empty plan (no port) removes the
+/// service from the maps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServicePlan {
+    pub ports: Vec<PortPlan>,
+    /// Cluster IPs whose unserved ports are rejected.
+    pub guarded_v4: Vec<V4>,
+    pub guarded_v6: Vec<V6>,
+    pub health_check: Option<HealthCheckPlan>,
+}
+
+impl ServicePlan {
+    /// KUBE: whether a Local policy finds endpoints on other nodes only: for clients inside and for
+    /// clients outside, of each of them by IPv4 and by IPv6.
+    pub fn lacks_local_endpoints(&self) -> [bool; 4] {
+        let of_policy = |flag| {
+            let ports = || self.ports.iter();
+            [
+                ports().any(|port| port.v4.lacks_local(flag)),
+                ports().any(|port| port.v6.lacks_local(flag)),
+            ]
+        };
+        let [a, b] = of_policy(ServiceFlags::INTERNAL_BLOCK_LOCAL);
+        let [c, d] = of_policy(ServiceFlags::EXTERNAL_BLOCK_LOCAL);
+        [a, b, c, d]
+    }
+}
+
+/// What a service's health check node port has to say now; `None` if it has none (any more).
+pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
+
+/// KUBE: `healthCheckNodePort` of a service with `externalTrafficPolicy: Local`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HealthCheckPlan {
+    /// Host order.
+    pub port: u16,
+    /// Ready endpoints on this node; the answer is 200 if there is one, else 503.
+    pub local_endpoints: usize,
+}
+
+/// One service port, in both families. It has one service id in the maps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortPlan {
+    /// Empty for the only port of a service without port names.
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    pub port: Port,
+    /// Seconds; 0 without affinity.
+    pub affinity_timeout: u32,
+    /// KUBE: `loadBalancerSourceRanges`; holds for frontends with the flag SOURCE_RANGES only.
+    pub source_ranges: Vec<IpNet>,
+    pub v4: FamilyPlan<V4>,
+    pub v6: FamilyPlan<V6>,
+}
+
+/// One family of a service port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FamilyPlan<A: Addr> {
+    pub frontends: Vec<FrontendPlan<A>>,
+    /// Every serving endpoint, selected or not, ordered by address and port, each once.
+    pub backends: Vec<BackendPlan<A>>,
+}
+
+impl<A: Addr> Default for FamilyPlan<A> {
+    fn default() -> Self {
+        Self {
+            frontends: Vec::new(),
+            backends: Vec::new(),
+        }
+    }
+}
+
+impl<A: Addr> FamilyPlan<A> {
+    fn lacks_local(&self, policy: u32) -> bool {
+        !self.backends.is_empty()
+            && self
+                .frontends
+                .iter()
+                .any(|frontend| frontend.flags.has(policy))
+            && !self
+                .backends
+                .iter()
+                .any(|backend| backend.sets.intersects(EndpointSet::LOCAL))
+    }
+}
+
+/// One address (or all node port addresses) of a service port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontendPlan<A: Addr> {
+    /// [`Addr::UNSPECIFIED`] for a node port.
+    pub address: A,
+    pub port: Port,
+    /// Kind, policies and options. They name the sets of which the blocks are made
+    /// ([`ServiceFlags::set_of_block`]).
+    pub flags: ServiceFlags,
+}
+
+impl<A: Addr> FrontendPlan<A> {
+    pub fn kind(&self) -> FrontendKind {
+        self.flags.kind()
+    }
+}
+
+/// One endpoint of a service port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct BackendPlan<A: Addr> {
+    pub address: A,
+    pub port: Port,
+    pub sets: EndpointSet,
+}
+
+/// An address of either family, as the maps hold it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FamilyAddr {
+    V4(V4),
+    V6(V6),
+}
+
+impl From<IpAddr> for FamilyAddr {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::V4(address.into()),
+            IpAddr::V6(address) => Self::V6(address.into()),
+        }
+    }
+}

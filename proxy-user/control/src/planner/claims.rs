@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which service has which frontend. Several services may want one address, port and protocol: one
+//! has it, the next gets it when that one is removed. Kept by `syncer`, asked by the planner.
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use proxy_common::{Addr, FrontendKind, Port, Protocol, V4, V6};
+
+use super::family::Family;
+use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
+
+/// A frontend, the guard for the other ports of a cluster IP, the frontend for echo requests to
+/// another address, or a health check node port. Only one service can hold it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClaimKey {
+    address: FamilyAddr,
+    port: Port,
+    protocol: Protocol,
+}
+
+impl ClaimKey {
+    pub(super) fn new<A: Family>(address: A, port: Port, protocol: Protocol) -> Self {
+        Self {
+            address: address.wrap(),
+            port,
+            protocol,
+        }
+    }
+    pub(super) fn guard<A: Family>(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ANY)
+    }
+    pub(super) fn echo<A: Family>(address: A) -> Self {
+        Self::new(address, Port::ANY, Protocol::ICMP)
+    }
+    /// A health check node port: no frontend. Its services are planned again when the node port of
+    /// that number changes hands.
+    pub(super) fn health(port: Port) -> Self {
+        Self::new(V4::UNSPECIFIED, port, Protocol::ANY)
+    }
+    /// The node ports of TCP with this number.
+    fn node_ports(port: Port) -> [Self; 2] {
+        [
+            Self::new(V4::UNSPECIFIED, port, Protocol::TCP),
+            Self::new(V6::UNSPECIFIED, port, Protocol::TCP),
+        ]
+    }
+}
+
+/// Orders claimants: the older service first, then by name.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank {
+    created: i64,
+    service: ObjectName,
+}
+
+/// Nearly every key has one claimant.
+#[derive(Debug)]
+enum Claimants {
+    One(Arc<Rank>),
+    #[expect(
+        clippy::box_collection,
+        reason = "rare; without the box every claim would be larger"
+    )]
+    Several(Box<BTreeSet<Arc<Rank>>>),
+}
+
+impl Claimants {
+    fn names(&self) -> Vec<ObjectName> {
+        match self {
+            Self::One(rank) => vec![rank.service.clone()],
+            Self::Several(ranks) => ranks.iter().map(|rank| rank.service.clone()).collect(),
+        }
+    }
+    fn first(&self) -> Option<&Arc<Rank>> {
+        match self {
+            Self::One(rank) => Some(rank),
+            Self::Several(ranks) => ranks.first(),
+        }
+    }
+}
+
+/// The claims of one service.
+#[derive(Debug)]
+struct Claim {
+    rank: Arc<Rank>,
+    /// Sorted; each with the index of the service port that has it.
+    keys: Box<[(ClaimKey, u32)]>,
+}
+
+/// The claims of all services. The cost of every operation depends on one service's claims, not on
+/// all.
+#[derive(Debug, Default)]
+pub struct Claims {
+    by_key: HashMap<ClaimKey, Claimants>,
+    by_service: HashMap<ObjectName, Claim>,
+    /// Number of keys that several services claim; 0: every service has all its claims.
+    contested: usize,
+}
+
+impl Claims {
+    /// Replaces the claims of a service; one that is gone or not served has none. Returns the other
+    /// services whose plans this changes.
+    pub fn update(&mut self, name: &ObjectName, service: Option<&Service>) -> Vec<ObjectName> {
+        let keys = service.map(super::claims_of).unwrap_or_default();
+        let created = service.map_or(i64::MAX, |service| service.created);
+        let mut affected = Vec::new();
+        let known = self.by_service.get(name);
+        match known {
+            Some(known) if known.rank.created == created && *known.keys == *keys => {
+                return affected;
+            }
+            None if keys.is_empty() => return affected,
+            _ => {}
+        }
+        let rank = match known {
+            Some(known) if known.rank.created == created => Arc::clone(&known.rank),
+            _ => Arc::new(Rank {
+                created,
+                service: name.clone(),
+            }),
+        };
+        let previous = if keys.is_empty() {
+            self.by_service.remove(name)
+        } else {
+            let claim = Claim {
+                rank: Arc::clone(&rank),
+                keys: keys.clone().into(),
+            };
+            self.by_service.insert(name.clone(), claim)
+        };
+        if let Some(previous) = &previous {
+            let same_rank = Arc::ptr_eq(&previous.rank, &rank);
+            let kept = |key: &ClaimKey| {
+                same_rank && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
+            };
+            for (key, _) in previous.keys.iter().filter(|(key, _)| !kept(key)) {
+                self.release(key, &previous.rank, &mut affected);
+            }
+        }
+        for (key, _) in &keys {
+            self.claim(*key, &rank, &mut affected);
+        }
+        let before = previous.iter().flat_map(|claim| &claim.keys);
+        for (key, _) in before.chain(&keys) {
+            if ClaimKey::node_ports(key.port).contains(key)
+                && let Some(checked) = self.by_key.get(&ClaimKey::health(key.port))
+            {
+                affected.extend(checked.names());
+            }
+        }
+        affected.sort_unstable();
+        affected.dedup();
+        affected.retain(|affected| affected != name);
+        affected
+    }
+
+    fn claim(&mut self, key: ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
+        let claimants = match self.by_key.entry(key) {
+            Entry::Occupied(claimants) => claimants.into_mut(),
+            Entry::Vacant(free) => {
+                free.insert(Claimants::One(Arc::clone(rank)));
+                return;
+            }
+        };
+        let mut ranks = match claimants {
+            Claimants::One(only) if Arc::ptr_eq(only, rank) => return,
+            Claimants::One(only) => {
+                self.contested += 1;
+                BTreeSet::from([Arc::clone(only)])
+            }
+            Claimants::Several(ranks) => std::mem::take(&mut **ranks),
+        };
+        if ranks.insert(Arc::clone(rank)) && ranks.first() == Some(rank) {
+            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        }
+        *claimants = Claimants::Several(Box::new(ranks));
+    }
+
+    fn release(&mut self, key: &ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
+        let Some(claimants) = self.by_key.get_mut(key) else {
+            return;
+        };
+        let Claimants::Several(ranks) = claimants else {
+            self.by_key.remove(key);
+            return;
+        };
+        let was_first = ranks.first() == Some(rank);
+        ranks.remove(rank);
+        if was_first {
+            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        }
+        if let (1, Some(only)) = (ranks.len(), ranks.first()) {
+            self.contested -= 1;
+            *claimants = Claimants::One(Arc::clone(only));
+        }
+    }
+
+    fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
+        Some(&self.by_key.get(key)?.first()?.service)
+    }
+
+    /// The service that has the TCP node port of this number.
+    pub(super) fn node_port_holder(&self, port: Port) -> Option<&ObjectName> {
+        let mut keys = ClaimKey::node_ports(port).into_iter();
+        keys.find_map(|key| self.holder(&key))
+    }
+
+    /// Whether the service has the key.
+    pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
+        self.contested == 0 || self.holder(key) == Some(&service.name)
+    }
+
+    /// Why the service port with this index does not have the key; none if it has.
+    pub(super) fn refusal(
+        &self,
+        key: &ClaimKey,
+        service: &Service,
+        index: usize,
+        kind: FrontendKind,
+    ) -> Option<String> {
+        let what = || match key.address {
+            FamilyAddr::V4(address) => name_frontend(address, key, kind),
+            FamilyAddr::V6(address) => name_frontend(address, key, kind),
+        };
+        if self.contested > 0
+            && let Some(holder) = self.holder(key)
+            && *holder != service.name
+        {
+            return Some(format!(
+                "{} already belongs to Service {holder}, which is older (or comes first by name). This service does not get it: remove it from one of the two",
+                what(),
+            ));
+        }
+        if service.ports.len() < 2 {
+            return None;
+        }
+        let claim = self.by_service.get(&service.name)?;
+        let at = claim.keys.binary_search_by_key(key, |(key, _)| *key).ok()?;
+        let owner = claim.keys.get(at)?.1 as usize;
+        (owner != index).then(|| {
+            format!(
+                "{} is used by both spec.ports[{owner}] and spec.ports[{index}]; only the first is served, give each its own number",
+                what(),
+            )
+        })
+    }
+}
+
+/// A frontend as operators know it.
+fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
+    let (port, protocol) = (key.port.host(), key.protocol.name());
+    if kind == FrontendKind::NodePort {
+        return format!("node port {port}/{protocol}");
+    }
+    let kind = match kind {
+        FrontendKind::ExternalIp => "external IP",
+        FrontendKind::LoadBalancer => "load balancer IP",
+        _ => "cluster IP",
+    };
+    let address = SocketAddr::new(address.into(), port);
+    format!("{kind} {address}/{protocol}")
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The frontends of a service port: their kinds, policies and source ranges. Called by the planner.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proxy_common::{FrontendKind, Port, ServiceFlags};
+
+use super::{
+    NodeView,
+    claims::{ClaimKey, Claims},
+    family::Family,
+};
+use crate::{
+    model::{Service, ServicePort},
+    plan::FrontendPlan,
+};
+
+/// Appends the frontends of a port in one family, each address and port once.
+///
+/// KUBE: if an address has several kinds, the first of cluster IP, external IP, load balancer IP
+/// and node port counts.
+pub(super) fn of_port<A: Family>(
+    service: &Service,
+    port: &ServicePort,
+    frontends: &mut Vec<(A, Port, ServiceFlags)>,
+) {
+    let Some(cluster_ip) = A::cluster_ip(service) else {
+        return;
+    };
+    let mut add = |address: A, number: Port, flags: ServiceFlags| {
+        if !frontends
+            .iter()
+            .any(|(a, n, _)| (*a, *n) == (address, number))
+        {
+            let affinity = service.affinity_timeout > 0;
+            frontends.push((
+                address,
+                number,
+                flags.with(ServiceFlags::AFFINITY, affinity),
+            ));
+        }
+    };
+    let internal = ServiceFlags::new(FrontendKind::ClusterIp)
+        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
+    add(cluster_ip, port.port, internal);
+    for address in service.external_ips.iter().copied().filter_map(A::of) {
+        add(
+            address,
+            port.port,
+            external(service, FrontendKind::ExternalIp),
+        );
+    }
+    let restricted = service.source_ranges.restrict(A::BITS == 32);
+    for address in service.load_balancer_ips.iter().copied().filter_map(A::of) {
+        let flags = external(service, FrontendKind::LoadBalancer)
+            .with(ServiceFlags::SOURCE_RANGES, restricted);
+        add(address, port.port, flags);
+    }
+    if port.node_port != Port::ANY {
+        let flags = external(service, FrontendKind::NodePort);
+        add(A::UNSPECIFIED, port.node_port, flags);
+    }
+}
+
+/// The external and load balancer IPs of a service; one that occurs twice comes twice. For its
+/// cluster IP the guard answers echo requests.
+pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item = A> + '_ {
+    let external = service.external_ips.iter();
+    let all = external.chain(&service.load_balancer_ips).copied();
+    all.filter_map(A::of)
+        .filter(|address| A::cluster_ip(service) != Some(*address))
+}
+
+/// Appends the frontends for echo requests: of several services with one address, one has it.
+pub(super) fn of_echo<A: Family>(
+    service: &Service,
+    claims: &Claims,
+    planned: &mut Vec<FrontendPlan<A>>,
+) {
+    // The sets of the cluster IP's frontend, so that no block is made for this one.
+    let flags = ServiceFlags::new(FrontendKind::Echo)
+        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
+    for address in echo_addresses::<A>(service) {
+        let echo = FrontendPlan {
+            address,
+            port: Port::ANY,
+            flags,
+        };
+        if !planned.contains(&echo) && claims.holds(&ClaimKey::echo(address), service) {
+            planned.push(echo);
+        }
+    }
+}
+
+/// KUBE: pods and the node use the endpoints of the whole cluster, whatever the external policy.
+fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
+    ServiceFlags::new(kind)
+        .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.external_local)
+}
+
+/// The ranges of clients that may use the load balancer frontends, ordered.
+///
+/// KUBE: if a range includes the node, it also includes the load balancer IP: where that address is
+/// local, it is the source of the node's own connections to it.
+pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
+    if service.load_balancer_ips.is_empty() || service.source_ranges.ranges.is_empty() {
+        return Vec::new();
+    }
+    let mut ranges = service.source_ranges.ranges.to_vec();
+    for address in &service.load_balancer_ips {
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == address.is_ipv4();
+        let mut own = node.internal_ips.iter().filter(of_family);
+        if own.any(|ip| service.source_ranges.ranges.iter().any(|r| r.contains(ip))) {
+            ranges.push(IpNet::from(*address));
+        }
+    }
+    ranges.sort_unstable();
+    ranges.dedup();
+    ranges
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the cluster's objects to the plan of one service: pure, one service at a time. Called by
+//! `syncer` for each changed service.
+
+pub mod claims;
+pub mod family;
+pub mod frontends;
+pub mod topology;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use proxy_common::{Addr, FrontendKind, Port, ServiceFlags};
+
+use crate::{
+    model::{Conditions, EndpointSlice, Selection, Service, ServicePort},
+    object::Warning,
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
+};
+use claims::{ClaimKey, Claims};
+use family::Family;
+use topology::Candidate;
+
+/// The facts about the node that planning needs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeView {
+    pub zone: Option<Arc<str>>,
+    /// The node's InternalIPs.
+    pub internal_ips: Vec<IpAddr>,
+    /// Echo requests to external and load balancer IPs get frontends.
+    pub answer_ping: bool,
+    /// For services that do not say.
+    pub selection: Selection,
+    /// Addresses that processes of this node answer at. A cluster IP of these is not served here.
+    pub own_addresses: BTreeSet<IpAddr>,
+}
+
+impl NodeView {
+    fn is_own<A: Family>(&self, cluster_ip: A) -> bool {
+        let mut own = self.own_addresses.iter();
+        own.any(|own| A::of(*own) == Some(cluster_ip))
+    }
+
+    /// The cluster IPs of a service that are not served on this node, because they are its own
+    /// addresses.
+    pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
+        let own = self.own_addresses.iter().copied();
+        own.filter(|own| service.has_cluster_ip(*own)).collect()
+    }
+}
+
+/// The plan of `service`, and warnings about the parts that cannot be served.
+///
+/// `slices` are all slices of the service; `claims` has the claims of every service, this one
+/// included. KUBE: as kube-proxy 1.36 treats the same objects.
+pub fn plan_service(
+    service: &Service,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeView,
+    claims: &Claims,
+) -> (ServicePlan, Vec<Warning>) {
+    let mut plan = ServicePlan::default();
+    let mut warnings = Vec::new();
+    if !service.is_served() || service.ports.is_empty() {
+        return (plan, warnings);
+    }
+    for (index, port) in service.ports.iter().enumerate() {
+        plan.ports.push(PortPlan {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol,
+            port: port.port,
+            affinity_timeout: service.affinity_timeout,
+            source_ranges: frontends::source_ranges(service, node),
+            v4: plan_family(service, index, port, slices, node, claims, &mut warnings),
+            v6: plan_family(service, index, port, slices, node, claims, &mut warnings),
+        });
+    }
+    // Both families may warn about the same node port.
+    let mut seen = std::collections::HashSet::new();
+    warnings.retain(|warning| seen.insert(warning.clone()));
+    plan.guarded_v4 = guarded(service, node, claims);
+    plan.guarded_v6 = guarded(service, node, claims);
+    plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
+        port,
+        local_endpoints: local_endpoints(service, slices),
+    });
+    warnings.extend(unreached_health_check(service, claims));
+    (plan, warnings)
+}
+
+/// A warning if a node port gets the packets for the service's health check.
+fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning> {
+    let port = service.health_check_node_port?;
+    let holder = claims.node_port_holder(Port::from_host(port))?;
+    let whose = if *holder == service.name {
+        "its own".to_owned()
+    } else {
+        format!("Service {holder}'s")
+    };
+    Some(Warning {
+        object: format!("Service {}", service.name),
+        reason: format!(
+            "healthCheckNodePort {port} is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number",
+        ),
+    })
+}
+
+fn plan_family<A: Family>(
+    service: &Service,
+    index: usize,
+    port: &ServicePort,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeView,
+    claims: &Claims,
+    warnings: &mut Vec<Warning>,
+) -> FamilyPlan<A> {
+    if A::cluster_ip(service).is_none() {
+        return FamilyPlan::default();
+    }
+    let mut candidates = candidates::<A>(port, slices);
+    let uses = topology::Uses::of(service, port);
+    let has_endpoints = topology::categorize(&mut candidates, uses, node.zone.as_deref());
+    let mut wanted = Vec::new();
+    frontends::of_port::<A>(service, port, &mut wanted);
+    let mut planned = Vec::with_capacity(wanted.len());
+    let is_maglev = service.selection.unwrap_or(node.selection) == Selection::Maglev;
+    for (address, number, flags) in wanted {
+        if flags.kind() == FrontendKind::ClusterIp && node.is_own(address) {
+            continue;
+        }
+        let key = ClaimKey::new(address, number, port.protocol);
+        if let Some(reason) = claims.refusal(&key, service, index, flags.kind()) {
+            let object = format!("Service {}", service.name);
+            warnings.push(Warning { object, reason });
+            continue;
+        }
+        planned.push(FrontendPlan {
+            address,
+            port: number,
+            flags: flags
+                .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
+                .with(ServiceFlags::MAGLEV, is_maglev),
+        });
+    }
+    if node.answer_ping && index == 0 {
+        frontends::of_echo(service, claims, &mut planned);
+    }
+    FamilyPlan {
+        frontends: planned,
+        backends: candidates.iter().map(Candidate::plan).collect(),
+    }
+}
+
+/// The serving endpoints of a service port, from every slice that has a port of its name and
+/// protocol: ordered, each once.
+///
+/// KUBE: if several slices list an endpoint, the entry on this node wins, then the ready one. So
+/// the order of slices does not matter.
+fn candidates<'a, A: Family>(
+    port: &ServicePort,
+    slices: &'a [Arc<EndpointSlice>],
+) -> Vec<Candidate<'a, A>> {
+    let mut candidates = Vec::new();
+    for slice in slices {
+        let Some(endpoints) = A::endpoints(&slice.endpoints) else {
+            continue;
+        };
+        let same =
+            |p: &&crate::model::SlicePort| p.protocol == port.protocol && p.name == port.name;
+        for slice_port in slice.ports.iter().filter(same) {
+            candidates.extend(
+                endpoints
+                    .iter()
+                    .map(|endpoint| Candidate::new(endpoint, slice_port.port)),
+            );
+        }
+    }
+    candidates.sort_unstable_by_key(Candidate::order);
+    candidates.dedup_by_key(|candidate| (candidate.address, candidate.port));
+    candidates.retain(Candidate::is_serving);
+    candidates
+}
+
+impl<A: Addr> Candidate<'_, A> {
+    fn plan(&self) -> BackendPlan<A> {
+        BackendPlan {
+            address: self.address,
+            port: self.port,
+            sets: self.sets,
+        }
+    }
+}
+
+fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Vec<A> {
+    A::cluster_ip(service)
+        .into_iter()
+        .filter(|address| !node.is_own(*address))
+        .filter(|address| claims.holds(&ClaimKey::guard(*address), service))
+        .collect()
+}
+
+/// KUBE: the number of ready endpoints on this node, each address counted once, terminating or not.
+/// kube-proxy counts per family and answers on addresses of that family; here the larger count
+/// answers for both.
+fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
+    fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
+        if A::cluster_ip(service).is_none() {
+            return 0;
+        }
+        let wanted = Conditions::default()
+            .with(Conditions::READY, true)
+            .with(Conditions::LOCAL, true);
+        let mut addresses: Vec<A> = slices
+            .iter()
+            .filter(|slice| !slice.ports.is_empty())
+            .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
+            .filter(|endpoint| endpoint.conditions.has(wanted))
+            .map(|endpoint| endpoint.address)
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.len()
+    }
+    of_family::<proxy_common::V4>(service, slices)
+        .max(of_family::<proxy_common::V6>(service, slices))
+}
+
+/// The claims of `service`: every frontend and every guarded cluster IP.
+pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
+    let mut keys = Vec::new();
+    family_claims::<proxy_common::V4>(service, &mut keys);
+    family_claims::<proxy_common::V6>(service, &mut keys);
+    let health_check = service.health_check_node_port.map(Port::from_host);
+    keys.extend(health_check.map(|port| (ClaimKey::health(port), 0)));
+    keys.sort_unstable();
+    // Of several ports of the service, the first has the key.
+    keys.dedup_by_key(|(key, _)| *key);
+    keys
+}
+
+fn family_claims<A: Family>(service: &Service, keys: &mut Vec<(ClaimKey, u32)>) {
+    let Some(cluster_ip) = A::cluster_ip(service).filter(|_| !service.ports.is_empty()) else {
+        return;
+    };
+    keys.push((ClaimKey::guard(cluster_ip), 0));
+    keys.extend(
+        frontends::echo_addresses::<A>(service).map(|address| (ClaimKey::echo(address), 0)),
+    );
+    let mut wanted: Vec<(A, Port, ServiceFlags)> = Vec::new();
+    for (index, port) in (0..).zip(&service.ports) {
+        wanted.clear();
+        frontends::of_port(service, port, &mut wanted);
+        keys.extend(
+            wanted.iter().map(|(address, number, _)| {
+                (ClaimKey::new(*address, *number, port.protocol), index)
+            }),
+        );
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The planner against kube-proxy's semantics, as tables: one file per subject, the constants and
+//! helpers that they share here.
+
+mod claims;
+mod damage;
+mod endpoints;
+mod frontends;
+mod health;
+mod hints;
+mod invariants;
+mod source_ranges;
+
+use proxy_common::{EndpointSet, FrontendKind, ServiceFlags, V4};
+
+use crate::{
+    plan::{FamilyPlan, PortPlan},
+    testing::Cluster,
+};
+
+const READY: &str = "";
+const UNREADY: &str = ", conditions: {ready: false, serving: false, terminating: false}";
+const DRAINING: &str = ", conditions: {ready: false, serving: true, terminating: true}";
+const GONE: &str = ", conditions: {ready: false, serving: false, terminating: true}";
+const ZONE_NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a, labels: {topology.kubernetes.io/zone: zone-a}}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
+const LOCAL_BALANCER: &str = ", type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}";
+
+fn port(cluster: &Cluster, text: &str) -> PortPlan {
+    let (plan, warnings) = cluster.plan(text);
+    assert_eq!(warnings, []);
+    plan.ports.into_iter().next().expect("a port")
+}
+
+fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {
+    let found = family.frontends.iter().find(|f| f.kind() == kind);
+    found.expect("a frontend of the kind").flags
+}
+
+/// The last octets of the endpoints in a set.
+fn octets(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<u8> {
+    let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
+    chosen.map(|b| b.address.octets[3]).collect()
+}

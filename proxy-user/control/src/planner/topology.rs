@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which endpoints of a service port are used, by readiness, node and hints. Called by the planner.
+//!
+//! KUBE: `CategorizeEndpoints` of kube-proxy 1.36.
+
+use std::cmp::Reverse;
+
+use proxy_common::{Addr, EndpointSet, Port};
+
+use crate::model::{Conditions, Endpoint, Service, ServicePort};
+
+/// A serving endpoint of a service port, before it becomes a backend of the plan.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a, A> {
+    pub address: A,
+    pub port: Port,
+    pub sets: EndpointSet,
+    conditions: Conditions,
+    zones: &'a [std::sync::Arc<str>],
+}
+
+impl<'a, A: Addr> Candidate<'a, A> {
+    pub(super) fn new(endpoint: &'a Endpoint<A>, port: Port) -> Self {
+        Self {
+            address: endpoint.address,
+            port,
+            sets: EndpointSet::NONE,
+            conditions: endpoint.conditions,
+            zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
+        }
+    }
+    /// Orders by address and port; of the same endpoint, the entry that wins comes first.
+    pub(super) fn order(&self) -> (A, Port, Reverse<[bool; 4]>, &'a [std::sync::Arc<str>]) {
+        let ranks = [
+            self.is_local(),
+            self.is_ready(),
+            self.conditions.has(Conditions::SERVING),
+            !self.conditions.has(Conditions::TERMINATING),
+        ];
+        (self.address, self.port, Reverse(ranks), self.zones)
+    }
+    pub(super) fn is_serving(&self) -> bool {
+        self.is_ready() || self.conditions.has(Conditions::SERVING)
+    }
+    fn is_ready(&self) -> bool {
+        self.conditions.has(Conditions::READY)
+    }
+    fn is_local(&self) -> bool {
+        self.conditions.has(Conditions::LOCAL)
+    }
+    /// Used only if no endpoint is ready.
+    fn is_serving_terminating(&self) -> bool {
+        !self.is_ready()
+            && self.conditions.has(Conditions::SERVING)
+            && self.conditions.has(Conditions::TERMINATING)
+    }
+    fn is_hinted_for_zone(&self, zone: Option<&str>) -> bool {
+        zone.is_some_and(|zone| self.zones.iter().any(|hinted| **hinted == *zone))
+    }
+}
+
+/// The sets that a service port's frontends use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Uses {
+    pub cluster: bool,
+    pub local: bool,
+}
+
+impl Uses {
+    /// KUBE: with external policy Local, pods and the node still use the cluster set.
+    pub(super) fn of(service: &Service, port: &ServicePort) -> Self {
+        let from_outside = port.node_port != Port::ANY
+            || !service.load_balancer_ips.is_empty()
+            || !service.external_ips.is_empty();
+        Self {
+            cluster: !service.internal_local || from_outside,
+            local: service.internal_local || (service.external_local && from_outside),
+        }
+    }
+}
+
+/// How hints narrow the cluster set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hinted {
+    Not,
+    ForNode,
+    ForZone,
+}
+
+/// Marks each candidate with its sets; returns whether the service port has a usable endpoint
+/// anywhere in the cluster.
+///
+/// The ready endpoints are usable. If there is none, terminating endpoints that still serve are.
+/// This is decided separately for the cluster and the local set. `zone` is the node's; no hint
+/// matches a node without one.
+pub(super) fn categorize<A: Addr>(
+    candidates: &mut [Candidate<'_, A>],
+    uses: Uses,
+    zone: Option<&str>,
+) -> bool {
+    if uses.cluster {
+        let hinted = hinted(candidates, zone);
+        let any_ready = candidates.iter().any(Candidate::is_ready);
+        for candidate in &mut *candidates {
+            let usable = if any_ready {
+                candidate.is_ready()
+                    && match hinted {
+                        Hinted::Not => true,
+                        Hinted::ForNode => candidate.conditions.has(Conditions::HINTED_HERE),
+                        Hinted::ForZone => candidate.is_hinted_for_zone(zone),
+                    }
+            } else {
+                candidate.is_serving_terminating()
+            };
+            if usable {
+                candidate.sets = candidate.sets.union(EndpointSet::CLUSTER);
+            }
+        }
+    }
+    if uses.local {
+        let any_ready = candidates.iter().any(|c| c.is_local() && c.is_ready());
+        for candidate in &mut *candidates {
+            let usable = if any_ready {
+                candidate.is_ready()
+            } else {
+                candidate.is_serving_terminating()
+            };
+            if candidate.is_local() && usable {
+                candidate.sets = candidate.sets.union(EndpointSet::LOCAL);
+            }
+        }
+    }
+    candidates
+        .iter()
+        .any(|candidate| candidate.is_ready() || candidate.is_serving_terminating())
+}
+
+/// KUBE: hints count if every ready endpoint has one, and some endpoint is hinted for this node, or
+/// else for its zone. The proxy does not look at `trafficDistribution`: the hints follow from it.
+fn hinted<A: Addr>(candidates: &[Candidate<'_, A>], zone: Option<&str>) -> Hinted {
+    let ready = || candidates.iter().filter(|candidate| candidate.is_ready());
+    let has = |bit| move |candidate: &Candidate<'_, A>| candidate.conditions.has(bit);
+    if ready().all(has(Conditions::NODE_HINTED)) && ready().any(has(Conditions::HINTED_HERE)) {
+        return Hinted::ForNode;
+    }
+    let zone_hinted = ready().all(|candidate| !candidate.zones.is_empty());
+    if zone_hinted && ready().any(|candidate| candidate.is_hinted_for_zone(zone)) {
+        return Hinted::ForZone;
+    }
+    Hinted::Not
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One sync: plans dirty services again and applies the plans. In: batches of changes. Out: what to
+//! do next, and warnings. Many services are applied in several syncs, essential ones first, so that
+//! a new change does not wait for all of them. Services that could not be applied are tried again
+//! later. Driven by `agent`.
+
+mod own;
+mod retry;
+pub mod turns;
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    time::Instant,
+};
+
+use ipnet::IpNet;
+
+use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
+use crate::{
+    apply::{Affected, ApplyResult, Failure},
+    change::{Batch, Change},
+    model::{Node, Selection},
+    object::{ObjectName, Warning},
+    plan::{HealthUpdate, ServicePlan},
+    planner::{NodeView, claims::Claims, plan_service},
+    tracker::ClusterState,
+    warnings::{Topic, Warnings},
+};
+
+/// Where plans go.
+pub trait Kernel {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
+    /// The same for services that maps before these have held: they may use the room that new ones
+    /// must leave free.
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.apply(changes)
+    }
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult;
+}
+
+/// The result of a sync.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Synced {
+    /// Services planned.
+    pub planned: usize,
+    /// Map elements written.
+    pub written: usize,
+    /// Changes of the health check node ports.
+    pub health: Vec<HealthUpdate>,
+    /// [`Syncer::failures`] differ from those after the sync before.
+    pub failures_changed: bool,
+}
+
+/// From cluster state to applied plans.
+#[derive(Debug)]
+pub struct Syncer {
+    state: ClusterState,
+    claims: Claims,
+    warnings: Warnings,
+    /// Services with warnings about their plan: known so that the warnings can end.
+    warned: HashSet<ObjectName>,
+    own: OwnClusterIps,
+    /// Services with a health check node port: known so that its answers can end.
+    health_checked: HashSet<ObjectName>,
+    /// Services of a Local policy whose endpoints are all on other nodes: for clients inside and
+    /// outside, each by IPv4 and IPv6.
+    no_local: [HashSet<ObjectName>; 4],
+    turns: Turns,
+    /// Services to apply again.
+    failed: BTreeSet<ObjectName>,
+    /// The reasons, kept until the service is applied again.
+    failures: Vec<Failure>,
+    retry: RetryClock,
+    complete: bool,
+    pruned: bool,
+}
+
+impl Syncer {
+    pub fn new(node_name: &str, warnings: Warnings) -> Self {
+        Self {
+            state: ClusterState::new(node_name),
+            claims: Claims::default(),
+            warnings,
+            warned: HashSet::new(),
+            own: OwnClusterIps::default(),
+            health_checked: HashSet::new(),
+            no_local: Default::default(),
+            turns: Turns::default(),
+            failed: BTreeSet::new(),
+            failures: Vec::new(),
+            retry: RetryClock::default(),
+            complete: false,
+            pruned: false,
+        }
+    }
+
+    /// The same, where external and load balancer IPs get frontends for echo requests or not.
+    #[must_use]
+    pub fn with_answer_ping(mut self, answer: bool) -> Self {
+        self.state.set_answer_ping(answer);
+        self
+    }
+
+    /// The same, where services that do not say have this selection.
+    #[must_use]
+    pub fn with_selection(mut self, selection: Selection) -> Self {
+        self.state.set_selection(selection);
+        self
+    }
+
+    /// Takes in a batch that a source has sent.
+    pub fn fold(&mut self, batch: Batch) {
+        for (topic, warnings) in batch.warnings {
+            self.warnings.replace(topic, warnings);
+        }
+        // A removed object may make room for a service that did not fit.
+        if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
+            self.mark_failed();
+        }
+        for change in batch.changes {
+            self.state.fold(change);
+        }
+        self.complete = batch.complete;
+    }
+
+    /// When to call [`Self::retry`]; none if everything is applied.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry.due()
+    }
+    /// Has the next sync try the services again that could not be applied, and notes that it is
+    /// their turn.
+    pub fn retry(&mut self) {
+        self.retry.begin();
+        self.mark_failed();
+    }
+    /// Plans and applies services again that have not changed, to find what the maps hold
+    /// otherwise. Returns how many elements were written. Does nothing before every object is
+    /// known, while services wait, or of a service that waits to be tried again.
+    pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
+        if !self.pruned || self.is_waiting() || self.failed.contains(name) {
+            return 0;
+        }
+        self.state.mark_dirty([name.clone()]);
+        self.sync(kernel).written
+    }
+    fn mark_failed(&mut self) {
+        self.state.mark_dirty(self.failed.iter().cloned());
+    }
+    /// How many services could not be applied.
+    pub fn failed_count(&self) -> usize {
+        self.failed.len()
+    }
+    /// What could not be applied, and why.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Marks every service to be applied.
+    pub fn resync(&mut self) {
+        let served = self.state.served();
+        self.state.mark_dirty(served);
+    }
+    /// The services that are to be served, in order: those that the maps before hold, and the
+    /// others, for which larger ones may have no room. Of those that are held, the ones whose last
+    /// change was refused come last: they want more room than they have.
+    pub fn names(&self, held: &HashSet<ObjectName>) -> (Vec<ObjectName>, Vec<ObjectName>) {
+        let names = turns::ordered(self.state.served());
+        let (mut held, others): (Vec<_>, _) =
+            names.into_iter().partition(|name| held.contains(name));
+        held.sort_by_key(|name| self.failed.contains(name));
+        (held, others)
+    }
+    /// The plans of these services, for maps that are being filled beside those that syncs apply
+    /// to.
+    pub fn plans(&mut self, names: &[ObjectName]) -> Vec<(ObjectName, ServicePlan)> {
+        let mut unused = Synced::default();
+        let plans = names.iter().map(|name| self.plan(name, &mut unused));
+        plans.collect()
+    }
+    /// Whether services wait for the next sync.
+    pub fn is_waiting(&self) -> bool {
+        self.turns.is_waiting()
+    }
+    /// How many services have to be served.
+    pub fn known(&self) -> usize {
+        self.state.served_count()
+    }
+    /// The maps that have no room for what was to be applied.
+    pub fn full_maps(&self) -> BTreeSet<&'static str> {
+        let full = self
+            .failures
+            .iter()
+            .filter_map(|failure| failure.reason.full_map());
+        full.collect()
+    }
+
+    pub fn view(&self) -> &NodeView {
+        self.state.view()
+    }
+    pub fn node(&self) -> Option<&Node> {
+        self.state.node().map(AsRef::as_ref)
+    }
+    /// Whether a sync would plan any service.
+    pub fn has_changes(&self) -> bool {
+        self.state.has_dirty() || self.is_waiting()
+    }
+    /// See [`ClusterState::service_ranges`].
+    pub fn service_ranges(&self) -> BTreeSet<IpNet> {
+        self.state.service_ranges()
+    }
+    /// See [`ClusterState::set_fallback_ips`].
+    pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
+        self.state.set_fallback_ips(ips);
+    }
+
+    /// See [`ClusterState::set_own_addresses`].
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
+        self.state.set_own_addresses(own);
+    }
+
+    /// See [`ClusterState::set_pod_ranges`].
+    pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
+        self.state.set_pod_ranges(ranges);
+    }
+    /// See [`ClusterState::in_pod_ranges`].
+    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
+        self.state.in_pod_ranges()
+    }
+
+    /// How many services of a Local policy have endpoints on other nodes only: for clients inside
+    /// and outside, each by IPv4 and IPv6.
+    pub fn no_local_endpoints(&self) -> [usize; 4] {
+        self.no_local.each_ref().map(HashSet::len)
+    }
+    /// How many services are served.
+    pub fn served(&self) -> usize {
+        self.state.served_count()
+    }
+
+    /// Plans and applies services that changed: all, or if they are many, the first ones; see
+    /// [`Self::is_waiting`]. Once the source has sent everything, also removes the services that it
+    /// did not send.
+    pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
+        let mut synced = Synced::default();
+        let dirty = self.claim();
+        let turn = self.turns.take(dirty);
+        let forgot = self.forget_failures_of(&turn);
+        let kept = self.failures.len();
+        if !turn.is_empty() {
+            let changes: Vec<_> = turn
+                .iter()
+                .map(|name| self.plan(name, &mut synced))
+                .collect();
+            let result = kernel.apply(&changes);
+            synced.planned += changes.len();
+            synced.written += result.written;
+            self.note_failures(&turn, result.failures);
+        }
+        if self.complete && !self.pruned && !self.is_waiting() {
+            let result = kernel.prune(&self.state.served());
+            synced.written += result.written;
+            self.failures.extend(result.failures);
+            self.pruned = true;
+        }
+        synced.failures_changed = forgot || self.failures.len() > kept;
+        if synced.failures_changed {
+            let warnings = self.failures.iter().map(warning).collect();
+            self.warnings.replace(Topic::Apply, warnings);
+        }
+        self.retry.end(Instant::now(), !self.failed.is_empty());
+        synced
+    }
+
+    /// Decides which service holds which frontend; returns every service whose plan may differ now,
+    /// ordered.
+    fn claim(&mut self) -> Vec<ObjectName> {
+        let mut dirty = self.state.take_dirty();
+        let mut affected = Vec::new();
+        for name in &dirty {
+            let (service, _) = self.state.service(name);
+            affected.extend(self.claims.update(name, service));
+        }
+        dirty.extend(affected);
+        // A stable sort, because it is fast on parts that are in order already.
+        dirty.sort();
+        dirty.dedup();
+        dirty
+    }
+
+    fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
+        let (service, slices) = self.state.service(name);
+        let own = service.map(|service| self.state.view().own_of(service));
+        self.own.note(name, own.unwrap_or_default());
+        let (plan, warnings) = service
+            .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+            .unwrap_or_default();
+        if !warnings.is_empty() || self.warned.contains(name) {
+            if warnings.is_empty() {
+                self.warned.remove(name);
+            } else {
+                self.warned.insert(name.clone());
+            }
+            self.warnings.replace(Topic::Plan(name.clone()), warnings);
+        }
+        for (set, lacks) in self.no_local.iter_mut().zip(plan.lacks_local_endpoints()) {
+            if lacks {
+                set.insert(name.clone());
+            } else {
+                set.remove(name);
+            }
+        }
+        if plan.health_check.is_some() || self.health_checked.contains(name) {
+            if plan.health_check.is_some() {
+                self.health_checked.insert(name.clone());
+            } else {
+                self.health_checked.remove(name);
+            }
+            synced.health.push((name.clone(), plan.health_check));
+        }
+        (name.clone(), plan)
+    }
+
+    /// Drops the failures of services that are applied again, and keeps the others. Whether there
+    /// were any to drop.
+    fn forget_failures_of(&mut self, dirty: &[ObjectName]) -> bool {
+        let before = self.failures.len();
+        let dirty: HashSet<_> = dirty.iter().collect();
+        self.failed.retain(|name| !dirty.contains(name));
+        let failed = &self.failed;
+        self.failures.retain(|failure| match &failure.affected {
+            Affected::Service(name) => failed.contains(name),
+            Affected::All => false,
+        });
+        self.failures.len() < before
+    }
+
+    /// Notes which of the services that were applied have to be applied again.
+    fn note_failures(&mut self, applied: &[ObjectName], failures: Vec<Failure>) {
+        for failure in &failures {
+            match &failure.affected {
+                Affected::Service(name) => _ = self.failed.insert(name.clone()),
+                Affected::All => self.failed.extend(applied.iter().cloned()),
+            }
+        }
+        self.failures.extend(failures);
+    }
+}
+
+fn warning(failure: &Failure) -> Warning {
+    Warning {
+        object: failure.affected.to_string(),
+        reason: failure.reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

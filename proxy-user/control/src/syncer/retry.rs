@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When to try failed services again: a clock of its own, which syncs for other reasons neither put
+//! off nor slow down. Kept by `syncer`.
+
+use std::time::{Duration, Instant};
+
+/// The pause before the first attempt; each further one is twice as long.
+const FIRST: Duration = Duration::from_secs(1);
+/// KUBE: kube-proxy's pause. Not longer, because a fault counts as one after that time.
+const LAST: Duration = Duration::from_secs(30);
+
+/// The next attempt.
+#[derive(Debug, Default)]
+pub(super) struct RetryClock {
+    /// When it is due, and the pause before it.
+    next: Option<(Instant, Duration)>,
+    /// It is under way.
+    trying: bool,
+}
+
+impl RetryClock {
+    /// When to try again; none if nothing has failed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next.map(|(due, _)| due)
+    }
+    /// The next sync is the attempt that was due.
+    pub(super) fn begin(&mut self) {
+        self.trying = true;
+    }
+    /// A sync has ended.
+    pub(super) fn end(&mut self, now: Instant, has_failed: bool) {
+        let tried = std::mem::take(&mut self.trying);
+        let pause = match self.next {
+            _ if !has_failed => {
+                self.next = None;
+                return;
+            }
+            Some(_) if !tried => return,
+            Some((_, pause)) => (2 * pause).min(LAST),
+            None => FIRST,
+        };
+        self.next = Some((now + pause, pause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syncs_for_other_reasons_neither_put_the_attempt_off_nor_slow_the_next_ones() {
+        let start = Instant::now();
+        let mut clock = RetryClock::default();
+        assert_eq!(clock.due(), None);
+        clock.end(start, true);
+        assert_eq!(clock.due(), Some(start + FIRST));
+        for millisecond in 1..1000 {
+            clock.end(start + Duration::from_millis(millisecond), true);
+        }
+        assert_eq!(clock.due(), Some(start + FIRST));
+        let mut now = start + FIRST;
+        for pause in [2, 4, 8, 16, 30, 30].map(Duration::from_secs) {
+            clock.begin();
+            clock.end(now, true);
+            clock.end(now + FIRST / 2, true);
+            assert_eq!(clock.due(), Some(now + pause));
+            now += pause;
+        }
+        clock.end(now, false);
+        assert_eq!(clock.due(), None, "a sync for another reason has mended it");
+        clock.end(now, true);
+        assert_eq!(clock.due(), Some(now + FIRST), "it begins anew");
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clusters from YAML, for the unit tests.
+
+use std::net::IpAddr;
+
+use proxy_common::{EndpointSet, FrontendKind, V4};
+
+use crate::{
+    change::Change,
+    documents,
+    model::{Converter, Kind, Object, ObjectKey},
+    object::{ObjectName, Warning},
+    plan::{FamilyPlan, ServicePlan},
+    planner::{claims::Claims, plan_service},
+    tracker::ClusterState,
+};
+
+pub const NODE: &str = "node-a";
+
+/// The objects of a YAML text and every warning about them.
+pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
+    let content = documents::read("test.yaml", yaml, &mut Converter::new(NODE)).expect("readable");
+    let mut warnings = content.warnings;
+    let mut objects = Vec::new();
+    for (object, about) in content.objects {
+        warnings.extend(about);
+        objects.push(object);
+    }
+    (objects, warnings)
+}
+
+/// The first object of a YAML text, by this converter, with the warnings about it.
+pub fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<Warning>)> {
+    let content = documents::read("test.yaml", yaml, converter).expect("readable");
+    content.objects.into_iter().next()
+}
+
+/// The warnings about the objects of a YAML text, one line each.
+pub fn complaints(yaml: &str) -> Vec<String> {
+    let (_, warnings) = objects(yaml);
+    warnings.iter().map(ToString::to_string).collect()
+}
+
+pub fn name(text: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').expect("namespace/name");
+    ObjectName::new(namespace, name)
+}
+
+/// A cluster as the node `node-a` sees it.
+pub struct Cluster {
+    pub state: ClusterState,
+    pub claims: Claims,
+}
+
+impl Cluster {
+    pub fn new(yaml: &str) -> Self {
+        let mut cluster = Self {
+            state: ClusterState::new(NODE),
+            claims: Claims::default(),
+        };
+        cluster.apply(yaml);
+        cluster
+    }
+    /// Applies objects; returns the services that must be planned anew.
+    pub fn apply(&mut self, yaml: &str) -> Vec<String> {
+        for object in objects(yaml).0 {
+            self.state.fold(Change::Upsert(object));
+        }
+        self.settle()
+    }
+    pub fn delete(&mut self, kind: Kind, text: &str) -> Vec<String> {
+        let name = name(text);
+        self.state.fold(Change::Delete(ObjectKey { kind, name }));
+        self.settle()
+    }
+    fn settle(&mut self) -> Vec<String> {
+        let mut dirty = self.state.take_dirty();
+        for name in dirty.clone() {
+            let (service, _) = self.state.service(&name);
+            dirty.extend(self.claims.update(&name, service));
+        }
+        dirty.sort();
+        dirty.dedup();
+        dirty.iter().map(ToString::to_string).collect()
+    }
+    pub fn plan(&self, text: &str) -> (ServicePlan, Vec<Warning>) {
+        let (service, slices) = self.state.service(&name(text));
+        let service = service.expect("the service is known");
+        plan_service(service, slices, self.state.view(), &self.claims)
+    }
+}
+
+/// The backends in a set, as text.
+pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
+    let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
+    chosen
+        .map(|b| format!("{}:{}", IpAddr::from(b.address), b.port.host()))
+        .collect()
+}
+
+/// The frontends of a family, as text: kind, address, port.
+pub fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
+    let text = |kind: FrontendKind| match kind {
+        FrontendKind::ClusterIp => "cluster",
+        FrontendKind::ExternalIp => "external",
+        FrontendKind::LoadBalancer => "balancer",
+        FrontendKind::NodePort => "node",
+        FrontendKind::Unserved => "unserved",
+        FrontendKind::Echo => "echo",
+    };
+    let all = family.frontends.iter();
+    all.map(|f| {
+        let address = IpAddr::from(f.address);
+        format!("{} {address}:{}", text(f.kind()), f.port.host())
+    })
+    .collect()
+}
+
+/// An endpoint of a slice in flow style: last octet of its address, node, and more fields.
+pub fn endpoint(octet: u8, node: &str, rest: &str) -> String {
+    format!("    - {{addresses: [10.40.1.{octet}], nodeName: {node}{rest}}}\n")
+}
+
+/// A slice `shop/<slice>` of `shop/<service>` with a port `http` 8080.
+pub fn slice(slice: &str, service: &str, endpoints: &[String]) -> String {
+    let endpoints = endpoints.concat();
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {slice}, namespace: shop, labels: {{kubernetes.io/service-name: {service}}}}}\naddressType: IPv4\nports: [{{name: http, protocol: TCP, port: 8080}}]\nendpoints:\n{endpoints}---\n",
+    )
+}
+
+/// A service `shop/<service>` with a port `http` 80 and more fields of its spec, in flow style.
+pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {service}, namespace: shop}}\nspec: {{clusterIP: {cluster_ip}, ports: [{{name: http, port: 80}}]{rest}}}\n---\n",
+    )
+}
+
+/// What damage puts into a text.
+const TOKENS: [&str; 28] = [
+    "null",
+    "[]",
+    "{}",
+    "-1",
+    "65536",
+    "4294967296",
+    "~",
+    "\"\"",
+    "&a ",
+    "*a",
+    "!!int ",
+    "|",
+    ">",
+    "\t",
+    "\0",
+    "é",
+    ": ",
+    "- ",
+    "1e999",
+    "0x10",
+    "::",
+    "256.1.1.1",
+    "/33",
+    "true",
+    "---\n",
+    "\n",
+    "{",
+    "]",
+];
+
+/// A text with some of it removed, repeated or replaced; each edit is a place, a kind and a length
+/// or token.
+pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
+    let mut chars: Vec<char> = text.chars().collect();
+    for (place, kind, more) in edits {
+        let start = usize::from(*place) % (chars.len() + 1);
+        let end = chars.len().min(start + 1 + usize::from(more % 32));
+        let token = TOKENS[usize::from(*more) % TOKENS.len()].chars();
+        match kind % 4 {
+            0 => drop(chars.drain(start..end)),
+            1 => drop(chars.splice(start..start, token)),
+            2 => drop(chars.splice(start..end, token)),
+            _ => {
+                let repeated: Vec<_> = chars[start..end].to_vec();
+                chars.splice(start..start, repeated);
+            }
+        }
+    }
+    chars.into_iter().collect()
+}
+
+/// Reads a file, and plans every service in it; says why a file cannot be read.
+pub fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
+    let content = documents::read(file, text, &mut Converter::new(NODE));
+    let content = content.map_err(|malformed| malformed.to_string())?;
+    let mut cluster = Cluster::new("");
+    for (object, _) in content.objects {
+        cluster.state.fold(Change::Upsert(object));
+    }
+    let dirty = cluster.state.take_dirty();
+    for name in &dirty {
+        let (service, _) = cluster.state.service(name);
+        cluster.claims.update(name, service);
+    }
+    let planned = dirty.iter().filter_map(|name| {
+        let (service, slices) = cluster.state.service(name);
+        Some(plan_service(service?, slices, cluster.state.view(), &cluster.claims).0)
+    });
+    Ok(planned.collect())
+}

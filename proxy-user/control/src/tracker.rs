@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Folds changes into the cluster state and notes which services must be planned anew. Called by
+//! `syncer`.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+
+use crate::{
+    change::Change,
+    model::{
+        EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection, Service, ServiceCidr,
+    },
+    object::ObjectName,
+    planner::NodeView,
+};
+
+/// The cluster as far as this node needs it.
+#[derive(Debug)]
+pub struct ClusterState {
+    node_name: Arc<str>,
+    services: HashMap<ObjectName, Entry>,
+    /// The service, in the slice's namespace, that has the slice at present: a slice may move to
+    /// another.
+    slices: HashMap<ObjectName, Arc<str>>,
+    node: Option<Arc<Node>>,
+    service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
+    /// Used if the Node object has no InternalIP.
+    fallback_ips: Vec<IpAddr>,
+    view: NodeView,
+    /// The ranges that pods are recognised by.
+    pod_ranges: Vec<IpNet>,
+    /// A service with a cluster IP in these ranges, and this IP.
+    in_pod_ranges: Option<(ObjectName, IpAddr)>,
+    /// Services in the order of their changes; a service may appear more than once.
+    dirty: Vec<ObjectName>,
+    /// How often the dirty services were taken.
+    round: u64,
+    /// Number of services served.
+    served: usize,
+}
+
+/// A service and its slices; either may arrive first.
+#[derive(Debug, Default)]
+struct Entry {
+    service: Option<Arc<Service>>,
+    /// Ordered by name.
+    slices: Vec<Arc<EndpointSlice>>,
+    /// The round in which it was last marked dirty.
+    dirty_in: Option<u64>,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+    fn mark(&mut self, name: &ObjectName, round: u64, dirty: &mut Vec<ObjectName>) {
+        if self.dirty_in.replace(round) != Some(round) {
+            dirty.push(name.clone());
+        }
+    }
+}
+
+impl ClusterState {
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: node_name.into(),
+            services: HashMap::new(),
+            slices: HashMap::new(),
+            node: None,
+            service_cidrs: HashMap::new(),
+            fallback_ips: Vec::new(),
+            view: NodeView::default(),
+            pod_ranges: Vec::new(),
+            in_pod_ranges: None,
+            dirty: Vec::new(),
+            round: 0,
+            served: 0,
+        }
+    }
+
+    /// Applies one change.
+    pub fn fold(&mut self, change: Change) {
+        match change {
+            Change::Upsert(Object::Service(service)) => {
+                let name = service.name.clone();
+                self.set_service(name, Some(service));
+            }
+            Change::Upsert(Object::EndpointSlice(slice)) => {
+                let name = slice.name.clone();
+                self.set_slice(name, Some(slice));
+            }
+            Change::Upsert(Object::Node(node)) => {
+                if node.name.name == self.node_name {
+                    self.node = Some(node);
+                    self.refresh_view();
+                }
+            }
+            Change::Upsert(Object::ServiceCidr(ranges)) => {
+                self.service_cidrs.insert(ranges.name.clone(), ranges);
+            }
+            Change::Delete(ObjectKey { kind, name }) => match kind {
+                Kind::Service => self.set_service(name, None),
+                Kind::EndpointSlice => self.set_slice(name, None),
+                Kind::Node if name.name == self.node_name => {
+                    self.node = None;
+                    self.refresh_view();
+                }
+                Kind::Node => {}
+                Kind::ServiceCidr => _ = self.service_cidrs.remove(&name),
+            },
+        }
+    }
+
+    /// Addresses used as the node's InternalIPs, for a family of which its object has none.
+    pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
+        self.fallback_ips = ips;
+        self.refresh_view();
+    }
+
+    /// Sets whether external and load balancer IPs get frontends for echo requests; before the
+    /// first change.
+    pub fn set_answer_ping(&mut self, answer: bool) {
+        self.view.answer_ping = answer;
+    }
+
+    /// Sets the selection of services that do not say; before the first change.
+    pub fn set_selection(&mut self, selection: Selection) {
+        self.view.selection = selection;
+    }
+
+    /// Sets the addresses that processes of this node answer at; marks the services of those that
+    /// are new or gone.
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
+        let before = std::mem::replace(&mut self.view.own_addresses, own);
+        let changed: Vec<_> = before
+            .symmetric_difference(&self.view.own_addresses)
+            .collect();
+        if changed.is_empty() {
+            return;
+        }
+        let has_one =
+            |service: &Arc<Service>| changed.iter().any(|ip| service.has_cluster_ip(**ip));
+        let concerned =
+            |(_, entry): &(&ObjectName, &Entry)| entry.service.as_ref().is_some_and(has_one);
+        let dirty = self.services.iter().filter(concerned);
+        self.dirty.extend(dirty.map(|(name, _)| name.clone()));
+    }
+
+    /// Sets the ranges that pods are recognised by.
+    pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
+        if self.pod_ranges != ranges {
+            self.pod_ranges = ranges.to_vec();
+            self.look_for_one_in_pod_ranges();
+        }
+    }
+    /// A service with a cluster IP in the ranges of pods, and this IP.
+    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
+        self.in_pod_ranges.as_ref()
+    }
+    fn look_for_one_in_pod_ranges(&mut self) {
+        let mut services = self.services.iter();
+        self.in_pod_ranges = services.find_map(|(name, entry)| {
+            let ip = ip_within(entry.service.as_deref(), &self.pod_ranges)?;
+            Some((name.clone(), ip))
+        });
+    }
+
+    /// Takes the services that must be planned anew.
+    pub fn take_dirty(&mut self) -> Vec<ObjectName> {
+        self.round += 1;
+        std::mem::take(&mut self.dirty)
+    }
+    pub fn mark_dirty(&mut self, names: impl IntoIterator<Item = ObjectName>) {
+        self.dirty.extend(names);
+    }
+
+    /// Whether any service is marked.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// A service and its slices.
+    pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
+        self.services.get(name).map_or((None, &[]), |entry| {
+            (entry.service.as_deref(), entry.slices.as_slice())
+        })
+    }
+    /// The names of all services served.
+    pub fn served(&self) -> HashSet<ObjectName> {
+        self.services
+            .iter()
+            .filter(|(_, entry)| entry.service.as_ref().is_some_and(|s| s.is_served()))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+    /// Their number.
+    pub fn served_count(&self) -> usize {
+        self.served
+    }
+    /// This node's object.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
+    }
+    /// The ranges of cluster IPs, as far as known; ordered, each once.
+    pub fn service_ranges(&self) -> BTreeSet<IpNet> {
+        let known = self.service_cidrs.values();
+        known
+            .flat_map(|known| known.ranges.iter().copied())
+            .collect()
+    }
+    pub fn view(&self) -> &NodeView {
+        &self.view
+    }
+
+    fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {
+        let gone = service.is_none();
+        let entry = self.services.entry(name.clone()).or_default();
+        if entry.service != service {
+            let is_served = |service: &Option<Arc<Service>>| {
+                usize::from(service.as_ref().is_some_and(|service| service.is_served()))
+            };
+            self.served = self.served + is_served(&service) - is_served(&entry.service);
+            let ip = ip_within(service.as_deref(), &self.pod_ranges);
+            entry.service = service;
+            entry.mark(&name, self.round, &mut self.dirty);
+            let was_named = self.in_pod_ranges.take_if(|(held, _)| *held == name);
+            match ip {
+                Some(ip) if self.in_pod_ranges.is_none() => {
+                    self.in_pod_ranges = Some((name.clone(), ip));
+                }
+                None if was_named.is_some() => self.look_for_one_in_pod_ranges(),
+                _ => {}
+            }
+        }
+        if gone {
+            self.forget_if_empty(&name);
+        }
+    }
+
+    fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
+        let service = slice.as_ref().and_then(|slice| slice.service.clone());
+        let held = self.slices.get(&name);
+        let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
+        if let Some(held) = held.filter(leaves) {
+            let previous = ObjectName {
+                namespace: Arc::clone(&name.namespace),
+                name: Arc::clone(held),
+            };
+            if let Some(entry) = self.services.get_mut(&previous) {
+                entry.slices.retain(|slice| slice.name != name);
+                entry.mark(&previous, self.round, &mut self.dirty);
+            }
+            self.slices.remove(&name);
+            self.forget_if_empty(&previous);
+        }
+        let (Some(service), Some(slice)) = (service, slice) else {
+            return;
+        };
+        let entry = self.services.entry(service.clone()).or_default();
+        match entry.slices.binary_search_by(|known| known.name.cmp(&name)) {
+            Ok(at) => match entry.slices.get_mut(at) {
+                Some(known) if *known != slice => *known = slice,
+                _ => return,
+            },
+            Err(at) => {
+                // Most services have one slice: no spare capacity.
+                entry.slices.reserve_exact(1);
+                entry.slices.insert(at, slice);
+                self.slices.insert(name, Arc::clone(&service.name));
+            }
+        }
+        entry.mark(&service, self.round, &mut self.dirty);
+    }
+
+    fn forget_if_empty(&mut self, name: &ObjectName) {
+        if self.services.get(name).is_some_and(Entry::is_empty) {
+            self.services.remove(name);
+        }
+    }
+
+    fn refresh_view(&mut self) {
+        let node = self.node.as_deref();
+        let own: Vec<IpAddr> = [
+            node.and_then(|node| node.internal_v4).map(IpAddr::V4),
+            node.and_then(|node| node.internal_v6).map(IpAddr::V6),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let mut internal_ips = own.clone();
+        internal_ips.extend(
+            self.fallback_ips
+                .iter()
+                .copied()
+                .filter(|fallback| own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())),
+        );
+        let view = NodeView {
+            zone: node.and_then(|node| node.zone.clone()),
+            internal_ips,
+            answer_ping: self.view.answer_ping,
+            selection: self.view.selection,
+            own_addresses: std::mem::take(&mut self.view.own_addresses),
+        };
+        let previous = std::mem::replace(&mut self.view, view);
+        let (zone, ips) = (
+            previous.zone != self.view.zone,
+            previous.internal_ips != self.view.internal_ips,
+        );
+        if !zone && !ips {
+            return;
+        }
+        let depends = |entry: &Entry| {
+            let ranges = |service: &Arc<Service>| !service.source_ranges.ranges.is_empty();
+            (ips && entry.service.as_ref().is_some_and(ranges))
+                || (zone && entry.slices.iter().any(|slice| has_zone_hints(slice)))
+        };
+        let dependent = self.services.iter().filter(|(_, entry)| depends(entry));
+        self.dirty.extend(dependent.map(|(name, _)| name.clone()));
+    }
+}
+
+/// A cluster IP of the service in one of the ranges.
+fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
+    let mut ips = service?.cluster_ips();
+    ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))
+}
+
+fn has_zone_hints(slice: &EndpointSlice) -> bool {
+    match &slice.endpoints {
+        Endpoints::V4(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+        Endpoints::V6(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The warnings that hold at present, by topic. In: warnings from sources, syncer, agent and
+//! servers. Out: a log line when a warning appears, the list of all that hold, and reports about
+//! objects for Kubernetes events.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{
+    model::{Kind, ObjectKey},
+    object::{ObjectName, Warning},
+};
+
+/// The topic of a set of warnings: a new set replaces the one before.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Topic {
+    /// A file of the manifest folder and the objects in it.
+    File(Arc<str>),
+    /// One object in several files.
+    Duplicate(ObjectKey),
+    /// A service's plan.
+    Plan(ObjectName),
+    /// Publishing plans in the kernel's maps.
+    Apply,
+    /// This node's settings and addresses.
+    Node,
+    /// Attaching to interfaces.
+    Interfaces,
+    /// Foreign programs before ours on the node with this name.
+    ForeignPrograms(Arc<str>),
+    /// Listing the connections of another proxy.
+    ForeignConnections,
+    /// What was removed or changed in the kernel.
+    Repairs,
+    /// Packets that are left to the stack.
+    Forwarding,
+    /// Uplinks where XDP takes no packets.
+    Uplinks,
+    /// Chains whose policy drops forwarded packets.
+    ForwardPolicy,
+    /// The flow tables.
+    Flows,
+    /// Taking over from maps of another layout or of other sizes.
+    Succession,
+    /// Maps that are nearly full.
+    Growth,
+    /// The socket hooks.
+    Sockets,
+    Config,
+    /// The configuration file cannot be used since it was changed.
+    ConfigFile,
+    /// A health check node port.
+    HealthPort(u16),
+    /// The manifest folder itself.
+    Folder,
+    /// An object of the API server.
+    Object(ObjectKey),
+    /// Serving the agent's own health.
+    Health,
+    /// Serving metrics.
+    Metrics,
+    /// The connection to the API server.
+    ApiServer,
+}
+
+impl Topic {
+    /// Its name at `/warnings`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Duplicate(_) => "duplicate",
+            Self::Plan(_) => "plan",
+            Self::Apply => "apply",
+            Self::Node => "node",
+            Self::Interfaces => "interfaces",
+            Self::ForeignPrograms(_) => "foreign-programs",
+            Self::ForeignConnections => "foreign-connections",
+            Self::Repairs => "repairs",
+            Self::Forwarding => "forwarding",
+            Self::Uplinks => "xdp",
+            Self::ForwardPolicy => "forward-policy",
+            Self::Flows => "flows",
+            Self::Succession => "succession",
+            Self::Growth => "growth",
+            Self::Sockets => "sockets",
+            Self::Config => "config",
+            Self::ConfigFile => "config-file",
+            Self::HealthPort(_) => "health-port",
+            Self::Folder => "folder",
+            Self::Object(_) => "object",
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+            Self::ApiServer => "api-server",
+        }
+    }
+    /// The page that explains it, from the top of the clone.
+    pub fn page(&self) -> &'static str {
+        match self {
+            Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
+                "docs/runbooks/objects.md"
+            }
+            Self::Folder | Self::ApiServer => "docs/runbooks/source-outage.md",
+            Self::Apply => "docs/runbooks/services-failed.md",
+            Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks/settings.md",
+            Self::Interfaces | Self::Sockets => "docs/runbooks/programs-missing.md",
+            Self::ForeignPrograms(_) => "docs/runbooks/foreign-programs.md",
+            Self::ForeignConnections => "docs/runbooks/import.md",
+            Self::Repairs => "docs/runbooks/repairs.md",
+            Self::Forwarding => "docs/runbooks/left-to-stack.md",
+            Self::Uplinks => "docs/runbooks/xdp.md",
+            Self::ForwardPolicy => "docs/runbooks/forward-policy.md",
+            Self::Flows => "docs/runbooks/flow-table-full.md",
+            Self::Succession => "docs/runbooks/succession.md",
+            Self::Growth => "docs/runbooks/maps-full.md",
+            Self::HealthPort(_) | Self::Health | Self::Metrics => "docs/runbooks/ports-in-use.md",
+        }
+    }
+
+    /// The object whose owner should know.
+    fn object(&self) -> Option<ObjectKey> {
+        match self {
+            Self::Plan(name) => Some(ObjectKey {
+                kind: Kind::Service,
+                name: name.clone(),
+            }),
+            Self::ForeignPrograms(node) => Some(ObjectKey {
+                kind: Kind::Node,
+                name: ObjectName::new("", node),
+            }),
+            Self::Object(key) if key.kind.is_namespaced() => Some(key.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// A warning as `/warnings` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct NamedWarning {
+    pub topic: &'static str,
+    /// The page that explains it.
+    pub page: &'static str,
+    pub object: String,
+    pub reason: String,
+}
+
+/// Something new about an object, on its way to the object's owner as a Kubernetes event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    pub object: ObjectKey,
+    pub news: News,
+    pub reason: String,
+}
+
+/// What kind of thing is new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// The object is not served as its owner may think.
+    Warning,
+    /// The node serves all that it should.
+    Healthy,
+    /// The node does not.
+    Unhealthy,
+}
+
+/// Takes reports about objects on their way to the objects' owners. Called under a lock: it must
+/// not wait.
+pub trait Reporter: Send + Sync + Debug {
+    fn report(&self, report: Report);
+}
+
+/// All warnings that hold.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings {
+    held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
+    reporter: Option<Arc<dyn Reporter>>,
+}
+
+impl Warnings {
+    /// No warnings yet; what is new about objects goes to this reporter as well as to the log.
+    pub fn reported_to(reporter: Arc<dyn Reporter>) -> Self {
+        Self {
+            reporter: Some(reporter),
+            ..Self::default()
+        }
+    }
+    /// Replaces the warnings of a topic; an empty list ends them.
+    pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
+        for warning in warnings.iter().filter(|w| !previous.contains(w)) {
+            tracing::warn!(page = topic.page(), "{warning}");
+            if let Some(object) = topic.object() {
+                self.report(object, News::Warning, &warning.reason);
+            }
+        }
+        if warnings.is_empty() {
+            held.remove(&topic);
+        } else {
+            held.insert(topic, warnings);
+        }
+    }
+    /// Reports how a node stands.
+    pub fn report_node(&self, node: &str, news: News, reason: &str) {
+        let object = ObjectKey {
+            kind: Kind::Node,
+            name: ObjectName::new("", node),
+        };
+        self.report(object, news, reason);
+    }
+    fn report(&self, object: ObjectKey, news: News, reason: &str) {
+        let Some(reporter) = &self.reporter else {
+            return;
+        };
+        reporter.report(Report {
+            object,
+            news,
+            reason: reason.to_owned(),
+        });
+    }
+    /// Every warning that holds, with its topic; ordered.
+    pub fn by_topic(&self) -> Vec<(Topic, Warning)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = held.iter().flat_map(|(topic, about)| {
+            let about = about.iter();
+            about.map(move |warning| (topic.clone(), warning.clone()))
+        });
+        let mut all: Vec<_> = each.collect();
+        all.sort_unstable_by(|(_, one), (_, other)| one.cmp(other));
+        all
+    }
+    /// Every warning that holds, with its topic's name; ordered.
+    pub fn named(&self) -> Vec<NamedWarning> {
+        let all = self.by_topic().into_iter();
+        let named = all.map(|(topic, warning)| NamedWarning {
+            topic: topic.name(),
+            page: topic.page(),
+            object: warning.object,
+            reason: warning.reason,
+        });
+        named.collect()
+    }
+    /// Every warning that holds, ordered.
+    pub fn all(&self) -> Vec<Warning> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = held.values().flatten().cloned().collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(reason: &str) -> Warning {
+        Warning {
+            object: "Service shop/cart".into(),
+            reason: reason.into(),
+        }
+    }
+
+    #[test]
+    fn a_new_set_replaces_the_one_before_and_none_ends_it() {
+        let warnings = Warnings::default();
+        warnings.replace(Topic::Apply, vec![warning("a"), warning("b")]);
+        warnings.replace(Topic::Node, vec![warning("c")]);
+        warnings.replace(Topic::Apply, vec![warning("b")]);
+        assert_eq!(warnings.all(), [warning("b"), warning("c")]);
+        warnings.replace(Topic::Apply, Vec::new());
+        assert_eq!(warnings.all(), [warning("c")]);
+    }
+
+    #[derive(Debug, Default)]
+    struct Reports(Mutex<Vec<Report>>);
+
+    impl Reports {
+        fn take(&self) -> Vec<Report> {
+            std::mem::take(&mut self.0.lock().expect("the lock"))
+        }
+    }
+    impl Reporter for Reports {
+        fn report(&self, report: Report) {
+            self.0.lock().expect("the lock").push(report);
+        }
+    }
+    fn reported() -> (Warnings, Arc<Reports>) {
+        let reports = Arc::<Reports>::default();
+        let reporter: Arc<dyn Reporter> = Arc::clone(&reports) as _;
+        (Warnings::reported_to(reporter), reports)
+    }
+
+    #[test]
+    fn what_stands_before_our_programs_is_reported_of_the_node() {
+        let (warnings, reports) = reported();
+        let topic = Topic::ForeignPrograms("node-a".into());
+        warnings.replace(topic, vec![warning("a program")]);
+        let objects = reports.take().into_iter().map(|report| report.object);
+        assert_eq!(
+            objects.map(|o| o.to_string()).collect::<Vec<_>>(),
+            ["Node node-a"]
+        );
+    }
+
+    #[test]
+    fn what_is_new_about_an_object_is_reported_once() {
+        let (warnings, reports) = reported();
+        let cart = ObjectName::new("shop", "cart");
+        warnings.replace(Topic::Apply, vec![warning("of the node")]);
+        for _ in 0..2 {
+            warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
+        }
+        let reports = reports.take();
+        assert_eq!(reports.len(), 1, "only one");
+        assert_eq!(reports[0].reason, "conflict");
+        assert_eq!(reports[0].object.to_string(), "Service shop/cart");
+    }
+}

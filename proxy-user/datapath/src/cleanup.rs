@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Removes every trace of portolan. In: a pin directory. Out: filters, qdiscs, links, maps and
+//! directories removed. Called by `cli::cleanup`.
+
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use linux::{detach, forward_chains, get_pinned};
+
+use super::{
+    error::DatapathError,
+    maps::{
+        Lock,
+        pins::{generations, is_bpffs, links_of},
+    },
+    programs::{detach_filters, filters_to_detach},
+};
+
+/// Removes everything that it finds, and returns a line about each. Fails while an agent holds the
+/// directory, unless `force` is set.
+pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
+    check_bpffs(pin_dir)?;
+    let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
+    let _lock = if force { lock.ok().flatten() } else { lock? };
+    let mut removed = Vec::new();
+    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
+    for (index, name) in interfaces() {
+        let parts = detach_filters(&links, index).map_err(|source| DatapathError::Interface {
+            attempt: "remove the clsact qdisc of",
+            interface: name.clone(),
+            index,
+            source,
+        })?;
+        removed.extend(parts.iter().map(|part| format!("the {part} of {name}")));
+    }
+    // The directory may hold files that are not portolan's.
+    for generation in all {
+        remove(&generation.dir(pin_dir), &mut removed)?;
+    }
+    if pin_dir.exists() && children(pin_dir)?.is_empty() {
+        fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;
+        removed.push(format!("{}", pin_dir.display()));
+    }
+    Ok(removed)
+}
+
+/// What [`cleanup`] would remove now, in its words. Changes nothing, and says so also while an
+/// agent runs.
+pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
+    check_bpffs(pin_dir)?;
+    let (mut found, mut marks) = (Vec::new(), Vec::new());
+    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
+    for (index, name) in interfaces() {
+        let (parts, with) = filters_to_detach(&links, index);
+        marks.extend(with);
+        found.extend(parts.iter().map(|part| format!("the {part} of {name}")));
+    }
+    let mut left = children(pin_dir)?.len();
+    for generation in all {
+        list(&generation.dir(pin_dir), &marks, &mut found)?;
+        left -= 1;
+    }
+    if pin_dir.exists() && left == 0 {
+        found.push(format!("{}", pin_dir.display()));
+    }
+    Ok(found)
+}
+
+/// The pins of a directory, but for the marks that go with a qdisc.
+fn list(path: &Path, marks: &[PathBuf], found: &mut Vec<String>) -> Result<(), DatapathError> {
+    if path.is_dir() {
+        for child in children(path)? {
+            list(&child, marks, found)?;
+        }
+    } else if !marks.iter().any(|mark| mark == path) {
+        found.push(format!("the pin {}", path.display()));
+    }
+    Ok(())
+}
+
+fn check_bpffs(pin_dir: &Path) -> Result<(), DatapathError> {
+    if pin_dir.exists() && !is_bpffs(pin_dir).unwrap_or(false) {
+        return Err(DatapathError::PinDirectory {
+            path: pin_dir.into(),
+            reason:
+                "it is not on a BPF file system, so nothing in it is portolan's; check --pin-dir"
+                    .into(),
+            source: None,
+        });
+    }
+    Ok(())
+}
+
+fn interfaces() -> Vec<(u32, String)> {
+    let all = nix::net::if_::if_nameindex();
+    let all = all.iter().flat_map(|all| all.iter());
+    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
+    named.collect()
+}
+
+/// Removes the maps of a directory that no interface and no cgroup has programs of.
+pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
+    for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
+        remove(&generation.dir(pin_dir), &mut Vec::new())?;
+    }
+    fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
+}
+
+/// What [`remove_rules`] would remove.
+pub fn planned_rules() -> Vec<String> {
+    let chains = forward_chains().unwrap_or_default().into_iter();
+    let counted = chains.map(|chain| (chain.own_rules().map_or(0, |rules| rules.len()), chain));
+    let counted = counted.filter(|(count, _)| *count > 0);
+    counted
+        .map(|(count, chain)| format!("{count} rules in the nftables chain {chain}"))
+        .collect()
+}
+
+/// Removes the rules of `acceptForward`, and returns a line about each chain. A kernel that cannot
+/// be asked has none.
+pub fn remove_rules() -> Vec<String> {
+    let mut removed = Vec::new();
+    for chain in forward_chains().unwrap_or_default() {
+        let rules = chain.own_rules().unwrap_or_default();
+        if !rules.is_empty() && chain.remove(&rules).is_ok() {
+            removed.push(format!(
+                "{} rules in the nftables chain {chain}",
+                rules.len()
+            ));
+        }
+    }
+    removed
+}
+
+fn failed(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> DatapathError {
+    move |source| DatapathError::File {
+        attempt,
+        path: path.into(),
+        source,
+    }
+}
+
+fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed("read", path))?,
+    };
+    let mut children = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed("read", path))?;
+    // Links first, so that no program runs with half its maps removed.
+    children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
+    Ok(children)
+}
+
+fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
+    if path.is_dir() {
+        for child in children(path)? {
+            remove(&child, removed)?;
+        }
+        fs::remove_dir(path).map_err(failed("remove", path))?;
+    } else {
+        // A process that still holds a link would keep it attached.
+        _ = get_pinned(path, false).and_then(|link| detach(link.as_fd()));
+        fs::remove_file(path).map_err(failed("remove", path))?;
+        removed.push(format!("the pin {}", path.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_on_a_bpf_file_system_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("v1");
+        fs::write(&file, "somebody else's").expect("a file");
+        let error = cleanup(directory.path(), true)
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.contains("not on a BPF file system") && error.contains("--pin-dir"),
+            "{error}"
+        );
+        assert!(file.exists());
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Arrays whose elements are read and written through memory. A window of elements is mapped when
+//! it is first needed, because the kernel maps all pages at once and most of a large array is never
+//! used. Used by `store` and `sweep`.
+
+use std::{
+    cell::OnceCell,
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use linux::{Mapping, Plain, map_info};
+
+/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 fills whole pages.
+const WINDOW: u32 = 2048;
+const PAGE: usize = 4096;
+
+/// A memory-mapped BPF array of `T`.
+pub struct MappedArray<T> {
+    fd: OwnedFd,
+    capacity: u32,
+    stride: usize,
+    windows: Vec<OnceCell<Mapping>>,
+    types: PhantomData<fn() -> T>,
+}
+
+impl<T: Plain> MappedArray<T> {
+    /// Wraps a memory-mappable array of `T`s. Its shape must have been checked.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = map_info(&fd)?;
+        assert_eq!(
+            info.value_size as usize,
+            size_of::<T>(),
+            "cannot fail because maps are checked against their types before they are used"
+        );
+        let windows = info.max_entries.div_ceil(WINDOW) as usize;
+        Ok(Self {
+            fd,
+            capacity: info.max_entries,
+            stride: size_of::<T>().next_multiple_of(8),
+            windows: std::iter::repeat_with(OnceCell::new)
+                .take(windows)
+                .collect(),
+            types: PhantomData,
+        })
+    }
+    /// The number of elements.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn map_window(&self, window: u32) -> io::Result<Mapping> {
+        let elements = WINDOW.min(self.capacity - window * WINDOW) as usize;
+        let length = (elements * self.stride).next_multiple_of(PAGE);
+        Mapping::new(
+            self.fd.as_fd(),
+            window as usize * WINDOW as usize * self.stride,
+            length,
+        )
+    }
+    /// Maps the elements' windows; must come before any load or store of them.
+    pub fn ensure(&self, first: u32, count: u32) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        for window in first / WINDOW..=(first + count - 1) / WINDOW {
+            let cell = &self.windows[window as usize];
+            if cell.get().is_none() {
+                let mapping = self.map_window(window)?;
+                let _ = cell.set(mapping);
+            }
+        }
+        Ok(())
+    }
+    fn locate(&self, index: u32) -> (&Mapping, usize) {
+        let mapping = self
+            .windows
+            .get((index / WINDOW) as usize)
+            .and_then(OnceCell::get)
+            .expect("cannot fail because an index is ensured before it is handed out");
+        (mapping, (index % WINDOW) as usize * self.stride)
+    }
+    /// Copies an element.
+    pub fn load(&self, index: u32) -> T {
+        let (mapping, offset) = self.locate(index);
+        mapping.load(offset)
+    }
+    /// Writes an element that no program can reach.
+    pub fn store(&self, index: u32, value: &T) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store(offset, value);
+    }
+    /// Stores one word of an element that programs may be reading.
+    pub fn store_u64(&self, index: u32, field: usize, value: u64) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u64(offset + field, value);
+    }
+    /// Sets bits of an element of one word, of which programs set bits as well.
+    pub fn set_bits(&self, index: u32, bits: u64) {
+        let (mapping, offset) = self.locate(index);
+        mapping.set_bits(offset, bits);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u32(&self, index: u32, field: usize, value: u32) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u32(offset + field, value);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u16(&self, index: u32, field: usize, value: u16) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store_u16(offset + field, value);
+    }
+    /// Replaces a word of an element if it is `from`; returns the word before.
+    pub fn exchange_u64(&self, index: u32, field: usize, from: u64, to: u64) -> u64 {
+        let (mapping, offset) = self.locate(index);
+        mapping.exchange_u64(offset + field, from, to)
+    }
+    /// Adds to a word of an element; programs may add as well.
+    pub fn add_u32(&self, index: u32, field: usize, by: u32) {
+        let (mapping, offset) = self.locate(index);
+        mapping.add_u32(offset + field, by);
+    }
+    /// Writes a part of an element, whose readers notice what is half written.
+    pub fn store_at<P: Plain>(&self, index: u32, field: usize, part: &P) {
+        let (mapping, offset) = self.locate(index);
+        mapping.store(offset + field, part);
+    }
+    /// Visits every element. A window stays mapped if the visitor returns `true` for one of its
+    /// elements.
+    pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
+        for window in 0..self.windows() {
+            let mapping = self.map_window(window)?;
+            let mut wanted = false;
+            for (index, offset) in self.offsets(window) {
+                wanted |= wants(index, mapping.load(offset));
+            }
+            if wanted {
+                let _ = self.windows[window as usize].set(mapping);
+            }
+        }
+        Ok(())
+    }
+    /// The number of windows.
+    pub fn windows(&self) -> u32 {
+        self.windows.len() as u32
+    }
+    /// Visits those elements of a window whose first word is not zero. The window does not stay
+    /// mapped.
+    pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
+        let mapping = self.map_window(window)?;
+        for (_, offset) in self.offsets(window) {
+            if mapping.load::<u64>(offset) != 0 {
+                visit(mapping.load(offset));
+            }
+        }
+        Ok(())
+    }
+    /// The elements of a window, each with its offset in the window.
+    fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
+        let (first, stride) = (window * WINDOW, self.stride);
+        (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))
+    }
+}

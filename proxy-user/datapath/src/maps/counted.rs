@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the programs have counted of backends and of service ports, as sums over the CPUs. Used by
+//! `store`, which hands elements out, by `succession` and by `read`.
+
+use std::{io, os::fd::OwnedFd};
+
+use linux::PerCpu;
+use proxy_common::{
+    BackendId, Counter, ServiceId,
+    traffic::{RefusedKey, Traffic},
+};
+
+/// One family's backends.
+pub(crate) struct TrafficMap(PerCpu<u32, Traffic>);
+
+impl TrafficMap {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        PerCpu::new(fd).map(Self)
+    }
+    /// How many elements it has: backends with greater ids count together, in the first.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.0.capacity()
+    }
+    /// Begins to count for backends, each with its generation. Those beyond the map's size count
+    /// together.
+    pub(crate) fn begin(&self, backends: &[(BackendId, u32)]) -> io::Result<()> {
+        let counted = backends
+            .iter()
+            .filter(|(id, _)| id.0 < self.0.capacity() && id.0 != 0);
+        let of_none = |(id, generation): &(BackendId, u32)| {
+            let generation = u64::from(*generation);
+            let traffic = Traffic {
+                generation,
+                ..Traffic::default()
+            };
+            (id.0, traffic)
+        };
+        self.0.store_all(&counted.map(of_none).collect::<Vec<_>>())
+    }
+    /// Visits the sum of every element below `end`.
+    pub(crate) fn each(&self, end: u32, mut visit: impl FnMut(u32, Traffic)) -> io::Result<()> {
+        if end == 0 {
+            return Ok(());
+        }
+        self.0.each(|index, values| {
+            visit(index, sum(values));
+            index + 1 < end
+        })
+    }
+    /// Adds what another map has counted, on the first CPU.
+    pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
+        let index = if id < self.0.capacity() { id } else { 0 };
+        let Some(mut values) = self.0.lookup(&index)? else {
+            return Ok(());
+        };
+        if let Some(first) = values.first_mut() {
+            first.add(more);
+        }
+        self.0.update(&index, &values)
+    }
+}
+
+/// Over the CPUs.
+fn sum(values: &[Traffic]) -> Traffic {
+    let mut sum = Traffic::default();
+    for value in values {
+        sum.add(value);
+        sum.generation = value.generation;
+    }
+    sum
+}
+
+/// What was refused of each service port.
+pub(crate) struct RefusedMap(PerCpu<RefusedKey, u64>);
+
+impl RefusedMap {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        PerCpu::new(fd).map(Self)
+    }
+    /// Makes room for what finds none: the programs count it for no service.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        let refusals = Counter::ALL.iter().filter(|counter| counter.refuses());
+        refusals
+            .map(|counter| RefusedKey::of_none(*counter))
+            .try_for_each(|key| self.0.enter(&key))
+    }
+    /// Every element.
+    pub(crate) fn entries(&self) -> io::Result<Vec<(RefusedKey, u64)>> {
+        let mut entries = Vec::new();
+        self.0.each(|key, values| {
+            entries.push((key, values.iter().sum()));
+            true
+        })?;
+        Ok(entries)
+    }
+    /// Forgets service ports that are gone.
+    pub(crate) fn forget(&self, gone: impl Fn(ServiceId) -> bool) -> io::Result<()> {
+        for (key, _) in self.entries()? {
+            if key.service != ServiceId::NONE && gone(key.service) {
+                self.0.delete(&key)?;
+            }
+        }
+        Ok(())
+    }
+    /// Adds what another map has counted, on the first CPU.
+    pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
+        self.0.enter(&key)?;
+        let Some(mut values) = self.0.lookup(&key)? else {
+            return Ok(());
+        };
+        if let Some(first) = values.first_mut() {
+            *first += more;
+        }
+        self.0.update(&key, &values)
+    }
+}

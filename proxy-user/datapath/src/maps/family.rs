@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The address families: everything of the datapath that differs between them. Used by all rooms
+//! above.
+
+use std::net::IpAddr;
+
+use control::plan::{FamilyPlan, PortPlan, ServicePlan};
+use ipnet::IpNet;
+use linux::{LpmKey, Plain};
+use proxy_common::{
+    Addr, Prefix, ServiceId, Settings, V4, V6, maps, ranges::Ranges, service::SourceRangeKey,
+};
+
+/// An address family: the names of its maps, and its parts of plans and settings.
+pub trait Family: Addr + Plain + Into<IpAddr> {
+    /// 4 or 6.
+    const VERSION: u32;
+    const FRONTENDS: &'static str;
+    const RECORDS: &'static str;
+    const BACKENDS: &'static str;
+    const SOURCE_RANGES: &'static str;
+    const NODE_ADDRESSES: &'static str;
+    const PODS: &'static str;
+    const FLOWS: &'static str;
+    const AFFINITY: &'static str;
+    const SOCKETS: &'static str;
+    const SOCKET_BUCKETS: &'static str;
+    const TRAFFIC: &'static str;
+    const EXPIRE: &'static str;
+
+    /// This family's part of a service port's plan.
+    fn of_port(port: &PortPlan) -> &FamilyPlan<Self>;
+    /// The guarded cluster IPs of this family.
+    fn guarded(plan: &ServicePlan) -> &[Self];
+    /// The address, if it is of this family.
+    fn of_ip(address: IpAddr) -> Option<Self>;
+    /// A source range as a trie's key, if it is of this family.
+    fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
+    /// The source range of a trie's key.
+    fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
+    /// The ranges of cluster IPs in the settings.
+    fn services(settings: &mut Settings) -> &mut Ranges<Self>;
+    /// The ranges of external and load balancer IPs in the settings.
+    fn external(settings: &mut Settings) -> &mut Ranges<Self>;
+    /// A mask with this number of leading ones.
+    fn mask(bits: u32) -> Self;
+    /// The number of leading bits that two addresses share.
+    fn common_bits(self, other: Self) -> u32;
+}
+
+macro_rules! family {
+    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident,
+     $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $pods:ident, $flows:ident,
+     $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $expire:literal) => {
+        impl Family for $family {
+            const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
+            const FRONTENDS: &'static str = maps::$frontends;
+            const RECORDS: &'static str = maps::$records;
+            const BACKENDS: &'static str = maps::$backends;
+            const SOURCE_RANGES: &'static str = maps::$sources;
+            const NODE_ADDRESSES: &'static str = maps::$addresses;
+            const PODS: &'static str = maps::$pods;
+            const FLOWS: &'static str = maps::$flows;
+            const AFFINITY: &'static str = maps::$affinity;
+            const SOCKETS: &'static str = maps::$sockets;
+            const SOCKET_BUCKETS: &'static str = maps::$buckets;
+            const TRAFFIC: &'static str = maps::$traffic;
+            const EXPIRE: &'static str = $expire;
+
+            fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
+                &port.$lower
+            }
+            fn guarded(plan: &ServicePlan) -> &[Self] {
+                &plan.$guarded
+            }
+            fn of_ip(address: IpAddr) -> Option<Self> {
+                match address {
+                    IpAddr::$variant(address) => Some(address.into()),
+                    _ => None,
+                }
+            }
+            fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>> {
+                match range.trunc() {
+                    IpNet::$variant(range) => Some(LpmKey {
+                        prefix: 32 + u32::from(range.prefix_len()),
+                        data: SourceRangeKey {
+                            service,
+                            address: range.network().into(),
+                        },
+                    }),
+                    _ => None,
+                }
+            }
+            fn range_of(key: &LpmKey<Self>) -> Option<IpNet> {
+                let length = u8::try_from(key.prefix.checked_sub(32)?).ok()?;
+                IpNet::new(key.data.address.into(), length).ok()
+            }
+            fn services(settings: &mut Settings) -> &mut Ranges<Self> {
+                &mut settings.$services
+            }
+            fn external(settings: &mut Settings) -> &mut Ranges<Self> {
+                &mut settings.$external
+            }
+            fn mask(bits: u32) -> Self {
+                let ones = $word::MAX.checked_shl(Self::BITS - bits).unwrap_or(0);
+                Self {
+                    octets: ones.to_be_bytes(),
+                }
+            }
+            fn common_bits(self, other: Self) -> u32 {
+                ($word::from_be_bytes(self.octets) ^ $word::from_be_bytes(other.octets))
+                    .leading_zeros()
+            }
+        }
+    };
+}
+
+family!(
+    V4,
+    u32,
+    V4,
+    v4,
+    guarded_v4,
+    services_v4,
+    external_v4,
+    FRONTENDS_V4,
+    RECORDS_V4,
+    BACKENDS_V4,
+    SOURCE_RANGES_V4,
+    NODE_ADDRESSES_V4,
+    PODS_V4,
+    FLOWS_V4,
+    AFFINITY_V4,
+    SOCKETS_V4,
+    SOCKET_BUCKETS_V4,
+    TRAFFIC_V4,
+    "expire_v4"
+);
+family!(
+    V6,
+    u128,
+    V6,
+    v6,
+    guarded_v6,
+    services_v6,
+    external_v6,
+    FRONTENDS_V6,
+    RECORDS_V6,
+    BACKENDS_V6,
+    SOURCE_RANGES_V6,
+    NODE_ADDRESSES_V6,
+    PODS_V6,
+    FLOWS_V6,
+    AFFINITY_V6,
+    SOCKETS_V6,
+    SOCKET_BUCKETS_V6,
+    TRAFFIC_V6,
+    "expire_v6"
+);
+
+/// The smallest range that holds two ranges; [`Prefix::NONE`] holds nothing.
+pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
+    let is_unused =
+        |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);
+    if is_unused(&range) {
+        return other;
+    }
+    if is_unused(&other) {
+        return range;
+    }
+    let common = A::mask(range.address.common_bits(other.address));
+    let mask = range.mask.masked(other.mask).masked(common);
+    Prefix {
+        address: range.address.masked(mask),
+        mask,
+    }
+}

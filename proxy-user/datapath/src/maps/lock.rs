@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lock on a pin directory: one agent at a time. Used by `Datapath` and `cleanup`.
+
+use std::{
+    fs::{self, File},
+    os::linux::fs::MetadataExt,
+    path::Path,
+};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::DatapathError;
+
+/// The pin directory, held by this process alone until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(Flock<File>);
+
+impl Lock {
+    /// Whether it is on the directory that has this path now.
+    pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
+        let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
+        held.and_then(|held| Ok((held, now?)))
+            .is_ok_and(|(held, now)| (held.st_dev(), held.st_ino()) == (now.st_dev(), now.st_ino()))
+    }
+    /// Locks the directory; fails if another process holds it. The lock is on the directory itself,
+    /// so agents in different containers see each other, and no lock file remains.
+    pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let failed = |attempt, source| DatapathError::File {
+            attempt,
+            path: pin_dir.into(),
+            source,
+        };
+        loop {
+            let file = File::open(pin_dir).map_err(|error| failed("open", error))?;
+            let metadata = file.metadata().map_err(|error| failed("look at", error))?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                    return Err(DatapathError::Locked {
+                        path: pin_dir.into(),
+                        holder: holder(&metadata),
+                    });
+                }
+                Err((_, error)) => return Err(failed("lock", error.into())),
+            };
+            // A cleanup may have removed the directory after it was opened.
+            match fs::metadata(pin_dir) {
+                Ok(now) if now.st_ino() == metadata.st_ino() => return Ok(Self(lock)),
+                Ok(_) => {}
+                Err(error) => return Err(failed("look at", error)),
+            }
+        }
+    }
+}
+
+/// The process that holds the lock on a directory, if it can be seen. Does not try the lock: an
+/// agent that starts needs it.
+pub fn holder_of(pin_dir: &Path) -> Option<u32> {
+    holder(&fs::metadata(pin_dir).ok()?)
+}
+
+/// The process that holds the lock on a file, by /proc/locks, which does not show processes of
+/// other PID namespaces.
+fn holder(file: &fs::Metadata) -> Option<u32> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (major, minor) = (
+        nix::sys::stat::major(file.st_dev()),
+        nix::sys::stat::minor(file.st_dev()),
+    );
+    let inode = format!("{major:02x}:{minor:02x}:{}", file.st_ino());
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
+        let pid = words.nth(3)?;
+        (words.next()? == inode).then(|| pid.parse().ok().filter(|pid| *pid > 0))?
+    })
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel memory that maps take, and the sizes that suit a machine. Used by `agent`, which lets
+//! maps grow, and by `cli` for the page of settings.
+
+use linux::{MapKind, NO_PREALLOC, possible_cpus};
+
+use super::shapes::{Shape, shapes};
+use crate::options::Capacities;
+
+/// A hash element's links, hash and lock state, in Linux 6.1 to 6.18.
+const ELEMENT: u64 = 48;
+const BUCKET: u64 = 16;
+const POINTER: u64 = 8;
+const TRIE_NODE: u64 = 64;
+
+impl Shape {
+    fn content(&self) -> u64 {
+        let padded = |size: u32| u64::from(size.next_multiple_of(8));
+        padded(self.key_size) + padded(self.value_size)
+    }
+    /// The bytes of a value on all CPUs.
+    fn per_cpu(&self) -> u64 {
+        let cpus = possible_cpus().unwrap_or(1) as u64;
+        u64::from(self.value_size.next_multiple_of(8)) * cpus
+    }
+    /// The bytes that the kernel takes when it makes the map.
+    pub fn reserved(&self) -> u64 {
+        let entries = u64::from(self.max_entries);
+        match self.kind {
+            MapKind::Array => u64::from(self.value_size.next_multiple_of(8)) * entries,
+            MapKind::Hash | MapKind::LruHash => {
+                let elements = match self.in_use() {
+                    0 => (ELEMENT + self.content()) * entries,
+                    _ => 0,
+                };
+                elements + BUCKET * entries.next_power_of_two()
+            }
+            MapKind::PerCpuArray => self.per_cpu() * entries,
+            MapKind::PerCpuHash => {
+                let key = u64::from(self.key_size.next_multiple_of(8));
+                // The values, a word for each processor, are small.
+                (ELEMENT + key + POINTER) * entries + BUCKET * entries.next_power_of_two()
+            }
+            // Taken entry by entry, or hardly anything.
+            MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
+        }
+    }
+    /// The bytes that an entry takes when it is written, beside those reserved.
+    pub fn in_use(&self) -> u64 {
+        match self.kind {
+            MapKind::LpmTrie => TRIE_NODE,
+            MapKind::Hash if self.flags & NO_PREALLOC != 0 => ELEMENT + self.content(),
+            _ => 0,
+        }
+    }
+}
+
+/// Flow entries of each family for one processor. KUBE: `conntrack.maxPerCore` connections, of two
+/// entries each.
+const FLOWS_PER_PROCESSOR: u32 = 65_536;
+/// Twice KUBE's `conntrack.min`. With half, 6 000 short masqueraded connections a second to one
+/// endpoint fill a table with closed flows in seconds, and then fall to a third.
+const LEAST_FLOWS: u32 = 524_288;
+const MOST_FLOWS: u32 = 4_194_304;
+/// The part of the machine's memory that maps may take before they have grown.
+const SHARE: u64 = 16;
+/// How often sizes are halved at most.
+const HALVINGS: u32 = 5;
+
+/// The sizes that maps begin with on a machine with so many processors and bytes of memory.
+pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
+    let flows = FLOWS_PER_PROCESSOR.saturating_mul(processors);
+    let flows = flows.clamp(LEAST_FLOWS, MOST_FLOWS).next_power_of_two();
+    let wanted = Capacities {
+        flows,
+        affinity: flows / 8,
+        sockets: flows / 4,
+        ..Capacities::default()
+    };
+    let halved = |times: u32| Capacities {
+        frontends: wanted.frontends >> times,
+        records: wanted.records >> times,
+        slots: wanted.slots >> times,
+        backends: wanted.backends >> times,
+        flows: wanted.flows >> times,
+        affinity: wanted.affinity >> times,
+        sockets: wanted.sockets >> times,
+        source_ranges: wanted.source_ranges >> times,
+    };
+    let fits = |sizes: &Capacities| memory_of(sizes) <= memory / SHARE;
+    let mut sizes = (0..HALVINGS).map(halved);
+    sizes.find(fits).unwrap_or_else(|| halved(HALVINGS))
+}
+
+/// The bytes that full maps of these capacities take.
+pub fn memory_of(capacities: &Capacities) -> u64 {
+    let full = |shape: &Shape| shape.reserved() + shape.in_use() * u64::from(shape.max_entries);
+    shapes(capacities).iter().map(full).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn maps_begin_with_sizes_that_suit_the_machine() {
+        assert_eq!(sizes_for(8, 32 * GIB), Capacities::default());
+        let small = sizes_for(2, 16 * GIB);
+        assert_eq!(small.flows, LEAST_FLOWS);
+        assert_eq!(sizes_for(16, 64 * GIB).flows, 2 * LEAST_FLOWS);
+        assert_eq!(small.frontends, Capacities::default().frontends);
+        assert_eq!(sizes_for(48, 256 * GIB).flows, MOST_FLOWS);
+        for (processors, memory) in [(1, GIB), (2, 2 * GIB), (4, 4 * GIB), (64, 8 * GIB)] {
+            let sizes = sizes_for(processors, memory);
+            assert!(memory_of(&sizes) <= memory / SHARE, "{sizes:?}");
+            assert!(2 * memory_of(&sizes) > memory / 4 / SHARE, "{sizes:?}");
+        }
+        // They grow if they have to.
+        let least = sizes_for(1, GIB / 16);
+        assert_eq!(least.flows, LEAST_FLOWS >> HALVINGS);
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pins of the maps that are in use: finds those that are missing or lead elsewhere, and pins
+//! the maps again. Used by `Datapath`.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, linux::fs::MetadataExt},
+    path::Path,
+};
+
+use linux::{get_pinned, map_info, pin};
+
+use super::{pins::links_of, shapes::Shape};
+use crate::error::DatapathError;
+
+/// Descriptors of all pinned maps, and where the directory of links was.
+pub(crate) struct PinnedMaps {
+    maps: Vec<(&'static str, OwnedFd)>,
+    directory: Option<(u64, u64)>,
+}
+
+impl PinnedMaps {
+    pub(crate) fn open(home: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
+        let maps = shapes.iter().map(|shape| {
+            let opened = get_pinned(&home.join(shape.name), false);
+            let opened = opened.map_err(DatapathError::of_map("open", shape.name));
+            Ok((shape.name, opened?))
+        });
+        Ok(Self {
+            maps: maps.collect::<Result<_, _>>()?,
+            directory: identity(&links_of(home)),
+        })
+    }
+    /// Whether the directory is still the one that held the pins at the last look.
+    pub(crate) fn is_in_place(&self, home: &Path) -> bool {
+        let now = identity(&links_of(home));
+        now.is_some() && now == self.directory
+    }
+    /// Notes that the pins are complete in the directory as it is now.
+    pub(crate) fn note_place(&mut self, home: &Path) {
+        self.directory = identity(&links_of(home));
+    }
+    /// Pins every map again whose pin is missing or leads to another object; returns their names.
+    /// The directory must exist.
+    pub(crate) fn repair(&self, home: &Path) -> Result<Vec<&'static str>, DatapathError> {
+        let mut repaired = Vec::new();
+        for (name, map) in &self.maps {
+            let path = home.join(name);
+            let id = |fd: &OwnedFd| map_info(fd).ok().map(|info| info.id);
+            if get_pinned(&path, false).is_ok_and(|pinned| id(&pinned) == id(map)) {
+                continue;
+            }
+            let failed = DatapathError::of_map("pin", name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+            pin(map, &path).map_err(failed)?;
+            repaired.push(*name);
+        }
+        Ok(repaired)
+    }
+}
+
+/// Device and inode of a directory; none if it is not there.
+fn identity(directory: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(directory).ok()?;
+    Some((metadata.st_dev(), metadata.st_ino()))
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pin directory: checks where it may be, and knows the paths in it. Used by all rooms above.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use proxy_common::maps::LAYOUT_VERSION;
+
+use super::lock::Lock;
+use crate::error::DatapathError;
+
+/// One set of maps with the programs over them, by its directory below the pin directory. There are
+/// two while one takes over from the other: see `datapath::succession`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Generation {
+    /// Later ones have higher numbers.
+    pub number: u32,
+    /// See [`LAYOUT_VERSION`].
+    pub layout: u32,
+}
+
+impl Generation {
+    /// `v3`, or `v3-1` for one that is not the first.
+    fn of_name(name: &str) -> Option<Self> {
+        let version = name.strip_prefix('v')?;
+        let (layout, number) = version.split_once('-').unwrap_or((version, "0"));
+        Some(Self {
+            number: number.parse().ok()?,
+            layout: layout.parse().ok()?,
+        })
+    }
+    /// The name of its directory.
+    pub fn name(self) -> String {
+        let Self { number, layout } = self;
+        match number {
+            0 => format!("v{layout}"),
+            _ => format!("v{layout}-{number}"),
+        }
+    }
+    /// Its directory.
+    pub fn dir(self, pin_dir: &Path) -> PathBuf {
+        pin_dir.join(self.name())
+    }
+    /// Whether its maps are laid out as this program knows them.
+    pub fn is_known(self) -> bool {
+        self.layout == LAYOUT_VERSION
+    }
+}
+
+/// Marks a generation whose maps have grown beyond the configured sizes. It is a symbolic link to
+/// nothing, which a BPF file system can hold.
+pub(crate) const GROWN: &str = "grown";
+
+/// Marks a generation whose programs only count, in the same way.
+const SHADOW: &str = "shadow";
+
+/// Marks a generation as a shadow's.
+pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
+    let path = home.join(SHADOW);
+    match std::os::unix::fs::symlink("shadow", &path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(DatapathError::File {
+            attempt: "make",
+            path,
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if a pin directory holds maps of the other kind: programs that serve must not become ones
+/// that only count, nor the other way round without anybody's knowing.
+pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
+    if are_shadows(pin_dir).all(|kind| kind == shadow) {
+        return Ok(());
+    }
+    let reason = if shadow {
+        "its programs serve; give the shadow a directory of its own"
+    } else {
+        "a shadow's programs are there, which only count; remove them with `portolan cleanup --pin-dir`"
+    };
+    Err(DatapathError::PinDirectory {
+        path: pin_dir.into(),
+        reason: reason.into(),
+        source: None,
+    })
+}
+
+/// Of each generation in a pin directory, whether it is a shadow's.
+fn are_shadows(pin_dir: &Path) -> impl Iterator<Item = bool> {
+    let all = generations(pin_dir).unwrap_or_default().into_iter();
+    all.map(move |one| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok())
+}
+
+/// The pin directories of shadows that stand beside this one.
+pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
+    let entries = pin_dir
+        .parent()
+        .and_then(|parent| fs::read_dir(parent).ok());
+    let paths = entries.into_iter().flatten().flatten();
+    let others = paths
+        .map(|entry| entry.path())
+        .filter(|path| path != pin_dir);
+    others
+        .filter(|path| are_shadows(path).any(|kind| kind))
+        .collect()
+}
+
+/// The generations in a pin directory, which may not be there, in the order of their numbers.
+pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
+    let entries = match fs::read_dir(pin_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(entry?.file_name().to_str().and_then(Generation::of_name));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Why there are no maps that this program can read.
+pub(crate) fn nothing_readable(pin_dir: &Path) -> DatapathError {
+    let names: Vec<_> = generations(pin_dir)
+        .unwrap_or_default()
+        .into_iter()
+        .map(Generation::name)
+        .collect();
+    let path = pin_dir.to_owned();
+    if names.is_empty() {
+        return DatapathError::NothingPinned { path };
+    }
+    DatapathError::OtherVersion {
+        path,
+        found: names.join(", "),
+        known: format!("v{LAYOUT_VERSION}"),
+    }
+}
+
+/// Whether an agent holds a pin directory, which may not be there.
+pub fn is_held(pin_dir: &Path) -> bool {
+    matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))
+}
+
+/// The directory of the last generation whose layout is known; the first one's if there is none.
+pub fn layout_dir(pin_dir: &Path) -> PathBuf {
+    let all = generations(pin_dir).unwrap_or_default();
+    let last = all.into_iter().rev().find(|one| one.is_known());
+    last.unwrap_or(Generation {
+        number: 0,
+        layout: LAYOUT_VERSION,
+    })
+    .dir(pin_dir)
+}
+
+/// The path of a map's pin, in the directory of [`layout_dir`].
+pub fn map_path(pin_dir: &Path, map: &str) -> PathBuf {
+    layout_dir(pin_dir).join(map)
+}
+
+/// The directory for links, in the directory of [`layout_dir`].
+pub fn links_dir(pin_dir: &Path) -> PathBuf {
+    links_of(&layout_dir(pin_dir))
+}
+
+/// The directory for links of a generation with this directory.
+pub(crate) fn links_of(home: &Path) -> PathBuf {
+    home.join("links")
+}
+
+/// Whether a path lies on a BPF file system.
+pub fn is_bpffs(path: &Path) -> nix::Result<bool> {
+    Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Makes the pin directory; fails unless it will be on a BPF file system.
+pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
+    let unusable = |reason: &str, source| DatapathError::PinDirectory {
+        path: pin_dir.into(),
+        reason: reason.into(),
+        source,
+    };
+    if !pin_dir.is_absolute() {
+        return Err(unusable("it must be an absolute path", None));
+    }
+    let existing = pin_dir
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"));
+    if !is_bpffs(existing).unwrap_or(false) {
+        return Err(DatapathError::NoBpffs {
+            path: pin_dir.into(),
+            mount_point: mount_point(pin_dir),
+        });
+    }
+    let below = pin_dir.strip_prefix(existing).unwrap_or(pin_dir);
+    if below.to_string_lossy().contains('.') {
+        return Err(unusable(
+            "a BPF file system does not allow dots in names; choose another --pin-dir",
+            None,
+        ));
+    }
+    fs::create_dir_all(pin_dir).map_err(|error| {
+        unusable(
+            "it cannot be created (is a part of the path a file?)",
+            Some(error),
+        )
+    })
+}
+
+/// Makes a generation's directory for links.
+pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
+    let links = links_of(home);
+    fs::create_dir_all(&links).map_err(|source| DatapathError::File {
+        attempt: "make",
+        path: links,
+        source,
+    })
+}
+
+/// The mount point to suggest for a BPF file system that holds the directory.
+pub fn mount_point(pin_dir: &Path) -> PathBuf {
+    let usual = Path::new("/sys/fs/bpf");
+    if pin_dir.starts_with(usual) {
+        return usual.into();
+    }
+    pin_dir.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_is_its_directory() {
+        let pins = Path::new("/pins");
+        for (name, layout, number) in [("v3", 3, 0), ("v3-1", 3, 1), ("v12-40", 12, 40)] {
+            let generation = Generation { number, layout };
+            assert_eq!(Generation::of_name(name), Some(generation));
+            assert_eq!(generation.dir(pins), pins.join(name));
+        }
+        for name in ["", "v", "3", "v3-", "v-1", "links", "v3-1-2"] {
+            assert_eq!(Generation::of_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_last_known_generation_is_read() {
+        let pins = tempfile::tempdir().expect("a directory");
+        let names = ["v1", "v9999-7"];
+        for name in names {
+            fs::create_dir(pins.path().join(name)).expect("a directory");
+        }
+        let first = pins.path().join(format!("v{LAYOUT_VERSION}"));
+        assert_eq!(layout_dir(pins.path()), first);
+        let later = pins.path().join(format!("v{LAYOUT_VERSION}-2"));
+        for dir in [&first, &later] {
+            fs::create_dir(dir).expect("a directory");
+        }
+        assert_eq!(layout_dir(pins.path()), later);
+    }
+}

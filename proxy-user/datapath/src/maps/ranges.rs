@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the ranges of services' addresses in the settings grow: pure. Called by `node`.
+
+use proxy_common::{
+    Addr, Prefix,
+    ranges::{RANGES, Ranges},
+};
+
+use super::family::{Family, join};
+
+/// How many leading bits two ranges share that are joined at once, though there is room for both:
+/// IPv4, IPv6.
+#[derive(Clone, Copy)]
+pub struct Near(u32, u32);
+
+impl Near {
+    /// KUBE: cluster IPs. A range that they are allocated from has at least so many bits, so one
+    /// such range stays one here.
+    pub const CLUSTER_IPS: Self = Self(12, 64);
+    /// External and load balancer IPs come in small pools, beside addresses of nodes and pods.
+    pub const EXTERNAL_IPS: Self = Self(24, 64);
+
+    const fn bits<A: Addr>(self) -> u32 {
+        if A::BITS == 32 { self.0 } else { self.1 }
+    }
+}
+
+/// The ranges, widened so that they hold one more; [`Prefix::NONE`] adds nothing. If there are too
+/// many, those two become one that share the most leading bits. No address is ever lost.
+pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> Ranges<A> {
+    if is_unused(&range) || ranges.used().iter().any(|held| join(*held, range) == *held) {
+        return *ranges;
+    }
+    let mut list = ranges.used().to_vec();
+    list.push(range);
+    while let Some((first, second, shared)) = closest(&list)
+        && (list.len() > RANGES || shared >= near.bits::<A>())
+    {
+        list[first] = join(list[first], list[second]);
+        list.remove(second);
+    }
+    ranges.with(&list)
+}
+
+/// The same for single addresses.
+pub fn include_all<A: Family>(ranges: &Ranges<A>, addresses: &[A], near: Near) -> Ranges<A> {
+    addresses.iter().fold(*ranges, |ranges, address| {
+        if ranges.contains(*address) {
+            return ranges;
+        }
+        let range = Prefix {
+            address: *address,
+            mask: A::ONES,
+        };
+        include(&ranges, range, near)
+    })
+}
+
+fn is_unused<A: Addr>(range: &Prefix<A>) -> bool {
+    range.address == A::UNSPECIFIED && range.mask == A::ONES
+}
+
+/// The two ranges that share the most leading bits, the earlier one first, and how many bits these
+/// are. All, if one holds the other.
+fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
+    let pairs = (0..list.len()).flat_map(|first| (first + 1..list.len()).map(move |b| (first, b)));
+    let with_shared = pairs.map(|(first, second)| {
+        let joined = join(list[first], list[second]);
+        let shared = if joined == list[first] || joined == list[second] {
+            A::BITS
+        } else {
+            joined.mask.common_bits(A::ONES)
+        };
+        (first, second, shared)
+    });
+    // Of equals the first, so that the ranges do not depend on the order of a search.
+    with_shared.reduce(|best, pair| if pair.2 > best.2 { pair } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proxy_common::{V4, V6};
+
+    use super::*;
+
+    const NEAR: Near = Near::CLUSTER_IPS;
+
+    fn v4(text: &str) -> V4 {
+        text.parse::<std::net::Ipv4Addr>()
+            .expect("an address")
+            .into()
+    }
+    fn prefix(text: &str) -> Prefix<V4> {
+        let net: ipnet::Ipv4Net = text.parse().expect("a range");
+        Prefix {
+            address: net.network().into(),
+            mask: net.netmask().into(),
+        }
+    }
+    fn all(texts: &[&str]) -> Vec<Prefix<V4>> {
+        texts.iter().map(|text| prefix(text)).collect()
+    }
+    fn after(addresses: &[&str], near: Near) -> Ranges<V4> {
+        let addresses: Vec<_> = addresses.iter().map(|address| v4(address)).collect();
+        include_all(&Ranges::<V4>::NONE, &addresses, near)
+    }
+
+    #[test]
+    fn cluster_ips_of_one_range_make_one() {
+        let ranges = after(&["10.96.0.1", "10.96.0.10", "10.103.4.5"], NEAR);
+        assert_eq!(ranges.used(), all(&["10.96.0.0/13"]));
+        assert_eq!(after(&["10.96.0.1"], NEAR).used(), all(&["10.96.0.1/32"]));
+    }
+
+    #[test]
+    fn ranges_far_apart_stay_apart() {
+        let ranges = after(
+            &["10.96.0.1", "192.168.3.4", "172.30.0.1", "10.96.7.7"],
+            NEAR,
+        );
+        assert_eq!(
+            ranges.used(),
+            all(&["10.96.0.0/21", "192.168.3.4/32", "172.30.0.1/32"])
+        );
+        assert!(!ranges.contains(v4("203.0.113.9")));
+    }
+
+    #[test]
+    fn the_two_that_share_the_most_become_one_where_there_are_too_many() {
+        let ranges = after(
+            &[
+                "198.51.100.7",
+                "10.0.0.1",
+                "192.0.2.1",
+                "203.0.113.4",
+                "10.9.0.1",
+            ],
+            Near::EXTERNAL_IPS,
+        );
+        assert_eq!(
+            ranges.used(),
+            all(&[
+                "198.51.100.7/32",
+                "10.0.0.0/12",
+                "192.0.2.1/32",
+                "203.0.113.4/32"
+            ])
+        );
+    }
+
+    #[test]
+    fn a_range_takes_in_those_that_it_holds() {
+        let ranges = after(&["10.96.0.1", "172.30.0.1"], NEAR);
+        let ranges = include(&ranges, prefix("10.0.0.0/8"), NEAR);
+        assert_eq!(ranges.used(), all(&["10.0.0.0/8", "172.30.0.1/32"]));
+        assert_eq!(include(&ranges, prefix("10.1.0.0/16"), NEAR), ranges);
+        assert_eq!(include(&ranges, Prefix::<V4>::NONE, NEAR), ranges);
+    }
+
+    proptest! {
+        #[test]
+        fn they_hold_everything_they_ever_held(addresses: Vec<[u8; 16]>) {
+            let mut ranges = Ranges::<V6>::NONE;
+            for (i, octets) in addresses.iter().enumerate() {
+                ranges = include_all(&ranges, &[V6 { octets: *octets }], Near::EXTERNAL_IPS);
+                prop_assert!(!ranges.used().is_empty());
+                for held in &addresses[..=i] {
+                    let held = V6 { octets: *held };
+                    prop_assert!(ranges.contains(held));
+                }
+            }
+        }
+
+        #[test]
+        fn no_two_of_them_overlap_and_none_is_whole_without_need(addresses: Vec<[u8; 4]>) {
+            let addresses: Vec<_> = addresses.iter().map(|octets| V4 { octets: *octets }).collect();
+            let ranges = include_all(&Ranges::<V4>::NONE, &addresses, NEAR);
+            let used = ranges.used();
+            for (at, range) in used.iter().enumerate() {
+                prop_assert_eq!(range.address.masked(range.mask), range.address);
+                for other in &used[at + 1..] {
+                    prop_assert!(!range.contains(other.address) && !other.contains(range.address));
+                }
+            }
+            if used.len() > 1 {
+                prop_assert!(used.iter().all(|range| range.mask != V4::UNSPECIFIED));
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one list of all maps: type, sizes and capacity of each. Pinned maps are checked against it
+//! before they are used. Called by `Datapath::open`, `programs::load` and `cli`.
+
+use std::{io, os::fd::AsFd, path::Path};
+
+use linux::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info, possible_cpus};
+use proxy_common::{
+    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, LocalPod,
+    PodAffinityKey, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    flow::ring::{Ring, RingEnds, ring_size},
+    maps::{self, capacity},
+    masquerade::MasqueradeSources,
+    ports,
+    service::{FragmentKey, ServiceName},
+    socket::SOCKET_BUCKETS,
+    traffic::{RefusedKey, Traffic},
+};
+
+use super::pins::layout_dir;
+use crate::{error::DatapathError, options::Capacities};
+
+/// A map's name, type and sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) kind: MapKind,
+    pub(crate) key_size: u32,
+    pub(crate) value_size: u32,
+    pub(crate) max_entries: u32,
+    pub(crate) flags: u32,
+}
+
+impl Shape {
+    fn new<K, V>(name: &'static str, kind: MapKind, max_entries: u32, flags: u32) -> Self {
+        Self {
+            name,
+            kind,
+            key_size: size_of::<K>() as u32,
+            value_size: size_of::<V>() as u32,
+            max_entries,
+            flags,
+        }
+    }
+    /// The first difference between this and a map, but for the capacity.
+    pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
+        let pairs = [
+            ("type", info.kind, self.kind as u32),
+            ("key size", info.key_size, self.key_size),
+            ("value size", info.value_size, self.value_size),
+            ("flags", info.flags, self.flags),
+        ];
+        pairs
+            .into_iter()
+            .find(|(_, is, wanted)| is != wanted)
+            .map(|(what, is, wanted)| format!("{what} {is} where {wanted} is wanted"))
+    }
+}
+
+/// Every map's shape.
+pub fn shapes(c: &Capacities) -> Vec<Shape> {
+    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash};
+    let s = Shape::new::<u32, u32>;
+    let rings = Ring::COUNT * ring_size(c.flows);
+    let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
+    vec![
+        Shape::new::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4, Hash, c.frontends, 0),
+        Shape::new::<FrontendKey<V6>, u32>(maps::FRONTENDS_V6, Hash, c.frontends, 0),
+        Shape::new::<u32, Record<V4>>(maps::RECORDS_V4, Array, c.records, MMAPABLE),
+        Shape::new::<u32, Record<V6>>(maps::RECORDS_V6, Array, c.records, MMAPABLE),
+        s(maps::SLOTS, Array, c.slots, MMAPABLE),
+        Shape::new::<u32, Backend<V4>>(maps::BACKENDS_V4, Array, c.backends, MMAPABLE),
+        Shape::new::<u32, Backend<V6>>(maps::BACKENDS_V6, Array, c.backends, MMAPABLE),
+        Shape::new::<V4, u32>(
+            maps::NODE_ADDRESSES_V4,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
+        Shape::new::<V6, u32>(
+            maps::NODE_ADDRESSES_V6,
+            Hash,
+            capacity::NODE_ADDRESSES as u32,
+            0,
+        ),
+        Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
+        Shape::new::<LpmKey<V4>, u32>(
+            maps::SOURCE_RANGES_V4,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
+        Shape::new::<LpmKey<V6>, u32>(
+            maps::SOURCE_RANGES_V6,
+            LpmTrie,
+            c.source_ranges,
+            NO_PREALLOC,
+        ),
+        Shape::new::<AffinityKey<V4>, AffinityEntry>(maps::AFFINITY_V4, LruHash, c.affinity, 0),
+        Shape::new::<AffinityKey<V6>, AffinityEntry>(maps::AFFINITY_V6, LruHash, c.affinity, 0),
+        Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
+        Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
+        Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
+        Shape::new::<u32, SocketBucket<V4>>(
+            maps::SOCKET_BUCKETS_V4,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
+        Shape::new::<u32, SocketBucket<V6>>(
+            maps::SOCKET_BUCKETS_V6,
+            Array,
+            SOCKET_BUCKETS,
+            MMAPABLE,
+        ),
+        Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
+        Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
+        Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
+        Shape::new::<u32, FlowKey<V4>>(maps::RINGS_V4, Array, rings, 0),
+        Shape::new::<u32, FlowKey<V6>>(maps::RINGS_V6, Array, rings, 0),
+        Shape::new::<u32, RingEnds>(maps::RING_ENDS, Array, 2 * Ring::COUNT, 0),
+        Shape::new::<FragmentKey<V4>, u32>(
+            maps::FRAGMENTS_V4,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
+        Shape::new::<FragmentKey<V6>, u32>(
+            maps::FRAGMENTS_V6,
+            LruHash,
+            capacity::FRAGMENTS as u32,
+            0,
+        ),
+        Shape::new::<V4, LocalPod>(maps::PODS_V4, Hash, capacity::PODS as u32, 0),
+        Shape::new::<V6, LocalPod>(maps::PODS_V6, Hash, capacity::PODS as u32, 0),
+        Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
+        s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
+        Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
+        s(
+            maps::SHARED_INTERFACES,
+            Array,
+            maps::SHARED_INTERFACE_SLOTS,
+            0,
+        ),
+        Shape::new::<u32, MasqueradeSources>(
+            maps::MASQUERADE_SOURCES,
+            Array,
+            capacity::MASQUERADE_SOURCES as u32,
+            0,
+        ),
+        Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
+        // One name per service port, which has at least one frontend of some family.
+        Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
+        Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::CAPACITY, 0),
+        Shape::new::<u32, Traffic>(maps::TRAFFIC_V4, PerCpuArray, counted, 0),
+        Shape::new::<u32, Traffic>(maps::TRAFFIC_V6, PerCpuArray, counted, 0),
+        Shape::new::<RefusedKey, u64>(maps::REFUSED, PerCpuHash, capacity::REFUSED as u32, 0),
+        Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
+        s(maps::DRAINED, Array, 1, 0),
+        Shape::new::<u32, u64>(maps::UPLINKS, Hash, capacity::UPLINKS as u32, 0),
+        s(maps::ROUTE_EPOCH, Array, 1, 0),
+    ]
+}
+
+/// Bytes of both families' traffic, all CPUs together.
+const TRAFFIC_BYTES: usize = 36 << 20;
+
+/// How many backends of a family are counted one by one: all, as long as that takes little memory.
+fn counted_backends(backends: u32, cpus: usize) -> u32 {
+    let fit = TRAFFIC_BYTES / (2 * size_of::<Traffic>() * cpus.max(1));
+    backends.min(u32::try_from(fit).unwrap_or(u32::MAX))
+}
+
+/// The capacities of the pinned maps; `None` if no map is pinned.
+pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
+    capacities_in(&layout_dir(pin_dir))
+}
+
+/// The capacities of the maps in a generation's directory; `None` if none is pinned there.
+pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathError> {
+    let mut capacities = Capacities::default();
+    let mut any = false;
+    for map in maps::ALL {
+        let Some(capacity) = capacities.of(map) else {
+            continue;
+        };
+        let path = home.join(map);
+        match get_pinned(&path, false).and_then(|fd| map_info(fd.as_fd())) {
+            Ok(info) => {
+                *capacity = info.max_entries;
+                any = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(DatapathError::File {
+                    attempt: "read",
+                    path,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(any.then_some(capacities))
+}
+
+/// The first difference between the maps in a generation's directory and their shapes, with the
+/// map's name; a map that is missing is none. Fails if a pin is no map of ours: it has other types,
+/// so another program made it.
+pub(crate) fn find_difference(
+    home: &Path,
+    shapes: &[Shape],
+) -> Result<Option<String>, DatapathError> {
+    let mut found = None;
+    for shape in shapes {
+        let path = home.join(shape.name);
+        let difference = match get_pinned(&path, false) {
+            Ok(fd) => match map_info(fd.as_fd()) {
+                Ok(info) if info.max_entries != shape.max_entries => {
+                    let (is, wanted) = (info.max_entries, shape.max_entries);
+                    found.get_or_insert_with(|| {
+                        format!("{}: capacity {is} where {wanted} is wanted", shape.name)
+                    });
+                    let same_size = MapInfo {
+                        max_entries: wanted,
+                        ..info
+                    };
+                    shape.difference(&same_size)
+                }
+                Ok(info) => shape.difference(&info),
+                Err(_) => Some("it is not a map".into()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => Some(format!("it cannot be opened: {error}")),
+        };
+        if let Some(difference) = difference {
+            return Err(DatapathError::ForeignMap {
+                pin_dir: home.parent().unwrap_or(home).into(),
+                path,
+                difference,
+            });
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_map_has_a_shape_and_no_other() {
+        let mut shapes: Vec<_> = shapes(&Capacities::default())
+            .iter()
+            .map(|shape| shape.name)
+            .collect();
+        let mut names = maps::ALL.to_vec();
+        shapes.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(shapes, names);
+    }
+
+    #[test]
+    fn what_is_counted_of_backends_takes_bounded_memory() {
+        assert_eq!(counted_backends(1_024, 8), 1_024);
+        assert_eq!(counted_backends(262_144, 8), 32_768);
+        for cpus in [1, 2, 7, 64, 512] {
+            let entries = counted_backends(262_144, cpus) as usize;
+            let bytes = 2 * entries * size_of::<Traffic>() * cpus;
+            assert!(bytes <= TRAFFIC_BYTES && entries > 500, "{cpus}");
+        }
+    }
+
+    #[test]
+    fn another_type_is_named() {
+        let shape = Shape::new::<u32, u32>("slots", MapKind::Array, 100, 0);
+        let info = MapInfo {
+            kind: 2,
+            key_size: 4,
+            value_size: 4,
+            max_entries: 50,
+            flags: 1,
+            ..MapInfo::default()
+        };
+        assert_eq!(
+            shape.difference(&info).as_deref(),
+            Some("flags 1 where 0 is wanted")
+        );
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps of the node's own addresses. Used by `Datapath`.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use proxy_common::{V4, V6, maps::node_address};
+
+use super::Mirror;
+use crate::{
+    error::DatapathError,
+    maps::{OpenMaps, family::Family},
+};
+
+/// An address of this node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeAddress {
+    pub address: IpAddr,
+    /// Node ports are served on it.
+    pub node_ports: bool,
+}
+
+/// The node's addresses.
+pub(crate) struct NodeAddresses {
+    v4: Mirror<V4, u32>,
+    v6: Mirror<V6, u32>,
+}
+
+impl NodeAddresses {
+    /// Starts with what is stored.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            v4: Mirror::adopt(open, V4::NODE_ADDRESSES)?,
+            v6: Mirror::adopt(open, V6::NODE_ADDRESSES)?,
+        })
+    }
+    /// Replaces all addresses.
+    pub(crate) fn set(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
+        set(&mut self.v4, addresses)?;
+        set(&mut self.v6, addresses)
+    }
+    /// Stores the addresses again if the maps hold others; how many differed.
+    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
+        let (v4, v6) = (self.v4.repair(), self.v6.repair());
+        Ok(v4? + v6?)
+    }
+}
+
+/// Stores one family's difference, new addresses first.
+fn set<A: Family>(
+    known: &mut Mirror<A, u32>,
+    addresses: &[NodeAddress],
+) -> Result<(), DatapathError> {
+    let mut wanted: HashMap<A, u32> = HashMap::new();
+    for address in addresses {
+        if let Some(key) = A::of_ip(address.address) {
+            let bits = if address.node_ports {
+                node_address::NODE_PORT
+            } else {
+                0
+            };
+            *wanted.entry(key).or_default() |= bits;
+        }
+    }
+    known.store(&wanted)?;
+    known.remove_others(&wanted)
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps of interfaces and of the source addresses that they masquerade with. Used by
+//! `Datapath`.
+
+use std::{collections::HashMap, io, net::IpAddr};
+
+use ipnet::IpNet;
+use linux::interfaces::Interface;
+use proxy_common::{
+    Addr, Prefix, V4, V6,
+    maps::{self, interface},
+    masquerade::{self, MasqueradeSources},
+};
+
+use super::repair;
+use crate::{
+    error::DatapathError,
+    maps::{OpenMaps, tables::Table},
+};
+
+/// The source addresses that each interface masquerades with, and whether pods are behind it.
+pub(crate) struct NodeInterfaces {
+    interfaces: Table<u32, u64>,
+    sources: Table<u32, MasqueradeSources>,
+    shared: Table<u32, u32>,
+    stored: HashMap<u32, u64>,
+    known: HashMap<MasqueradeSources, u32>,
+    next: u32,
+}
+
+impl NodeInterfaces {
+    /// Starts with what is stored.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
+        let sources: Table<u32, MasqueradeSources> =
+            open.take(maps::MASQUERADE_SOURCES, Table::new)?;
+        let shared: Table<u32, u32> = open.take(maps::SHARED_INTERFACES, Table::new)?;
+        let stored = interfaces
+            .entries()
+            .map_err(DatapathError::of_map("read", maps::INTERFACES))?;
+        let found = sources
+            .entries()
+            .map_err(DatapathError::of_map("read", maps::MASQUERADE_SOURCES))?;
+        let mut known = HashMap::new();
+        let mut next = NO_SOURCE + 1;
+        for (index, source) in found {
+            if index != NO_SOURCE && has_any(&source) {
+                known.entry(source).or_insert(index);
+                next = next.max((index + 1) % sources.capacity());
+            }
+        }
+        Ok(Self {
+            stored: stored.into_iter().collect(),
+            interfaces,
+            sources,
+            shared,
+            known,
+            next,
+        })
+    }
+    /// Stores an interface's source and whether pods are behind it.
+    pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
+        self.store(interface)
+            .map_err(|source| DatapathError::Interface {
+                attempt: "store the masquerade source of",
+                interface: interface.name.clone(),
+                index: interface.index,
+                source,
+            })
+    }
+    /// A list of addresses that is in use is never changed, so a packet on its way sees one
+    /// interface's addresses, never parts of two. One that no interface has is overwritten after
+    /// all others.
+    fn store(&mut self, interface: &Interface) -> io::Result<()> {
+        let source = sources_of(interface);
+        let index = match self.known.get(&source) {
+            _ if !has_any(&source) => NO_SOURCE,
+            Some(index) => *index,
+            None => {
+                let index = self.free_index().ok_or_else(|| {
+                    io::Error::other(format!(
+                        "the map {} is full: {} interfaces have addresses of their own; packets leave this interface with \
+                         the node's address",
+                        maps::MASQUERADE_SOURCES,
+                        self.sources.capacity() - 1
+                    ))
+                })?;
+                self.sources.update(&index, &source)?;
+                self.known.retain(|_, known| *known != index);
+                self.known.insert(source, index);
+                index
+            }
+        };
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let stored = self.stored.get(&interface.index).copied();
+        let bits = index
+            | bit(interface.pods, interface::PODS)
+            | bit(interface.veth_port, interface::VETH_PORT)
+            | bit(
+                interface.bridge_port || interface.switch_port,
+                interface::BRIDGE_PORT,
+            )
+            | bit(!interface.link_layer, interface::NO_LINK_LAYER)
+            | bit(interface.vlans, interface::VLANS)
+            | bit(interface.isolated, interface::ISOLATED)
+            | bit(!interface.leads_to_one_pod(), interface::SHARED)
+            | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
+        let word = interface::word(bits, interface.bridge.unwrap_or(0));
+        self.write(interface.index, word)?;
+        self.share(interface.index)
+    }
+    /// The next element of the sources that no interface has.
+    fn free_index(&mut self) -> Option<u32> {
+        let capacity = self.sources.capacity();
+        for _ in 0..capacity {
+            let index = self.next;
+            self.next = (index + 1) % capacity;
+            let has = |word: &u64| interface::bits(*word) & interface::SOURCE == index;
+            if index != NO_SOURCE && !self.stored.values().any(has) {
+                return Some(index);
+            }
+        }
+        None
+    }
+    /// Says whether packets that come in by an interface may leave past the stack. New interfaces
+    /// may not.
+    pub(crate) fn set_redirects(
+        &mut self,
+        index: u32,
+        redirects: bool,
+    ) -> Result<(), DatapathError> {
+        let Some(word) = self.stored.get(&index).copied() else {
+            return Ok(());
+        };
+        let flag = interface::word(interface::REDIRECTS, 0);
+        let word = if redirects { word | flag } else { word & !flag };
+        self.write(index, word)
+            .map_err(DatapathError::of_map("write", maps::INTERFACES))
+    }
+    fn write(&mut self, index: u32, word: u64) -> io::Result<()> {
+        if self.stored.get(&index) != Some(&word) {
+            self.interfaces.update(&index, &word)?;
+            self.stored.insert(index, word);
+        }
+        Ok(())
+    }
+    /// Stores what the slot of an interface says: which shared interface has it, or that there are
+    /// several. After their words.
+    fn share(&self, interface: u32) -> io::Result<()> {
+        let slot = interface % maps::SHARED_INTERFACE_SLOTS;
+        let wanted = slot_of(slot, &self.stored);
+        if self.shared.lookup(&slot)? != Some(wanted) {
+            self.shared.update(&slot, &wanted)?;
+        }
+        Ok(())
+    }
+    /// Forgets an interface.
+    pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
+        self.interfaces
+            .delete(&interface)
+            .map_err(DatapathError::of_map("write", maps::INTERFACES))?;
+        self.stored.remove(&interface);
+        self.share(interface)
+            .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
+    }
+    /// Stores the properties and sources of interfaces again if the maps hold others; how many
+    /// differed.
+    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
+        let mut differed = repair(&self.interfaces, &self.stored)
+            .map_err(DatapathError::of_map("check", maps::INTERFACES))?;
+        let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
+        for (wanted, index) in &self.known {
+            if self.sources.lookup(index).map_err(failed)?.as_ref() != Some(wanted) {
+                self.sources.update(index, wanted).map_err(failed)?;
+                differed += 1;
+            }
+        }
+        let failed = DatapathError::of_map("check", maps::SHARED_INTERFACES);
+        for (slot, found) in self.shared.entries().map_err(failed)? {
+            let wanted = slot_of(slot, &self.stored);
+            if found != wanted {
+                self.shared.update(&slot, &wanted).map_err(failed)?;
+                differed += 1;
+            }
+        }
+        Ok(differed)
+    }
+    /// Indices of the interfaces that have an element.
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
+        self.stored.keys().copied().collect()
+    }
+}
+
+/// The element of `masq_addresses` for interfaces without an address.
+const NO_SOURCE: u32 = 0;
+
+/// What a slot of `shared_ifaces` says of the interfaces with these words.
+fn slot_of(slot: u32, words: &HashMap<u32, u64>) -> u32 {
+    let mut shared = words.iter().filter(|(index, word)| {
+        *index % maps::SHARED_INTERFACE_SLOTS == slot
+            && interface::bits(**word) & interface::SHARED != 0
+    });
+    match (shared.next(), shared.next()) {
+        (Some((index, _)), None) => *index,
+        (None, _) => 0,
+        _ => maps::SEVERAL_SHARED,
+    }
+}
+
+fn has_any(sources: &MasqueradeSources) -> bool {
+    let MasqueradeSources { v4, v6 } = sources;
+    v4.0[0].address != V4::UNSPECIFIED || v6.0[0].address != V6::UNSPECIFIED
+}
+
+/// An interface's addresses as the programs read them.
+fn sources_of(interface: &Interface) -> MasqueradeSources {
+    let mut all = MasqueradeSources::NONE;
+    let (mut v4, mut v6) = (all.v4.0.iter_mut(), all.v6.0.iter_mut());
+    for source in &interface.sources {
+        match (source.address, source.subnet) {
+            (IpAddr::V4(address), IpNet::V4(subnet)) => {
+                if let Some(place) = v4.next() {
+                    *place = masquerade::Source {
+                        address: address.into(),
+                        subnet: Prefix {
+                            address: subnet.network().into(),
+                            mask: subnet.netmask().into(),
+                        },
+                    };
+                }
+            }
+            (IpAddr::V6(address), IpNet::V6(subnet)) => {
+                if let Some(place) = v6.next() {
+                    *place = masquerade::Source {
+                        address: address.into(),
+                        subnet: Prefix {
+                            address: subnet.network().into(),
+                            mask: subnet.netmask().into(),
+                        },
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_with_one_slot_are_all_found() {
+        const SHARED: u64 = interface::word(interface::SHARED, 0);
+        let (eth, tunnel, pod) = (2, 2 + maps::SHARED_INTERFACE_SLOTS, 2 + (7 << 12));
+        let mut words = HashMap::from([(pod, 0)]);
+        assert_eq!(slot_of(2, &words), 0);
+        words.insert(eth, SHARED);
+        assert_eq!(slot_of(2, &words), eth);
+        words.insert(tunnel, SHARED);
+        assert_eq!(slot_of(2, &words), maps::SEVERAL_SHARED);
+        words.remove(&eth);
+        assert_eq!((slot_of(2, &words), slot_of(3, &words)), (tunnel, 0));
+    }
+}

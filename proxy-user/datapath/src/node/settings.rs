@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The map `settings`: what the agent says about the node, with the ranges of services' addresses,
+//! which the datapath keeps itself. Used by `Datapath` and `store`.
+
+use std::io;
+
+use proxy_common::{
+    FrontendKind, Prefix, Settings, V4, V6, maps, masquerade::PortRanges, settings::RANGES,
+};
+
+use crate::{
+    error::DatapathError,
+    maps::{
+        OpenMaps,
+        family::Family,
+        ranges::{Near, include, include_all},
+        tables::Table,
+    },
+};
+
+/// The one element of `settings`.
+pub(crate) struct SettingsCell {
+    table: Table<u32, Settings>,
+    stored: Settings,
+    /// What should be stored: differs from `stored` only where the kernel has refused to.
+    wanted: Settings,
+}
+
+/// Addresses of one family that frontends have, or are about to have.
+pub(crate) struct NewAddresses<A> {
+    cluster_ips: Vec<A>,
+    /// External and load balancer IPs.
+    external_ips: Vec<A>,
+}
+
+impl<A> Default for NewAddresses<A> {
+    fn default() -> Self {
+        Self {
+            cluster_ips: Vec::new(),
+            external_ips: Vec::new(),
+        }
+    }
+}
+
+impl<A> NewAddresses<A> {
+    /// Adds the address of a frontend of some kind.
+    pub(crate) fn add(&mut self, kind: FrontendKind, address: A) {
+        match kind {
+            FrontendKind::ClusterIp | FrontendKind::Unserved => self.cluster_ips.push(address),
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::Echo => {
+                self.external_ips.push(address);
+            }
+            FrontendKind::NodePort => {}
+        }
+    }
+}
+
+impl SettingsCell {
+    /// Starts with what is stored. The ranges hold the addresses of the adopted frontends, whatever
+    /// was stored.
+    pub(crate) fn adopt(
+        open: &mut OpenMaps,
+        (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
+    ) -> Result<Self, DatapathError> {
+        let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
+        let failed = DatapathError::of_map("read", maps::SETTINGS);
+        let found = table.lookup(&0).map_err(failed)?.unwrap_or(Settings::EMPTY);
+        let mut cell = Self {
+            table,
+            stored: found,
+            wanted: found,
+        };
+        let mut wanted = found;
+        // A new map is all zero, and a range of zeros would hold every address.
+        if found.masquerade_ports == PortRanges([0; 4]) {
+            wanted = Settings::EMPTY;
+        }
+        // An agent that was killed while it imported has left it. What these maps serve, no other
+        // proxy does.
+        wanted.flags &= !Settings::DATAGRAMS_WAIT;
+        cell.wanted = wanted;
+        cell.cover(v4, v6)
+            .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
+        Ok(cell)
+    }
+    fn store(&mut self, settings: Settings) -> io::Result<bool> {
+        self.wanted = settings;
+        if settings == self.stored {
+            return Ok(false);
+        }
+        self.table.update(&0, &settings)?;
+        self.stored = settings;
+        Ok(true)
+    }
+    /// Stores the settings again if the map holds others; whether it did.
+    pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
+        let failed = DatapathError::of_map("check", maps::SETTINGS);
+        if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
+            return Ok(false);
+        }
+        self.table.update(&0, &self.stored).map_err(failed)?;
+        Ok(true)
+    }
+    fn change(&mut self, settings: Settings) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("write", maps::SETTINGS);
+        self.store(settings).map(drop).map_err(failed)
+    }
+    /// Replaces everything that the agent says.
+    pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
+        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
+            let ranges = A::services(settings);
+            *ranges = by.iter().fold(*ranges, |ranges, range| {
+                include(&ranges, *range, Near::CLUSTER_IPS)
+            });
+        }
+        let mut wanted = Settings {
+            services_v4: self.wanted.services_v4,
+            services_v6: self.wanted.services_v6,
+            external_v4: self.wanted.external_v4,
+            external_v6: self.wanted.external_v6,
+            ..*settings
+        };
+        widen(&mut wanted, &settings.allocated_v4);
+        widen(&mut wanted, &settings.allocated_v6);
+        self.change(wanted)
+    }
+    /// Widens the ranges of services' addresses; whether anything was stored. They never shrink,
+    /// because connections outlive services.
+    pub(crate) fn cover(
+        &mut self,
+        v4: &NewAddresses<V4>,
+        v6: &NewAddresses<V6>,
+    ) -> io::Result<bool> {
+        fn widen<A: Family>(settings: &mut Settings, by: &NewAddresses<A>) {
+            let services = A::services(settings);
+            *services = include_all(services, &by.cluster_ips, Near::CLUSTER_IPS);
+            let external = A::external(settings);
+            *external = include_all(external, &by.external_ips, Near::EXTERNAL_IPS);
+        }
+        let mut wanted = self.wanted;
+        widen(&mut wanted, v4);
+        widen(&mut wanted, v6);
+        self.store(wanted)
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the XDP program may do at each uplink, and the epoch of routes and neighbours. Used by
+//! `Datapath`.
+
+use std::collections::HashMap;
+
+use proxy_common::{maps, xdp::Uplink};
+
+use super::repair;
+use crate::{
+    error::DatapathError,
+    maps::{OpenMaps, tables::Table},
+};
+
+/// The words about uplinks.
+pub(crate) struct Uplinks {
+    words: Table<u32, u64>,
+    stored: HashMap<u32, u64>,
+    epoch: Table<u32, u32>,
+}
+
+impl Uplinks {
+    /// Starts with what is stored.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let words: Table<u32, u64> = open.take(maps::UPLINKS, Table::new)?;
+        let epoch = open.take(maps::ROUTE_EPOCH, Table::new)?;
+        let stored = words
+            .entries()
+            .map_err(DatapathError::of_map("read", maps::UPLINKS))?;
+        Ok(Self {
+            words,
+            stored: stored.into_iter().collect(),
+            epoch,
+        })
+    }
+    /// Stores the word about an interface; `None`: it is no uplink with XDP any more.
+    pub(crate) fn set(&mut self, index: u32, word: Option<Uplink>) -> Result<(), DatapathError> {
+        if self.stored.get(&index).copied() == word.map(|word| word.0) {
+            return Ok(());
+        }
+        let failed = DatapathError::of_map("write", maps::UPLINKS);
+        match word {
+            Some(word) => {
+                self.words.update(&index, &word.0).map_err(failed)?;
+                self.stored.insert(index, word.0);
+            }
+            None => {
+                self.words.delete(&index).map_err(failed)?;
+                self.stored.remove(&index);
+            }
+        }
+        self.begin_epoch()
+    }
+    /// Has next hops asked for again.
+    pub(crate) fn begin_epoch(&mut self) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("write", maps::ROUTE_EPOCH);
+        let epoch = self.epoch.lookup(&0).map_err(failed)?.unwrap_or_default();
+        self.epoch
+            .update(&0, &epoch.wrapping_add(1))
+            .map_err(failed)
+    }
+    /// Indices of the interfaces that have a word.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        self.stored.keys().copied().collect()
+    }
+    /// Stores the words again if the map holds others; how many differed.
+    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
+        repair(&self.words, &self.stored).map_err(DatapathError::of_map("check", maps::UPLINKS))
+    }
+}

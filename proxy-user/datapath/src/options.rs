@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The options of the datapath: pin directory, sizes of maps, way of attaching. Plain values, used
+//! by all rooms.
+
+use std::path::PathBuf;
+
+use proxy_common::{
+    maps::{self as names, capacity},
+    masquerade::Marks,
+};
+
+/// The default directory for pins; the layout version is appended.
+pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
+
+/// The default directory for the pins of a shadow.
+pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
+
+/// The options of the datapath.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// On a BPF file system. One agent per directory.
+    pub pin_dir: PathBuf,
+    pub capacities: Capacities,
+    pub attachment: Attachment,
+    /// Bits of the packet mark.
+    pub marks: Marks,
+    /// `xdp`: how the XDP program is attached to uplinks.
+    pub xdp: Option<XdpMode>,
+    /// `forwarding: redirect`: translated packets leave without passing the node's stack.
+    pub redirects: bool,
+    /// The programs log every packet of a service: see [`super::Datapath::program_log`].
+    pub log_packets: bool,
+    /// The programs only count what they would do, and touch nothing; the socket hooks are left
+    /// out.
+    pub shadow: bool,
+    /// Goes on with maps that are drained; otherwise new ones take over from them.
+    pub adopt_drained: bool,
+    /// An object file with the programs, instead of the embedded one: for tests.
+    pub object: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pin_dir: DEFAULT_PIN_DIR.into(),
+            capacities: Capacities::default(),
+            attachment: Attachment::Detect,
+            marks: Marks::DEFAULT,
+            xdp: None,
+            redirects: false,
+            log_packets: false,
+            shadow: false,
+            adopt_drained: false,
+            object: None,
+        }
+    }
+}
+
+/// How programs are attached to an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attachment {
+    /// tcx where the kernel has it (6.6), else clsact.
+    #[default]
+    Detect,
+    /// netlink filters of the clsact qdisc on every kernel.
+    Clsact,
+}
+
+/// How the XDP program is attached to an uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// Behind the driver, in the kernel's own code: with any device, and slower.
+    Generic,
+}
+
+impl XdpMode {
+    pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
+
+    /// As the setting spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// How many elements each map has room for; of maps for each family, both have this size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacities {
+    pub frontends: u32,
+    pub records: u32,
+    pub slots: u32,
+    pub backends: u32,
+    pub flows: u32,
+    pub affinity: u32,
+    pub sockets: u32,
+    pub source_ranges: u32,
+}
+
+impl Default for Capacities {
+    fn default() -> Self {
+        Self {
+            frontends: capacity::FRONTENDS as u32,
+            records: capacity::RECORDS as u32,
+            slots: capacity::SLOTS as u32,
+            backends: capacity::BACKENDS as u32,
+            flows: capacity::FLOWS as u32,
+            affinity: capacity::AFFINITY as u32,
+            sockets: capacity::SOCKETS as u32,
+            source_ranges: capacity::SOURCE_RANGES as u32,
+        }
+    }
+}
+
+impl Capacities {
+    /// None: the machine decides.
+    pub const UNSET: Self = Self {
+        frontends: 0,
+        records: 0,
+        slots: 0,
+        backends: 0,
+        flows: 0,
+        affinity: 0,
+        sockets: 0,
+        source_ranges: 0,
+    };
+
+    /// The same, with another's sizes in place of those that are 0.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let or = |own, other| if own == 0 { other } else { own };
+        Self {
+            frontends: or(self.frontends, other.frontends),
+            records: or(self.records, other.records),
+            slots: or(self.slots, other.slots),
+            backends: or(self.backends, other.backends),
+            flows: or(self.flows, other.flows),
+            affinity: or(self.affinity, other.affinity),
+            sockets: or(self.sockets, other.sockets),
+            source_ranges: or(self.source_ranges, other.source_ranges),
+        }
+    }
+    /// The capacity of the map with this name, if it can be chosen.
+    pub fn of(&mut self, map: &str) -> Option<&mut u32> {
+        Some(match map {
+            names::FRONTENDS_V4 | names::FRONTENDS_V6 | names::NAMES => &mut self.frontends,
+            names::RECORDS_V4 | names::RECORDS_V6 => &mut self.records,
+            names::SLOTS => &mut self.slots,
+            names::BACKENDS_V4 | names::BACKENDS_V6 => &mut self.backends,
+            names::FLOWS_V4 | names::FLOWS_V6 => &mut self.flows,
+            names::AFFINITY_V4 | names::AFFINITY_V6 | names::AFFINITY_PODS => &mut self.affinity,
+            names::SOCKETS_V4 | names::SOCKETS_V6 => &mut self.sockets,
+            names::SOURCE_RANGES_V4 | names::SOURCE_RANGES_V6 => &mut self.source_ranges,
+            _ => return None,
+        })
+    }
+    /// The larger one of each.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self {
+            frontends: self.frontends.max(other.frontends),
+            records: self.records.max(other.records),
+            slots: self.slots.max(other.slots),
+            backends: self.backends.max(other.backends),
+            flows: self.flows.max(other.flows),
+            affinity: self.affinity.max(other.affinity),
+            sockets: self.sockets.max(other.sockets),
+            source_ranges: self.source_ranges.max(other.source_ranges),
+        }
+    }
+}

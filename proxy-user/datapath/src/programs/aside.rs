@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs at interfaces, loaded a second time: over the pinned maps where packets change
+//! nothing, over maps of their own elsewhere. Attached to nothing, they go with the process. Called
+//! by `read` for dry runs.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use aya::{Ebpf, VerifierLogLevel, maps::Map};
+use control::causes::chain;
+use linux::{TestRun, test_run};
+use proxy_common::maps;
+
+use super::load::{load_one, object};
+use crate::{
+    error::DatapathError,
+    maps::shapes,
+    options::{Capacities, Options},
+};
+
+/// The maps that programs at interfaces write.
+const OWN: [&str; 18] = [
+    maps::PORTS,
+    maps::AFFINITY_V4,
+    maps::AFFINITY_V6,
+    maps::FLOWS_V4,
+    maps::FLOWS_V6,
+    maps::RINGS_V4,
+    maps::RINGS_V6,
+    maps::RING_ENDS,
+    maps::FRAGMENTS_V4,
+    maps::FRAGMENTS_V6,
+    maps::DIRECT,
+    maps::BETWEEN_PODS,
+    maps::COUNTERS,
+    maps::TRAFFIC_V4,
+    maps::TRAFFIC_V6,
+    maps::REFUSED,
+    maps::REJECT_BUDGET,
+    maps::DRAINED,
+];
+
+/// Entries of their own maps: for a handful of packets.
+const FEW: u32 = 1024;
+
+/// The loaded programs with their own maps.
+pub(crate) struct Aside {
+    ebpf: Ebpf,
+    own: HashMap<&'static str, OwnedFd>,
+}
+
+impl Aside {
+    /// Makes the maps of their own; those of this directory are shared. Programs are loaded one by
+    /// one.
+    pub(crate) fn open(home: &Path, redirects: bool) -> Result<Self, DatapathError> {
+        let options = Options {
+            capacities: Capacities {
+                flows: FEW,
+                affinity: FEW,
+                ..Capacities::default()
+            },
+            redirects,
+            ..Options::default()
+        };
+        let shapes = shapes(&options.capacities);
+        let ebpf = object(&options, home, &shapes, &OWN, VerifierLogLevel::DISABLE)?;
+        let own = OWN.into_iter().map(|name| {
+            let map = descriptor(&ebpf, name).map_err(DatapathError::of_map("open", name))?;
+            Ok((name, map))
+        });
+        let own = own.collect::<Result<_, DatapathError>>()?;
+        Ok(Self { ebpf, own })
+    }
+
+    /// Has the kernel verify and translate a program, which takes most of a second.
+    pub(crate) fn load(&mut self, program: &'static str) -> Result<(), DatapathError> {
+        let loaded = load_one(&mut self.ebpf, program)?;
+        loaded.map_err(|error| DatapathError::Program {
+            program: program.into(),
+            reason: chain(&error),
+        })
+    }
+
+    /// A map of their own.
+    pub(crate) fn map(&self, name: &'static str) -> Result<OwnedFd, DatapathError> {
+        let map = self.own.get(name).ok_or(io::ErrorKind::NotFound.into());
+        map.and_then(|map| map.try_clone())
+            .map_err(DatapathError::of_map("open", name))
+    }
+
+    /// Runs a loaded program on a packet; `context` is the start of a `__sk_buff`.
+    pub(crate) fn run(
+        &self,
+        program: &'static str,
+        packet: &[u8],
+        context: &[u8],
+    ) -> Result<TestRun, DatapathError> {
+        let loaded = self.ebpf.program(program);
+        let fd = loaded.and_then(|program| program.fd().ok());
+        let run = match fd {
+            Some(fd) => test_run(fd.as_fd(), packet, context, 1),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        run.map_err(|source| DatapathError::Run {
+            program: program.into(),
+            source,
+        })
+    }
+}
+
+fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
+    match ebpf.map(name) {
+        Some(
+            Map::Array(map)
+            | Map::HashMap(map)
+            | Map::LruHashMap(map)
+            | Map::PerCpuArray(map)
+            | Map::PerCpuHashMap(map),
+        ) => map.fd().as_fd().try_clone_to_owned(),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The clsact qdiscs that filters need, where the kernel lacks tcx: made, and removed with our last
+//! filter if they are ours and nobody else uses them. While it is there, nobody can add the qdisc
+//! `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and `cleanup`.
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use aya::programs::tc;
+use linux::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
+
+/// The end of a mark's name. A mark says that the qdisc of the interface with that index is ours;
+/// it is a symbolic link, which a BPF file system can hold, to nothing.
+pub(super) const MARK: &str = "-clsact";
+
+/// Makes the qdisc of an interface, unless it has one. `is_ours` says whether it has filters of
+/// ours.
+pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
+    let mark = mark(links, index);
+    // If it cannot be made, attaching says why.
+    if tc::qdisc_add_clsact(name).is_ok() {
+        // Without a mark the qdisc stays: nothing depends on it.
+        _ = symlink("clsact", mark);
+    } else if !is_ours() {
+        // The mark of another interface that had this index.
+        _ = fs::remove_file(mark);
+    }
+}
+
+/// Removes the qdisc of an interface if it is ours and without filters; whether it was.
+pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
+    let mark = mark(links, index);
+    if fs::symlink_metadata(&mark).is_err() {
+        return Ok(false);
+    }
+    let has_one = filter_qdiscs()?.get(&index) == Some(&true);
+    let removed = has_one && !has_filters(index)?;
+    if removed {
+        remove_clsact(index)?;
+    }
+    fs::remove_file(&mark)?;
+    Ok(removed)
+}
+
+/// Whether [`remove`] would remove the qdisc, once the filters that are ours have gone, and whether
+/// it would remove a mark.
+pub(super) fn would_go(
+    links: &Path,
+    index: u32,
+    is_ours: impl Fn(&Filter) -> bool,
+) -> (bool, bool) {
+    if fs::symlink_metadata(mark(links, index)).is_err() {
+        return (false, false);
+    }
+    let has_one = filter_qdiscs().is_ok_and(|found| found.get(&index) == Some(&true));
+    let is_free = [false, true]
+        .into_iter()
+        .all(|egress| filters(index, egress).is_ok_and(|all| all.iter().all(&is_ours)));
+    (has_one && is_free, true)
+}
+
+fn mark(links: &Path, index: u32) -> PathBuf {
+    links.join(format!("{index}{MARK}"))
+}

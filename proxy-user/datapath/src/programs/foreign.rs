@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Foreign tc programs at the hooks where ours are. The kernel runs a hook's tcx programs first,
+//! then its clsact filters; each may end the chain. Read by `Datapath`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
+
+use linux::{filter_qdiscs, filters, interfaces::Interface, program_name, tcx_programs};
+
+use super::tc::PRIORITIES;
+
+/// A foreign tc program at a hook beside ours.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForeignProgram {
+    pub egress: bool,
+    pub place: ChainPosition,
+    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    pub name: String,
+}
+
+/// Where a foreign program stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChainPosition {
+    /// Before ours: it may hide packets from it.
+    Before,
+    /// Behind ours.
+    Behind,
+    /// At ingress of the bridge whose port the interface is.
+    Bridge,
+}
+
+/// What stands at one hook of an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HookState {
+    /// One of our programs is attached.
+    pub ours: bool,
+    /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
+    pub before: Vec<ChainMember>,
+    pub behind: Vec<ChainMember>,
+}
+
+/// A foreign program or filter at a hook.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChainMember {
+    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    pub name: String,
+    /// The id of its BPF program.
+    pub program: Option<u32>,
+}
+
+/// A program or filter at a hook.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Member {
+    program: Option<u32>,
+    name: Option<String>,
+    /// Of a filter.
+    kind: Option<String>,
+    /// Of a filter; 0 of a tcx program.
+    priority: u16,
+}
+
+impl Member {
+    fn describe(self) -> String {
+        let Some(id) = self.program else {
+            return format!("filter {}", self.kind.unwrap_or_default());
+        };
+        match program_name(id).or(self.name) {
+            Some(name) => format!("program {id} ({name})"),
+            None => format!("program {id}"),
+        }
+    }
+}
+
+/// Reads the hooks of one moment.
+pub(crate) struct Hooks<'a> {
+    ours: &'a HashSet<u32>,
+    qdiscs: HashMap<u32, bool>,
+    bridges: HashMap<u32, Vec<Member>>,
+}
+
+impl<'a> Hooks<'a> {
+    /// `ours` are the ids of our programs.
+    pub(crate) fn read(ours: &'a HashSet<u32>) -> io::Result<Self> {
+        Ok(Self {
+            ours,
+            qdiscs: filter_qdiscs()?,
+            bridges: HashMap::new(),
+        })
+    }
+
+    /// The foreign programs at an interface's hooks and at its bridge; none at a hook where ours is
+    /// not.
+    pub(crate) fn at(&mut self, interface: &Interface) -> io::Result<Vec<ForeignProgram>> {
+        let mut found = Vec::new();
+        for egress in [false, true] {
+            let chain = self.chain(interface.index, egress)?;
+            found.extend(beside(self.ours, chain, egress));
+        }
+        let Some(bridge) = interface.bridge else {
+            return Ok(found);
+        };
+        let chain = match self.bridges.get(&bridge) {
+            Some(chain) => chain.clone(),
+            None => {
+                let chain = self.chain(bridge, false)?;
+                self.bridges.insert(bridge, chain.clone());
+                chain
+            }
+        };
+        found.extend(chain.into_iter().map(|member| ForeignProgram {
+            egress: false,
+            place: ChainPosition::Bridge,
+            name: member.describe(),
+        }));
+        Ok(found)
+    }
+
+    /// The foreign programs at an interface's hooks as they would stand beside ours, were ours
+    /// attached: it comes first of all tcx programs, or, `by_filter`, behind filters of its own
+    /// priority, the first that there is.
+    pub(crate) fn foreseen(
+        &self,
+        interface: &Interface,
+        by_filter: bool,
+    ) -> io::Result<Vec<ForeignProgram>> {
+        let mut found = Vec::new();
+        for egress in [false, true] {
+            let chain = self.chain(interface.index, egress)?;
+            found.extend(match chain.iter().any(|member| self.is_ours(member)) {
+                true => beside(self.ours, chain, egress),
+                false => foreseen(chain, egress, by_filter),
+            });
+        }
+        Ok(found)
+    }
+
+    /// What stands at a hook, whether ours is there or not.
+    pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
+        let mut state = HookState::default();
+        for member in self.chain(index, egress)? {
+            if self.is_ours(&member) {
+                state.ours = true;
+                continue;
+            }
+            let standing = ChainMember {
+                program: member.program,
+                name: member.describe(),
+            };
+            if state.ours {
+                state.behind.push(standing);
+            } else {
+                state.before.push(standing);
+            }
+        }
+        Ok(state)
+    }
+
+    fn is_ours(&self, member: &Member) -> bool {
+        member.program.is_some_and(|id| self.ours.contains(&id))
+    }
+
+    fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
+        let by_tcx = match tcx_programs(index, egress) {
+            // No tcx in this kernel; or the interface has gone.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENODEV)
+                ) =>
+            {
+                Vec::new()
+            }
+            programs => programs?,
+        };
+        let mut chain: Vec<_> = by_tcx
+            .into_iter()
+            .map(|program| Member {
+                program: Some(program),
+                name: None,
+                kind: None,
+                priority: 0,
+            })
+            .collect();
+        let has_filters = self.qdiscs.get(&index).is_some_and(|both| *both || !egress);
+        if has_filters {
+            chain.extend(filters(index, egress)?.into_iter().map(|filter| Member {
+                program: filter.program,
+                name: filter.name,
+                kind: Some(filter.kind),
+                priority: filter.priority,
+            }));
+        }
+        Ok(chain)
+    }
+}
+
+/// The members of a chain without ours, and where they would stand if ours was there.
+fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
+    let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
+        true => ChainPosition::Before,
+        false => ChainPosition::Behind,
+    };
+    let foreign = |member: Member| ForeignProgram {
+        egress,
+        place: place(&member),
+        name: member.describe(),
+    };
+    chain.into_iter().map(foreign).collect()
+}
+
+/// The members of a chain that are not ours, and where they stand; none of a chain without ours.
+fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<ForeignProgram> {
+    let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
+    let Some(place) = chain.iter().position(is_ours) else {
+        return Vec::new();
+    };
+    let behind = chain.split_off(place);
+    let foreign = |place| {
+        move |member: Member| ForeignProgram {
+            egress,
+            place,
+            name: member.describe(),
+        }
+    };
+    chain
+        .into_iter()
+        .map(foreign(ChainPosition::Before))
+        .chain(
+            behind
+                .into_iter()
+                .filter(|member| !is_ours(member))
+                .map(foreign(ChainPosition::Behind)),
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No program has such an id, so the kernel knows no name.
+    const NOBODY: u32 = u32::MAX;
+
+    fn program(id: u32) -> Member {
+        Member {
+            priority: 0,
+            program: Some(id),
+            name: Some("a.o:[tc]".into()),
+            kind: None,
+        }
+    }
+
+    #[test]
+    fn where_programs_would_stand_depends_on_how_ours_is_attached() {
+        let filter = |priority| Member {
+            priority,
+            ..program(NOBODY)
+        };
+        let chain = || vec![filter(1), filter(2)];
+        let places = |by_filter| {
+            let found = foreseen(chain(), false, by_filter);
+            found.iter().map(|one| one.place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(false), [ChainPosition::Behind; 2]);
+        assert_eq!(places(true), [ChainPosition::Before, ChainPosition::Behind]);
+    }
+
+    #[test]
+    fn programs_stand_before_or_behind_ours() {
+        let flower = Member {
+            priority: 2,
+            program: None,
+            name: None,
+            kind: Some("flower".into()),
+        };
+        let ours = HashSet::from([1, 2]);
+        let chain = vec![program(NOBODY), program(2), flower];
+        let found = beside(&ours, chain.clone(), true);
+        let expected = [
+            (ChainPosition::Before, "program 4294967295 (a.o:[tc])"),
+            (ChainPosition::Behind, "filter flower"),
+        ];
+        let expected = expected.map(|(place, name)| ForeignProgram {
+            egress: true,
+            place,
+            name: name.into(),
+        });
+        assert_eq!(found, expected);
+        assert_eq!(
+            beside(&HashSet::new(), chain, true),
+            [],
+            "ours is not there"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Before the programs are attached: the foreign programs at the hooks that they will be attached
+//! to. Called by `portolan check`. And what stands at one interface's hooks now: called by
+//! `portolan explain`.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use linux::{
+    cgroup_programs, get_pinned, interfaces::Interface, link_info, program_by_id, program_name,
+    test_run,
+};
+
+use super::{
+    entry_points::HOOKS,
+    foreign::{ForeignProgram, HookState, Hooks},
+    hooks::path_of,
+    probe::has_tcx,
+    tc::ours,
+};
+use crate::maps::pins::{generations, links_of};
+
+/// What stands where our programs will be.
+#[derive(Debug, Default)]
+pub struct Foreseen {
+    /// At interfaces, by the interface's name.
+    pub programs: Vec<(String, ForeignProgram)>,
+    /// At the cgroup.
+    pub hooks: Vec<ForeignHook>,
+}
+
+/// A foreign program at one of the hooks of a cgroup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForeignHook {
+    /// Our program for that hook.
+    pub hook: &'static str,
+    /// Its name; its id if it has none.
+    pub name: String,
+}
+
+/// Looks at the interfaces that programs are attached to, and at the root of the cgroups. Programs
+/// of an agent with this pin directory are not foreign, nor are those of shadows, which go before
+/// it serves.
+pub fn foresee(
+    pin_dir: &Path,
+    shadows: &[PathBuf],
+    interfaces: &[Interface],
+    cgroup: Option<&Path>,
+) -> io::Result<Foreseen> {
+    let mut ours = linked_programs(pin_dir)?;
+    for shadow in shadows {
+        ours.extend(linked_programs(shadow)?);
+    }
+    ours.extend(interfaces.iter().flat_map(|one| filter_programs(one.index)));
+    let hooks = Hooks::read(&ours)?;
+    let mut found = Foreseen::default();
+    for interface in interfaces.iter().filter(|interface| interface.attach) {
+        let programs = hooks.foreseen(interface, !has_tcx(interface.index))?;
+        let name = &interface.name;
+        let programs = programs.into_iter();
+        found
+            .programs
+            .extend(programs.map(|program| (name.clone(), program)));
+    }
+    if let Some(cgroup) = cgroup {
+        found.hooks = foreign_hooks(&ours, cgroup)?;
+    }
+    Ok(found)
+}
+
+fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHook>> {
+    let directory = File::open(cgroup)?;
+    let mut found = Vec::new();
+    for hook in HOOKS {
+        let programs = match cgroup_programs(directory.as_fd(), hook.attach_type) {
+            // The kernel has no such hook.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => continue,
+            programs => programs?,
+        };
+        let foreign = programs.into_iter().filter(|id| !ours.contains(id));
+        found.extend(foreign.map(|id| ForeignHook {
+            hook: hook.program,
+            name: program_name(id).unwrap_or_else(|| format!("program {id}")),
+        }));
+    }
+    Ok(found)
+}
+
+/// What a foreign program does with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ForeignVerdict {
+    /// Those behind it see the packet.
+    Next,
+    /// It ends the chain: the packet goes on to the stack at once.
+    Ends,
+    Drops,
+    /// It sends the packet elsewhere.
+    Redirects,
+}
+
+/// Runs the foreign program with this id on a packet at an interface. It may note the packet in
+/// maps of its own.
+pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<ForeignVerdict> {
+    const INTERFACE: usize = 10;
+    let mut context = [[0_u8; 4]; 64];
+    context[INTERFACE] = interface.to_ne_bytes();
+    let program = program_by_id(id)?;
+    let run = test_run(program.as_fd(), packet, context.as_flattened(), 1)?;
+    Ok(match run.result {
+        0 => ForeignVerdict::Ends,
+        2 => ForeignVerdict::Drops,
+        7 => ForeignVerdict::Redirects,
+        _ => ForeignVerdict::Next,
+    })
+}
+
+/// The programs of an agent, by the links pinned in its pin directory.
+pub struct Attached(HashSet<u32>);
+
+impl Attached {
+    pub fn read(pin_dir: &Path) -> io::Result<Self> {
+        Ok(Self(linked_programs(pin_dir)?))
+    }
+
+    /// Ingress and egress of the interface with this index.
+    pub fn states(&self, index: u32) -> io::Result<[HookState; 2]> {
+        let mut ours = self.0.clone();
+        ours.extend(filter_programs(index));
+        let hooks = Hooks::read(&ours)?;
+        Ok([hooks.state(index, false)?, hooks.state(index, true)?])
+    }
+}
+
+/// Those of these socket hooks that no program of an agent with this pin directory is attached to.
+pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
+    let homes: Vec<_> = generations(pin_dir)?
+        .into_iter()
+        .map(|generation| generation.dir(pin_dir))
+        .collect();
+    let is_attached = |hook: &str| {
+        let mut links = homes.iter().map(|home| {
+            let link = get_pinned(&path_of(home, hook), false);
+            link.and_then(link_info)
+        });
+        links.any(|link| link.is_ok_and(|info| info.is_of_some_cgroup()))
+    };
+    let missing = wanted.iter().filter(|hook| !is_attached(hook));
+    Ok(missing.copied().collect())
+}
+
+/// Ids of the programs that are attached by the links pinned below a pin directory.
+fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
+    let mut found = HashSet::new();
+    for generation in generations(pin_dir)? {
+        let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
+            continue;
+        };
+        for link in links {
+            let link = get_pinned(&link?.path(), false).and_then(link_info);
+            found.extend(link.ok().map(|link| link.program));
+        }
+    }
+    Ok(found)
+}
+
+/// Ids of our programs that are attached by filters at an interface, which may have gone, or have
+/// no qdisc.
+fn filter_programs(index: u32) -> impl Iterator<Item = u32> {
+    let both = [false, true].into_iter();
+    both.flat_map(move |egress| ours(index, egress).unwrap_or_default())
+        .filter_map(|filter| filter.program)
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaches the socket hooks to one cgroup, by pinned links that outlive the agent and are replaced
+//! in place. Used by `Datapath`.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use linux::{attach_cgroup, get_pinned, link_info, program_id, replace};
+
+use super::{
+    entry_points::{HOOKS, Hook},
+    load::Programs,
+    pin::{is_pinned, pin_again},
+};
+use crate::{error::DatapathError, maps::pins::links_of};
+
+/// The links of the hooks by program, held so that they outlive their pins.
+#[derive(Debug, Default)]
+pub(crate) struct HookLinks(HashMap<&'static str, OwnedFd>);
+
+impl HookLinks {
+    /// Attaches the hooks to a cgroup, or replaces attached ones. One that the kernel refuses is
+    /// left out, and with it those that need it.
+    pub(crate) fn attach(
+        &mut self,
+        programs: &Programs,
+        home: &Path,
+        cgroup: &Path,
+    ) -> Result<(), DatapathError> {
+        let failed = |source| DatapathError::Cgroup {
+            path: cgroup.into(),
+            source,
+        };
+        let (directory, id) = open(cgroup).map_err(failed)?;
+        for (hook, program) in wanted(programs) {
+            self.attach_one(home, &directory, id, hook, program)
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn attach_one(
+        &mut self,
+        home: &Path,
+        directory: &File,
+        id: u64,
+        hook: Hook,
+        program: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let path = path_of(home, hook.program);
+        let held = self.0.remove(hook.program);
+        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
+            if link_info(&link).is_ok_and(|info| info.is_cgroup(id, hook.attach_type)) {
+                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                let link = self.0.entry(hook.program).insert_entry(link);
+                return replace(link.get().as_fd(), program)
+                    .and_then(|()| pin_again(link.get(), &path));
+            }
+        }
+        let link = attach_cgroup(program, directory.as_fd(), hook.attach_type)?;
+        let link = self.0.entry(hook.program).insert_entry(link);
+        pin_again(link.get(), &path)
+    }
+
+    /// The hooks that the kernel takes.
+    pub(crate) fn wanted(programs: &Programs) -> Vec<&'static str> {
+        wanted(programs).map(|(hook, _)| hook.program).collect()
+    }
+
+    /// How many hooks the kernel takes, and how many are attached.
+    pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
+        (wanted(programs).count(), self.0.len())
+    }
+
+    /// What is wrong with the hooks of a cgroup, each as words for an operator. A quick look leaves
+    /// out their pins.
+    pub(crate) fn damage(
+        &self,
+        programs: &Programs,
+        home: &Path,
+        cgroup: &Path,
+        quick: bool,
+    ) -> io::Result<Vec<String>> {
+        let (_, id) = open(cgroup)?;
+        let mut found = Vec::new();
+        let mut unpinned = Vec::new();
+        for (hook, program) in wanted(programs) {
+            let name = hook.program;
+            let Some(link) = self.0.get(name) else {
+                found.push(format!("{name} was not attached"));
+                continue;
+            };
+            let info = link_info(link)?;
+            if !info.is_cgroup(id, hook.attach_type) {
+                found.push(format!("{name} was detached"));
+            } else if info.program != program_id(program)? {
+                found.push(format!("{name} was replaced by another program"));
+            } else if !quick && !is_pinned(link, &path_of(home, name)) {
+                unpinned.push(name);
+            }
+        }
+        if !unpinned.is_empty() {
+            found.push(format!("without a pin: {}", unpinned.join(", ")));
+        }
+        Ok(found)
+    }
+}
+
+/// The hooks to attach, with their programs.
+fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
+    HOOKS.into_iter().filter_map(|hook| {
+        let program = programs.fd(hook.program)?;
+        let has_all = hook.needs.iter().all(|name| programs.fd(name).is_some());
+        has_all.then_some((hook, program))
+    })
+}
+
+/// A cgroup's directory and id, which is its inode's number.
+fn open(cgroup: &Path) -> io::Result<(File, u64)> {
+    let directory = File::open(cgroup)?;
+    let id = directory.metadata()?.ino();
+    Ok((directory, id))
+}
+
+/// The pin of a hook's link.
+pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
+    links_of(home).join(format!("cgroup-{program}"))
+}
+
+/// The mount point of the cgroup2 hierarchy, by /proc/self/mounts.
+pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    Ok(mounted_cgroup2(&mounts))
+}
+
+fn mounted_cgroup2(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| path.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup2_mount_is_found_beside_version_1() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+                      cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found = mounted_cgroup2(mounts);
+        assert_eq!(found.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+        assert_eq!(mounted_cgroup2("proc /proc proc rw 0 0\n"), None);
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`; the loaded
+//! programs are used by the rest of `programs` and by `sweep`.
+
+use std::{
+    collections::HashSet,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    programs::{Program, ProgramError, SchedClassifier},
+};
+use control::causes::chain;
+use linux::{TestRun, program_id, test_run};
+use proxy_common::{flow::ring::ring_size, maps};
+
+use super::{
+    entry_points::{HOOKS, NEEDED, PROGRAMS, UPLINK},
+    log::ProgramLog,
+    refusal::{Refusal, explain},
+};
+use crate::{error::DatapathError, maps::Shape, options::Options};
+
+/// The object with the programs.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+
+/// aya-log's levels. The verifier removes the code of the levels that are off.
+const LOG_FAULTS: u8 = 1;
+const LOG_PACKETS: u8 = 4;
+
+/// The loaded programs.
+pub(crate) struct Programs {
+    ebpf: Ebpf,
+    loads: Vec<Load>,
+    refusals: Vec<Refusal>,
+}
+
+/// How the kernel took a program.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub program: &'static str,
+    /// What the kernel took to verify and translate it.
+    pub time: Duration,
+}
+
+impl Programs {
+    /// Loads over the maps that are pinned in `home`; makes and pins those that are missing.
+    /// Without a program that serves packets it fails; what needs another one that the kernel
+    /// refuses fails when it is used.
+    pub(crate) fn load(
+        options: &Options,
+        home: &Path,
+        shapes: &[Shape],
+    ) -> Result<Self, DatapathError> {
+        let mut loaded = Self {
+            ebpf: object(options, home, shapes, &[], VerifierLogLevel::STATS)?,
+            loads: Vec::new(),
+            refusals: Vec::new(),
+        };
+        // Made for the first refusal.
+        let mut tracing = None;
+        let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
+        let uplink = options.xdp.map(|_| UPLINK);
+        let packets = PROGRAMS.into_iter().chain(uplink);
+        for name in packets.chain(hooks.map(|hook| hook.program)) {
+            let start = Instant::now();
+            let Err(error) = load_one(&mut loaded.ebpf, name)? else {
+                loaded.loads.push(Load {
+                    program: name,
+                    time: start.elapsed(),
+                });
+                continue;
+            };
+            if tracing.is_none() {
+                let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
+                tracing = Some(object(options, home, shapes, &[], level)?);
+            }
+            let traced = match &mut tracing {
+                Some(ebpf) => load_one(ebpf, name)?.err(),
+                None => None,
+            };
+            let reason = explain(&error, traced.as_ref());
+            if NEEDED.contains(&name) {
+                return Err(DatapathError::Program {
+                    program: name.into(),
+                    reason,
+                });
+            }
+            loaded.refusals.push(Refusal {
+                program: name.to_owned(),
+                reason,
+            });
+        }
+        Ok(loaded)
+    }
+    /// How the kernel took each program, refused ones left out.
+    pub(crate) fn loads(&self) -> &[Load] {
+        &self.loads
+    }
+    /// The programs that the kernel refuses.
+    pub(crate) fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+    /// A program's descriptor, or why there is none.
+    pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
+        self.fd(name).ok_or_else(|| {
+            let refusal = self.refusals.iter().find(|refusal| refusal.program == name);
+            DatapathError::Program {
+                program: name.into(),
+                reason: refusal.map_or_else(
+                    || "it is not in the object".to_owned(),
+                    |refusal| refusal.reason.clone(),
+                ),
+            }
+        })
+    }
+    /// The lines that the programs log from now on.
+    pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.ebpf).map_err(|error| {
+            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
+        })
+    }
+    /// A program's descriptor.
+    pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
+    }
+    /// Ids of the loaded programs that see packets.
+    pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
+        let programs = PROGRAMS.iter().filter_map(|name| self.fd(name));
+        programs.map(program_id).collect()
+    }
+    /// Runs a program on a packet; `context` is the start of a `__sk_buff`.
+    pub(crate) fn test_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+        repeat: u32,
+    ) -> Result<TestRun, DatapathError> {
+        let fd = self.require(program)?;
+        test_run(fd, packet, context, repeat).map_err(|error| DatapathError::Run {
+            program: program.into(),
+            source: error,
+        })
+    }
+    /// How many instructions the verifier processed.
+    pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
+        let info = self.ebpf.program(name)?.info().ok()?;
+        info.verified_instruction_count()
+    }
+    /// A program that netlink can attach.
+    pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
+        self.ebpf.program_mut(name)?.try_into().ok()
+    }
+}
+
+/// The object over the pinned maps, its programs not loaded yet. It gets maps of its own for those
+/// in `own`.
+pub(super) fn object(
+    options: &Options,
+    home: &Path,
+    shapes: &[Shape],
+    own: &[&str],
+    log: VerifierLogLevel,
+) -> Result<Ebpf, DatapathError> {
+    let log_level = if options.log_packets {
+        LOG_PACKETS
+    } else {
+        LOG_FAULTS
+    };
+    let redirect = u32::from(options.redirects);
+    let shadow = u32::from(options.shadow);
+    let rings = ring_size(options.capacities.flows);
+    let mut loader = EbpfLoader::new();
+    // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
+    loader
+        .btf(None)
+        .verifier_log_level(log)
+        .override_global("AYA_LOG_LEVEL", &log_level, true)
+        .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
+        .override_global("DROP_MARK", &options.marks.drop, true)
+        .override_global("REDIRECT", &redirect, true)
+        .override_global("SHADOW", &shadow, true)
+        .override_global("RING_SIZE", &rings, true);
+    if options.xdp.is_none() {
+        for map in maps::NEXT_HOPS {
+            loader.map_max_entries(map, 1);
+        }
+    }
+    for shape in shapes {
+        loader.map_max_entries(shape.name, shape.max_entries);
+        if !own.contains(&shape.name) {
+            loader.map_pin_path(shape.name, home.join(shape.name));
+        }
+    }
+    let loaded = match &options.object {
+        Some(path) => loader.load_file(path),
+        None => loader.load(OBJECT),
+    };
+    loaded.map_err(|error| DatapathError::Load(chain(&error)))
+}
+
+/// Has the kernel load a program; the inner error is its refusal.
+pub(super) fn load_one(
+    ebpf: &mut Ebpf,
+    name: &str,
+) -> Result<Result<(), ProgramError>, DatapathError> {
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
+    match program {
+        Program::SchedClassifier(program) => Ok(program.load()),
+        Program::Xdp(program) => Ok(program.load()),
+        Program::CgroupSockAddr(program) => Ok(program.load()),
+        Program::CgroupSock(program) => Ok(program.load()),
+        _ => {
+            let reason = format!("the program {name} is of an unknown kind");
+            Err(DatapathError::Load(reason))
+        }
+    }
+}

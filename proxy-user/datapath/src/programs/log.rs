@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lines that the kernel programs log: their faults, and every packet of a service if they were
+//! loaded with that option. Started by `agent`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+use proxy_common::{Counter, Protocol};
+
+/// The programs' lines that have not been read yet.
+pub struct ProgramLog {
+    logger: EbpfLogger<Lines>,
+}
+
+/// Writes them to the agent's log.
+struct Lines;
+
+impl log::Log for Lines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        let text = record.args().to_string();
+        let line = render(&text).unwrap_or(text);
+        if record.level() == log::Level::Error {
+            tracing::error!(
+                "{line}; the maps contradict each other: restart the agent and report this"
+            );
+        } else {
+            tracing::info!("{line}");
+        }
+    }
+    fn flush(&self) {}
+}
+
+impl ProgramLog {
+    pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Self, aya_log::Error> {
+        let logger = EbpfLogger::init_with_logger(ebpf, Lines)?;
+        Ok(Self { logger })
+    }
+    /// Copies the lines into the agent's log at this interval, without end.
+    pub async fn follow(mut self, every: Duration) {
+        let mut tick = tokio::time::interval(every);
+        loop {
+            tick.tick().await;
+            self.logger.flush();
+        }
+    }
+}
+
+/// A program's line with names in place of the numbers that `proxy-ebpf/src/tc/log.rs` writes.
+fn render(text: &str) -> Option<String> {
+    let words: Vec<_> = text.split(' ').collect();
+    let [
+        "interface",
+        interface,
+        "protocol",
+        protocol,
+        "from",
+        source,
+        source_port,
+        "to",
+        destination,
+        destination_port,
+        "outcome",
+        outcome,
+    ] = words[..]
+    else {
+        return None;
+    };
+    let socket = |address: &str, port: &str| -> Option<SocketAddr> {
+        Some((address.parse::<IpAddr>().ok()?, port.parse::<u16>().ok()?).into())
+    };
+    let counter = Counter::ALL.get(outcome.parse::<usize>().ok()?)?;
+    let protocol = match Protocol(protocol.parse().ok()?).name() {
+        "?" => format!("protocol {protocol}"),
+        name => name.to_owned(),
+    };
+    Some(format!(
+        "{}: {protocol} {} -> {} at interface {interface}",
+        counter.name(),
+        socket(source, source_port)?,
+        socket(destination, destination_port)?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        "interface 7 protocol 17 from 10.0.0.1 1025 to 10.96.0.10 53 outcome 2",
+        "forwarded_new: UDP 10.0.0.1:1025 -> 10.96.0.10:53 at interface 7"
+    )]
+    #[case(
+        "interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 1",
+        "forwarded_hit: TCP [fd00::1]:1025 -> [fd00:96::1]:80 at interface 7"
+    )]
+    fn numbers_become_names(#[case] line: &str, #[case] shown: &str) {
+        assert_eq!(render(line).as_deref(), Some(shown));
+    }
+
+    #[rstest]
+    #[case("something else")]
+    #[case("interface 7 protocol 6 from a 1025 to fd00:96::1 80 outcome 1")]
+    #[case("interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 999")]
+    fn what_is_not_understood_stays_as_it_is(#[case] line: &str) {
+        assert_eq!(render(line), None);
+    }
+}

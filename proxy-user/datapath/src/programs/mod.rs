@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to
+//! interfaces and to a cgroup, and their log lines. Called by `Datapath`; `sweep` runs one of them.
+
+mod aside;
+mod check;
+mod clsact;
+mod entry_points;
+mod foreign;
+mod foresee;
+mod hooks;
+mod load;
+mod log;
+mod pin;
+mod present;
+mod probe;
+mod refusal;
+mod tc;
+mod xdp;
+
+pub(super) use aside::Aside;
+pub(super) use check::Damage;
+pub use entry_points::PROGRAMS;
+pub(super) use foreign::Hooks;
+pub use foreign::{ChainMember, ChainPosition, ForeignProgram, HookState};
+pub use foresee::{
+    Attached, ForeignHook, ForeignVerdict, Foreseen, ask_foreign, foresee, missing_socket_hooks,
+};
+pub(super) use hooks::HookLinks;
+pub use hooks::cgroup_root;
+pub(super) use load::Programs;
+pub use load::{Load, OBJECT};
+pub use log::ProgramLog;
+pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
+pub(super) use present::{attached_programs, filters_to_detach};
+pub(super) use probe::check;
+pub use probe::{counts_at_peers, has_tcx, is_realtime, running_kernel};
+pub use refusal::Refusal as RefusedProgram;
+pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};
+pub use xdp::XdpRefusal;
+pub(super) use xdp::{XdpAttachments, is_xdp_pin};

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is attached at this moment, by the kernel's own account: with or without an agent. Read by
+//! the command line.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use linux::{
+    filter_qdiscs, filters, get_pinned, interfaces::Interface, link_info, program_name,
+    tcx_programs,
+};
+use serde::Serialize;
+
+use super::{
+    clsact,
+    entry_points::HOOKS,
+    tc::{is_ours, ours, program_of},
+    xdp::of_pin,
+};
+use crate::maps::pins::{generations, links_of};
+
+/// The socket hooks that there are.
+pub const HOOK_COUNT: usize = HOOKS.len();
+
+/// Programs of ours that are attached.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Present {
+    /// Index of an interface, and whether it is its egress: by tcx links or clsact filters.
+    pub interfaces: BTreeSet<(u32, bool)>,
+    /// Socket hooks, by the names of their programs.
+    pub hooks: BTreeSet<String>,
+    /// Indices of the interfaces where XDP takes packets, each with how: `native` or `generic`.
+    pub uplinks: BTreeMap<u32, &'static str>,
+}
+
+/// What is attached of the generations in a pin directory. Filters are those of the calling
+/// thread's network namespace.
+pub fn present(pin_dir: &Path) -> io::Result<Present> {
+    let mut found = Present::default();
+    for generation in generations(pin_dir)? {
+        for path in files(&links_of(&generation.dir(pin_dir))) {
+            found.add(&path)?;
+        }
+    }
+    if found.interfaces.is_empty() {
+        for (index, _) in interfaces() {
+            let is_ours = |egress: &bool| ours(index, *egress).is_ok_and(|ours| !ours.is_empty());
+            let hooks = [false, true].into_iter().filter(is_ours);
+            found.interfaces.extend(hooks.map(|egress| (index, egress)));
+        }
+    }
+    Ok(found)
+}
+
+impl Present {
+    /// Takes in a pinned link, if it is still attached.
+    fn add(&mut self, path: &Path) -> io::Result<()> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        // The kernel opens a link for reading and writing only.
+        let info = match get_pinned(path, false).and_then(link_info) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            info => info,
+        };
+        let (Some(name), Ok(info)) = (name, info) else {
+            return Ok(());
+        };
+        // The kernel clears what a link led to: an interface's index, or both halves of a cgroup's
+        // id.
+        if let Some((index, mode)) = of_pin(name) {
+            if info.ifindex != 0 {
+                self.uplinks.insert(index, mode.name());
+            }
+            return Ok(());
+        }
+        if info.ifindex == 0 && (name.starts_with(char::is_numeric) || info.attach_type == 0) {
+            return Ok(());
+        }
+        if let Some(hook) = name.strip_prefix("cgroup-") {
+            self.hooks.insert(hook.to_owned());
+        } else if let Some((index, direction)) = name.split_once('-') {
+            let index = index.parse::<u32>().ok();
+            self.interfaces
+                .extend(index.map(|index| (index, direction == "egress")));
+        }
+        Ok(())
+    }
+
+    /// The hooks of interfaces where a program of ours belongs and none is, in the order of the
+    /// interfaces.
+    pub fn missing<'a>(
+        &'a self,
+        wanted: impl IntoIterator<Item = &'a Interface>,
+    ) -> impl Iterator<Item = (&'a Interface, &'static str)> {
+        let hooks = wanted
+            .into_iter()
+            .flat_map(|one| [(one, false, "ingress"), (one, true, "egress")]);
+        hooks
+            .filter(move |(one, egress, name)| {
+                program_of(one, *egress, name).is_some()
+                    && !self.interfaces.contains(&(one.index, *egress))
+            })
+            .map(|(one, _, name)| (one, name))
+    }
+}
+
+/// What `detach_filters` would remove from an interface, in its words; and the marks that go with
+/// it.
+pub(crate) fn filters_to_detach(
+    links: &[PathBuf],
+    index: u32,
+) -> (Vec<&'static str>, Vec<PathBuf>) {
+    let (mut found, mut marks) = (Vec::new(), Vec::new());
+    for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
+        let has_ours = ours(index, egress).is_ok_and(|ours| !ours.is_empty());
+        found.extend(has_ours.then_some(what));
+    }
+    for links in links {
+        let (qdisc, mark) = clsact::would_go(links, index, is_ours);
+        found.extend(qdisc.then_some("clsact qdisc"));
+        marks.extend(mark.then(|| links.join(format!("{index}{}", clsact::MARK))));
+    }
+    (found, marks)
+}
+
+/// The ids of all programs of ours that are attached: by the links of every generation, or as
+/// filters of the calling thread's network namespace.
+pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
+    let links = pinned_links(pin_dir)?;
+    let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
+    let qdiscs = filter_qdiscs().unwrap_or_default();
+    for (index, _) in interfaces() {
+        if !qdiscs.contains_key(&index) {
+            continue;
+        }
+        for egress in [false, true] {
+            let filters = ours(index, egress).unwrap_or_default();
+            found.extend(filters.into_iter().filter_map(|filter| filter.program));
+        }
+    }
+    Ok(found)
+}
+
+/// A pinned link: which program it attaches.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedLink {
+    /// Below the pin directory.
+    pub pin: String,
+    pub link: u32,
+    pub program: u32,
+    pub name: Option<String>,
+}
+
+/// Every link in a pin directory, with its program.
+pub fn pinned_links(pin_dir: &Path) -> io::Result<Vec<PinnedLink>> {
+    let mut found = Vec::new();
+    for generation in generations(pin_dir)? {
+        for path in files(&links_of(&generation.dir(pin_dir))) {
+            let Ok(info) = get_pinned(&path, false).and_then(link_info) else {
+                continue;
+            };
+            let pin = path.strip_prefix(pin_dir).unwrap_or(&path);
+            found.push(PinnedLink {
+                pin: pin.display().to_string(),
+                link: info.id,
+                program: info.program,
+                name: program_name(info.program),
+            });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The tc programs at one hook of an interface, in the order in which the kernel runs them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Chain {
+    pub interface: String,
+    pub index: u32,
+    pub direction: &'static str,
+    /// `program 12 (ingress)`, tcx links first, or `filter 1 flower` with its priority.
+    pub programs: Vec<String>,
+}
+
+/// The programs at every interface of the calling thread's network namespace; hooks without any are
+/// left out.
+pub fn chains() -> Vec<Chain> {
+    let qdiscs = filter_qdiscs().unwrap_or_default();
+    let mut found = Vec::new();
+    for (index, interface) in interfaces() {
+        for (egress, direction) in [(false, "ingress"), (true, "egress")] {
+            let named = |id: u32| match program_name(id) {
+                Some(name) => format!("program {id} ({name})"),
+                None => format!("program {id}"),
+            };
+            let by_tcx = tcx_programs(index, egress).unwrap_or_default();
+            let mut programs: Vec<_> = by_tcx.into_iter().map(named).collect();
+            if qdiscs.contains_key(&index) {
+                let filters = filters(index, egress).unwrap_or_default();
+                programs.extend(filters.into_iter().map(|filter| {
+                    let program = filter.program.map(named).unwrap_or_default();
+                    format!("filter {} {} {program}", filter.priority, filter.kind)
+                }));
+            }
+            if !programs.is_empty() {
+                found.push(Chain {
+                    interface: interface.clone(),
+                    index,
+                    direction,
+                    programs,
+                });
+            }
+        }
+    }
+    found
+}
+
+fn interfaces() -> Vec<(u32, String)> {
+    let all = nix::net::if_::if_nameindex();
+    let all = all.iter().flat_map(|all| all.iter());
+    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
+    named.collect()
+}
+
+/// The files of a folder that may not be there, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::{interfaces::InterfaceKind, testing::interface};
+
+    #[test]
+    fn each_direction_of_an_interface_counts_and_loopback_has_one() {
+        let wanted = [
+            interface(1, "lo", InterfaceKind::Loopback),
+            interface(2, "eth0", InterfaceKind::Uplink),
+        ];
+        let missing = |interfaces: &[(u32, bool)]| -> Vec<_> {
+            let present = Present {
+                interfaces: interfaces.iter().copied().collect(),
+                ..Present::default()
+            };
+            let missing = present.missing(&wanted);
+            missing.map(|(one, hook)| (one.index, hook)).collect()
+        };
+        assert_eq!(missing(&[(1, true), (2, true), (2, false)]), []);
+        assert_eq!(missing(&[(1, true), (2, true)]), [(2, "ingress")]);
+        assert_eq!(missing(&[]), [(1, "egress"), (2, "ingress"), (2, "egress")]);
+    }
+}

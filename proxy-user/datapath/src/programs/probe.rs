@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tries out whether this process may use BPF and whether the kernel has the features that portolan
+//! needs. Called by `Datapath::open`.
+
+use std::{fs, io, os::fd::AsFd};
+
+use linux::{MMAPABLE, MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx};
+
+use crate::error::DatapathError;
+
+/// A feature, the first kernel that has it, and a test for it.
+struct Feature {
+    name: &'static str,
+    since: &'static str,
+    probe: fn() -> io::Result<()>,
+}
+
+const FEATURES: &[Feature] = &[
+    Feature {
+        name: "the bpf system call",
+        since: "3.18",
+        probe: || create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop),
+    },
+    Feature {
+        name: "BPF arrays that can be mapped into memory",
+        since: "5.5",
+        probe: || {
+            let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
+            Mapping::new(array, 0, 4096).map(drop)
+        },
+    },
+    Feature {
+        name: "batch operations on BPF hash maps",
+        since: "5.6",
+        probe: || {
+            let map: Typed<u32, u32> = Typed::new(create_map(MapKind::Hash, 4, 4, 1, 0, None)?)?;
+            lookup_batch(&map, &mut Vec::new(), &mut [0; 1], &mut [0; 1]).map(drop)
+        },
+    },
+    Feature {
+        name: "BPF maps of maps",
+        since: "4.12",
+        probe: || {
+            let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
+            create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
+        },
+    },
+];
+
+/// Whether the kernel counts packets that a program hands to a pod at the pod's own interface. It
+/// does since the counters of veth devices are its own (Linux 6.7, and some before it), and its
+/// types name those.
+pub fn counts_at_peers() -> bool {
+    let types = fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    has_name(&types, b"NETDEV_PCPU_STAT_TSTATS")
+}
+
+/// Whether a name is among those of types in the format BTF (the kernel's
+/// Documentation/bpf/btf.rst).
+fn has_name(types: &[u8], name: &[u8]) -> bool {
+    let word = |at: usize| {
+        let bytes = types.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_ne_bytes(bytes)).ok()
+    };
+    // Length of the header, then offset and length of the names behind it.
+    let (Some(header), Some(offset), Some(length)) = (word(4), word(16), word(20)) else {
+        return false;
+    };
+    let names = header.checked_add(offset).and_then(|start| {
+        let end = start.checked_add(length)?;
+        types.get(start..end)
+    });
+    let mut each = names.unwrap_or_default().split(|byte| *byte == 0);
+    each.any(|known| known == name)
+}
+
+/// Capabilities, their bits, and the bit of another capability that includes it.
+const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
+    ("CAP_BPF", 39, Some(SYS_ADMIN)),
+    ("CAP_NET_ADMIN", 12, None),
+    ("CAP_PERFMON", 38, Some(SYS_ADMIN)),
+];
+const SYS_ADMIN: u32 = 21;
+
+/// The capabilities that the agent needs and that an effective set lacks.
+fn missing_capabilities(effective: u64) -> Vec<&'static str> {
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, bit, instead)| !has(*bit) && !instead.is_some_and(has));
+    missing.map(|(name, ..)| *name).collect()
+}
+
+/// This process's effective set; all capabilities where the kernel does not show it.
+fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(u64::MAX)
+}
+
+/// Fails with the name of the first capability or feature that is missing.
+pub(crate) fn check() -> Result<(), DatapathError> {
+    let missing = missing_capabilities(effective_capabilities());
+    if !missing.is_empty() {
+        return Err(DatapathError::MissingCapabilities {
+            missing: missing.join(" and "),
+        });
+    }
+    FEATURES
+        .iter()
+        .try_for_each(|feature| (feature.probe)().map_err(|error| explain(feature, error)))
+}
+
+fn explain(feature: &Feature, error: io::Error) -> DatapathError {
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return DatapathError::NoPrivilege {
+            attempt: "create a map",
+            source: error,
+        };
+    }
+    DatapathError::MissingFeature {
+        feature: feature.name,
+        since: feature.since,
+        running: running_kernel(),
+        source: error,
+    }
+}
+
+/// The running kernel's release.
+pub fn running_kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|release| release.trim().to_owned())
+        .unwrap_or_else(|_| "of unknown version".into())
+}
+
+/// Whether the kernel is preemptible everywhere (PREEMPT_RT). From Linux 6.18 on, programs at tc
+/// interrupt each other on a CPU there, and ours share that CPU's memory.
+pub fn is_realtime() -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    says_realtime(
+        &read("/sys/kernel/realtime"),
+        &read("/proc/sys/kernel/version"),
+    )
+}
+
+fn says_realtime(flag: &str, version: &str) -> bool {
+    let mut words = version.split_whitespace();
+    flag.trim() == "1" || words.any(|word| word.starts_with("PREEMPT_RT"))
+}
+
+/// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
+pub fn has_tcx(ifindex: u32) -> bool {
+    query_tcx(ifindex, false).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_realtime_kernel_is_known_by_its_flag_or_its_version() {
+        let usual = "#1 SMP PREEMPT_DYNAMIC Debian 6.18.1-1 (2026-01-02)";
+        assert!(!says_realtime("", usual) && !says_realtime("0\n", usual));
+        assert!(says_realtime("1\n", ""));
+        assert!(says_realtime("", "#1 SMP PREEMPT_RT Debian 6.18.1-1"));
+    }
+
+    #[test]
+    fn a_name_is_found_among_those_of_types() {
+        let names = b"\0int\0TSTATS\0";
+        let mut types = vec![0; 24];
+        types[4..8].copy_from_slice(&24_u32.to_ne_bytes());
+        types[16..20].copy_from_slice(&2_u32.to_ne_bytes());
+        types[20..24].copy_from_slice(&(names.len() as u32).to_ne_bytes());
+        types.extend([1, 2]);
+        types.extend(names);
+        assert!(has_name(&types, b"TSTATS") && has_name(&types, b"int"));
+        assert!(!has_name(&types, b"STATS") && !has_name(&types, b"TSTATS2"));
+        for length in 0..types.len() {
+            // Cut off anywhere, it does not panic.
+            has_name(&types[..length], b"TSTATS");
+        }
+    }
+
+    #[test]
+    fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
+        let feature = &FEATURES[1];
+        let error = explain(feature, io::Error::from_raw_os_error(libc::EINVAL)).to_string();
+        assert!(error.contains("mapped into memory"), "{error}");
+        assert!(error.contains("Linux 5.5"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_capability_is_named() {
+        let [bpf, net_admin, perfmon] = CAPABILITIES.map(|(_, bit, _)| 1_u64 << bit);
+        assert!(missing_capabilities(bpf | net_admin | perfmon).is_empty());
+        assert!(missing_capabilities(1 << SYS_ADMIN | net_admin).is_empty());
+        assert_eq!(missing_capabilities(bpf | perfmon), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing_capabilities(net_admin), ["CAP_BPF", "CAP_PERFMON"]);
+    }
+
+    #[test]
+    fn a_refusal_names_the_privileges() {
+        let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(
+            error.contains("CAP_BPF") && error.contains("root"),
+            "{error}"
+        );
+    }
+}

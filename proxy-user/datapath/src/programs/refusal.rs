@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A program that the kernel refuses, in words: what its verifier said last, and what to do. Used
+//! by `load`.
+
+use aya::programs::ProgramError;
+use control::causes::chain;
+
+use super::probe::running_kernel;
+
+/// A program that the kernel refuses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub program: String,
+    /// The kernel's error, its verifier's last lines, and the remedy.
+    pub reason: String,
+}
+
+/// How many of the verifier's last lines are shown.
+const LINES: usize = 8;
+/// The verifier ends a log with this word. One without it was cut: before Linux 6.4 the kernel
+/// keeps the first lines of a long one, not the last.
+const END: &str = "processed ";
+
+/// Puts a refusal in words. `traced` is the error of one more attempt, whose log names every
+/// instruction.
+pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> String {
+    let ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    } = error
+    else {
+        return chain(error);
+    };
+    let traced = match traced {
+        Some(ProgramError::LoadError { verifier_log, .. }) => verifier_log.to_string(),
+        _ => String::new(),
+    };
+    let lines = last_lines(&traced, &verifier_log.to_string());
+    let said = if lines.is_empty() {
+        String::new()
+    } else {
+        format!(": {lines}")
+    };
+    format!(
+        "{io_error}{said} (kernel {}); docs/kernels.md names kernels that take it: use one of them, and report these lines",
+        running_kernel()
+    )
+}
+
+/// The last lines of the first log that is whole, as one.
+fn last_lines(traced: &str, brief: &str) -> String {
+    let log = if traced.contains(END) { traced } else { brief };
+    let lines: Vec<_> = log
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(LINES)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_those_of_a_whole_log() {
+        let brief = "combined stack size of 5 calls is 544. Too large\nprocessed 9 insns\n";
+        let traced = format!("{}call pc+9\n{brief}", "0: r0 = 0\n".repeat(20));
+        let lines = last_lines(&traced, brief);
+        assert!(lines.ends_with(
+            "call pc+9 | combined stack size of 5 calls is 544. Too large | processed 9 insns"
+        ));
+        assert_eq!(lines.matches(" | ").count(), LINES - 1);
+        let cut = "0: r0 = 0\n".repeat(20);
+        assert!(last_lines(&cut, brief).starts_with("combined"));
+    }
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaches the tc programs to interfaces: by pinned tcx links where the kernel has them (6.6),
+//! else by netlink filters of the clsact qdisc. Both outlive the agent and are replaced in place.
+//! Used by `Datapath` and `cleanup`.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use aya::programs::{
+    TcAttachType,
+    tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
+};
+use linux::{
+    Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
+    interfaces::{Interface, InterfaceKind},
+    link_info, query_tcx, replace,
+};
+
+use super::{
+    clsact,
+    load::Programs,
+    pin::{pin_again, remove_file},
+    probe::has_tcx,
+};
+use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
+
+/// Priorities for our filters, in the order of trying. The first that there is: a filter that ends
+/// classification would hide packets from those behind it, and ours never does. A foreign filter of
+/// another kind keeps a priority for itself.
+pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+/// The upper half of our filters' handles: none that the kernel gives by itself, since those begin
+/// with 1.
+const HANDLE: u16 = 0x4a54;
+
+/// In the order of attaching: egress restores the addresses of replies, so it comes before ingress,
+/// which translates.
+pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
+    (true, "egress", TcAttachType::Egress),
+    (false, "ingress", TcAttachType::Ingress),
+];
+
+/// The handle of a generation's filters, by which a restarted agent finds its own.
+pub(super) fn handle_of(generation: u32) -> TcHandle {
+    TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
+}
+
+/// The attachments of the programs to interfaces.
+pub(crate) struct TcAttachments {
+    links: PathBuf,
+    pub(super) generation: u32,
+    pub(super) mode: Attachment,
+    attached: BTreeSet<u32>,
+    /// The links by interface and egress, held so that they outlive their pins.
+    pub(super) held: HashMap<(u32, bool), OwnedFd>,
+    /// When ours was moved to the front.
+    pub(super) moved: HashMap<(u32, bool), Instant>,
+}
+
+impl TcAttachments {
+    /// Starts with the links that an earlier run has left pinned.
+    pub(crate) fn adopt(
+        home: &Path,
+        generation: u32,
+        mode: Attachment,
+    ) -> Result<Self, DatapathError> {
+        let links = links_of(home);
+        let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
+            attempt: "read",
+            path: links.clone(),
+            source,
+        })?;
+        Ok(Self {
+            links,
+            generation,
+            mode,
+            attached,
+            held: HashMap::new(),
+            moved: HashMap::new(),
+        })
+    }
+    /// Indices of the interfaces that have a known attachment of ours.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        self.attached.iter().copied().collect()
+    }
+
+    /// Attaches both programs, or replaces attached ones. `before` finds the link of the program
+    /// that a new one comes behind, by the name of the link's pin.
+    pub(crate) fn attach(
+        &mut self,
+        programs: &mut Programs,
+        interface: &Interface,
+        before: impl Fn(&str) -> Option<OwnedFd>,
+    ) -> Result<(), DatapathError> {
+        let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
+        for (egress, direction, attach_type) in DIRECTIONS {
+            let Some(program) = program_of(interface, egress, direction) else {
+                continue;
+            };
+            programs.require(&program)?;
+            let result = if by_link {
+                self.attach_link(programs, &program, interface.index, egress, &before)
+            } else {
+                self.attach_filter(programs, &program, interface, egress, attach_type)
+            };
+            result.map_err(|source| DatapathError::Interface {
+                attempt: "attach to",
+                interface: interface.name.clone(),
+                index: interface.index,
+                source,
+            })?;
+        }
+        self.attached.insert(interface.index);
+        Ok(())
+    }
+
+    fn attach_link(
+        &mut self,
+        programs: &Programs,
+        program: &str,
+        index: u32,
+        egress: bool,
+        before: impl Fn(&str) -> Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
+        let path = self.link_path(index, egress);
+        let held = self.held.remove(&(index, egress));
+        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
+            // The index may belong to another interface by now, or the link to another namespace's
+            // interface. Somebody may have pinned something else.
+            let Ok(info) = link_info(&link) else { continue };
+            if info.is_tcx(egress)
+                && info.ifindex == index
+                && query_tcx(index, egress)?.contains(&info.id)
+            {
+                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                let link = self.held.entry((index, egress)).insert_entry(link);
+                return replace(link.get().as_fd(), program)
+                    .and_then(|()| pin_again(link.get(), &path));
+            }
+        }
+        let before = before(&link_name(index, egress))
+            .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
+        let link = attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))?;
+        let link = self.held.entry((index, egress)).insert_entry(link);
+        pin_again(link.get(), &path)
+    }
+
+    pub(super) fn link_path(&self, index: u32, egress: bool) -> PathBuf {
+        self.links.join(link_name(index, egress))
+    }
+
+    fn attach_filter(
+        &self,
+        programs: &mut Programs,
+        program: &str,
+        interface: &Interface,
+        egress: bool,
+        attach_type: TcAttachType,
+    ) -> io::Result<()> {
+        // Of an interface that has gone, attaching would not say so.
+        nix::net::if_::if_nametoindex(interface.name.as_str())?;
+        clsact::make(&self.links, interface.index, &interface.name, || {
+            [false, true]
+                .into_iter()
+                .any(|egress| ours(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
+        });
+        // The kernel would take filters for egress at the other qdisc as well, and run them at
+        // ingress.
+        if filter_qdiscs()?.get(&interface.index) == Some(&false) {
+            return Err(io::Error::other(format!(
+                "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
+                 which needs neither: use Linux 6.6 or newer, or remove it, and with it the limit of what the \
+                 pod sends, by `tc qdisc del dev {} ingress`",
+                interface.name
+            )));
+        }
+        let classifier = programs
+            .classifier(program)
+            .ok_or(io::ErrorKind::NotFound)?;
+        let handle = handle_of(self.generation);
+        let (held, others): (Vec<_>, Vec<_>) = ours(interface.index, egress)?
+            .into_iter()
+            .partition(|filter| filter.handle == u32::from(handle));
+        let replaced = held.first().and_then(|held| {
+            let name = &interface.name;
+            let old = SchedClassifierLink::attached(name, attach_type, held.priority, handle, None);
+            classifier.attach_to_link(old.ok()?).ok()
+        });
+        let mut attach = |priority| {
+            let options = NlOptions {
+                priority,
+                handle,
+                ..NlOptions::default()
+            };
+            let options = TcAttachOptions::Netlink(options);
+            classifier.attach_with_options(&interface.name, attach_type, options)
+        };
+        let link = match replaced {
+            Some(link) => link,
+            None => {
+                // Behind the programs that are taken over from.
+                let first = others.iter().map(|other| other.priority + 1).max();
+                let first = first.unwrap_or(*PRIORITIES.start());
+                let mut attached = attach(first);
+                for priority in first + 1..=*PRIORITIES.end() {
+                    if attached.is_ok() {
+                        break;
+                    }
+                    attached = attach(priority);
+                }
+                attached.map_err(io::Error::other)?
+            }
+        };
+        // Dropping the link would detach the filter, which must outlive the agent.
+        std::mem::forget(classifier.take_link(link).map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    /// Detaches. The filters of a removed interface went with it.
+    pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
+        for egress in [true, false] {
+            let path = self.link_path(index, egress);
+            let held = self.held.remove(&(index, egress));
+            self.moved.remove(&(index, egress));
+            for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
+                // Its interface may be gone.
+                let _ = detach(link.as_fd());
+            }
+            remove_file(&path).map_err(|source| DatapathError::File {
+                attempt: "remove",
+                path,
+                source,
+            })?;
+        }
+        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| {
+            DatapathError::Interface {
+                attempt: "remove the clsact qdisc of",
+                interface: interface_name(index).unwrap_or_default(),
+                index,
+                source,
+            }
+        })?;
+        self.attached.remove(&index);
+        Ok(())
+    }
+}
+
+/// The program for a direction of an interface; none if it needs none there.
+pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+    let loopback = interface.kind == InterfaceKind::Loopback;
+    match (loopback, interface.link_layer) {
+        (true, _) if !egress => None,
+        (true, _) => Some("egress_loopback".to_owned()),
+        (false, true) => Some(direction.to_owned()),
+        (false, false) => Some(format!("{direction}_l3")),
+    }
+}
+
+/// Indices of the interfaces whose links are pinned in a directory.
+fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
+    let mut indices = BTreeSet::new();
+    for entry in fs::read_dir(links)? {
+        let name = entry?.file_name();
+        let index = name.to_str().and_then(|name| name.split_once('-'));
+        indices.extend(index.and_then(|(index, _)| index.parse::<u32>().ok()));
+    }
+    Ok(indices)
+}
+
+/// The name of the pin of an interface's link.
+fn link_name(index: u32, egress: bool) -> String {
+    let direction = if egress { "egress" } else { "ingress" };
+    format!("{index}-{direction}")
+}
+
+/// Our filters at an interface, of every generation.
+pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
+    let mut ours = filters(index, egress)?;
+    ours.retain(is_ours);
+    Ok(ours)
+}
+
+/// Whether a filter is ours, of any generation.
+pub(super) fn is_ours(filter: &Filter) -> bool {
+    filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE)
+}
+
+/// Removes the filters of one generation from every interface of the caller's network namespace.
+pub(crate) fn detach_filters_of(generation: u32) {
+    let interfaces = nix::net::if_::if_nameindex();
+    for interface in interfaces.iter().flat_map(|all| all.iter()) {
+        for egress in [true, false] {
+            detach_filter(interface.index(), egress, |handle| {
+                handle == u32::from(handle_of(generation))
+            });
+        }
+    }
+}
+
+/// Removes our filters from an interface, and the clsact qdisc if that was made for them. Returns
+/// what was removed.
+pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
+    let mut removed = Vec::new();
+    for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
+        removed.extend(detach_filter(index, egress, |_| true).then_some(what));
+    }
+    for links in links {
+        removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+    }
+    Ok(removed)
+}
+
+/// Removes those of our filters from an interface whose handle is wanted; whether there was one.
+fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> bool {
+    let Some(name) = interface_name(index) else {
+        return false;
+    };
+    let attach_type = if egress {
+        TcAttachType::Egress
+    } else {
+        TcAttachType::Ingress
+    };
+    let held = ours(index, egress).unwrap_or_default();
+    let wanted = held.into_iter().filter(|filter| is_wanted(filter.handle));
+    let links = wanted.filter_map(|filter| {
+        let handle = TcHandle::from(filter.handle);
+        SchedClassifierLink::attached(&name, attach_type, filter.priority, handle, None).ok()
+    });
+    let mut found = false;
+    for link in links {
+        found |= aya::programs::links::Link::detach(link).is_ok();
+    }
+    found
+}
+
+fn interface_name(index: u32) -> Option<String> {
+    nix::net::if_::if_indextoname(index)
+        .ok()?
+        .into_string()
+        .ok()
+}

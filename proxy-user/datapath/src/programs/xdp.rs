@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaches the XDP program to uplinks, by pinned links that outlive the agent and are replaced in
+//! place. Another program at an interface's XDP hook stays there. Used by `Datapath`.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use linux::{
+    attach_xdp, attached_xdp, detach, get_pinned, link_info, program_id, program_name, replace,
+};
+
+use super::{
+    entry_points::UPLINK,
+    load::Programs,
+    pin::{pin_again, remove_file},
+};
+use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
+
+/// The XDP attachments.
+#[derive(Debug)]
+pub(crate) struct XdpAttachments {
+    links: PathBuf,
+    /// By interface: the link, held so that it outlives its pin, and how it is attached.
+    held: BTreeMap<u32, (OwnedFd, XdpMode)>,
+}
+
+/// Why the program is not at an interface.
+#[derive(Debug)]
+pub enum XdpRefusal {
+    /// Another program is: its name, or its id.
+    Taken(String),
+    /// The kernel or the driver does not take it.
+    Refused(io::Error),
+}
+
+impl XdpAttachments {
+    /// Starts with the links that an earlier run has left pinned in a generation's directory.
+    pub(crate) fn adopt(home: &Path) -> Self {
+        let mut adopted = Self {
+            links: links_of(home),
+            held: BTreeMap::new(),
+        };
+        for (path, index, mode) in pinned(&adopted.links) {
+            match get_pinned(&path, false) {
+                Ok(link) => _ = adopted.held.insert(index, (link, mode)),
+                Err(_) => _ = remove_file(&path),
+            }
+        }
+        adopted
+    }
+
+    /// Takes over the links of another generation: from then on they have this program.
+    pub(crate) fn take_from(&mut self, home: &Path, programs: &Programs) -> io::Result<()> {
+        for (path, index, mode) in pinned(&links_of(home)) {
+            let link = get_pinned(&path, false)?;
+            match programs.fd(UPLINK) {
+                // Its interface may be gone.
+                Some(program) if replace(link.as_fd(), program).is_ok() => {
+                    pin_again(&link, &self.path(index, mode))?;
+                    self.held.insert(index, (link, mode));
+                }
+                _ => _ = detach(link.as_fd()),
+            }
+            remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches the program to an interface, or puts it back. Idempotent; whether something was
+    /// wrong.
+    pub(crate) fn attach(
+        &mut self,
+        programs: &Programs,
+        index: u32,
+        mode: XdpMode,
+    ) -> Result<bool, XdpRefusal> {
+        let program = programs
+            .require(UPLINK)
+            .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;
+        let mut was_there = false;
+        if let Some((link, held_mode)) = self.held.remove(&index) {
+            was_there = true;
+            let info = link_info(&link).map_err(XdpRefusal::Refused)?;
+            if info.is_xdp() && info.ifindex == index && held_mode == mode {
+                let path = self.path(index, mode);
+                let kept = keep(&link, info.program, program, &path);
+                self.held.insert(index, (link, mode));
+                return kept.map_err(XdpRefusal::Refused);
+            }
+            let _ = detach(link.as_fd());
+            _ = remove_file(&self.path(index, held_mode));
+            was_there &= held_mode == mode;
+        }
+        let link = attach_xdp(program, index, mode == XdpMode::Native).map_err(|error| {
+            let taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
+            match attached_xdp(index) {
+                Ok(Some(id)) if taken => XdpRefusal::Taken(match program_name(id) {
+                    Some(name) => format!("program {id} ({name})"),
+                    None => format!("program {id}"),
+                }),
+                _ => XdpRefusal::Refused(error),
+            }
+        })?;
+        let pinned = pin_again(&link, &self.path(index, mode));
+        self.held.insert(index, (link, mode));
+        pinned.map_err(XdpRefusal::Refused)?;
+        Ok(was_there)
+    }
+
+    /// Detaches from an interface, which may be gone.
+    pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
+        let Some((link, mode)) = self.held.remove(&index) else {
+            return Ok(());
+        };
+        let _ = detach(link.as_fd());
+        let path = self.path(index, mode);
+        remove_file(&path).map_err(|source| DatapathError::File {
+            attempt: "remove",
+            path,
+            source,
+        })
+    }
+
+    /// Indices of the interfaces that have the program.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        self.held.keys().copied().collect()
+    }
+
+    fn path(&self, index: u32, mode: XdpMode) -> PathBuf {
+        self.links.join(format!("{PREFIX}{index}-{}", mode.name()))
+    }
+}
+
+/// What the names of the links' pins begin with.
+const PREFIX: &str = "xdp-";
+
+/// The interface and the mode of a link, by the name of its pin.
+pub(super) fn of_pin(name: &str) -> Option<(u32, XdpMode)> {
+    let (index, mode) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let mode = XdpMode::ALL.into_iter().find(|one| one.name() == mode)?;
+    Some((index.parse().ok()?, mode))
+}
+
+/// Whether a path is the pin of a link at XDP.
+pub(crate) fn is_xdp_pin(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(of_pin).is_some()
+}
+
+/// The pins of links in a directory that may not be there.
+fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
+    let entries = fs::read_dir(links).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter_map(|path| {
+            let (index, mode) = of_pin(path.file_name()?.to_str()?)?;
+            Some((path, index, mode))
+        })
+        .collect()
+}
+
+/// Has a link that is where it should be run this program, and pins it; whether it did not.
+fn keep(link: &OwnedFd, running: u32, program: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
+    let is_other = running != program_id(program)?;
+    if is_other {
+        replace(link.as_fd(), program)?;
+    }
+    pin_again(link, path)?;
+    Ok(is_other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pins_name_says_where_and_how() {
+        assert_eq!(of_pin("xdp-2-native"), Some((2, XdpMode::Native)));
+        assert_eq!(of_pin("xdp-12-generic"), Some((12, XdpMode::Generic)));
+        for other in ["2-ingress", "xdp-2", "xdp-x-native", "xdp-2-other"] {
+            assert_eq!(of_pin(other), None);
+        }
+    }
+}

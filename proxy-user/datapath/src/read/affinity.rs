@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients that affinity holds to a backend: by address on the packet path, pods by network
+//! namespace at their sockets.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use linux::now;
+use proxy_common::{
+    AffinityEntry, AffinityKey, Backend, EndpointSet, FrontendKey, PodAffinityKey, Record,
+    ServiceFlags, ServiceId, V4, V6, maps,
+};
+use serde::Serialize;
+
+use super::{Reader, SECOND, failed, socket};
+use crate::{
+    error::DatapathError,
+    maps::{family::Family, tables::Table},
+};
+
+/// Which backend a client is held to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Affinity {
+    pub service: String,
+    /// An address; for a pod at the socket hooks its network namespace, as `netns:COOKIE`.
+    pub client: String,
+    pub backend: Option<SocketAddr>,
+    pub age_seconds: u64,
+    pub port_name: String,
+    /// The service's own port; 0 while its name is not known.
+    pub service_port: u16,
+    pub protocol: &'static str,
+    /// Whether the next connection goes there, or why not.
+    pub status: &'static str,
+}
+
+impl Reader {
+    /// Every affinity, sorted.
+    pub fn affinities(&self) -> Result<Vec<Affinity>, DatapathError> {
+        let mut rows = self.affinities_of::<V4>()?;
+        rows.extend(self.affinities_of::<V6>()?);
+        rows.sort();
+        Ok(rows)
+    }
+    fn affinities_of<A: Family>(&self) -> Result<Vec<Affinity>, DatapathError> {
+        let affinity: Table<AffinityKey<A>, AffinityEntry> = self.table(A::AFFINITY)?;
+        let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
+        let timeouts = self.affinity_timeouts::<A>()?;
+        let now = now();
+        let mut rows = Vec::new();
+        let holds = |service: ServiceId, holds: &dyn Fn(u32) -> bool| {
+            timeouts.get(&service.0).map(|timeout| holds(*timeout))
+        };
+        for (key, entry) in affinity.entries().map_err(failed(A::AFFINITY))? {
+            let client: IpAddr = key.client.into();
+            let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
+            rows.push(self.affinity(&backends, key.service, client.to_string(), &entry, holds)?);
+        }
+        for (key, entry) in self.pod_affinities()? {
+            if key.family == A::VERSION {
+                let client = format!("netns:{}", key.netns);
+                let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
+                rows.push(self.affinity(&backends, key.service, client, &entry, holds)?);
+            }
+        }
+        Ok(rows)
+    }
+    /// One row; `holds` is whether the entry's time has not run out, if the service has affinity at
+    /// all.
+    fn affinity<A: Family>(
+        &self,
+        backends: &Table<u32, Backend<A>>,
+        service: ServiceId,
+        client: String,
+        entry: &AffinityEntry,
+        holds: Option<bool>,
+    ) -> Result<Affinity, DatapathError> {
+        let backend = backends
+            .lookup(&entry.backend.0)
+            .map_err(failed(A::BACKENDS))?;
+        let current = backend.filter(|backend| backend.is_current(service, entry.generation));
+        let status = match (holds, current) {
+            (None, _) => "void: the service is gone or has no affinity",
+            (_, None) => "void: the endpoint no longer serves",
+            (Some(false), _) => "void: timed out",
+            (_, Some(backend)) if backend.sets == EndpointSet::NONE => "void: not selected now",
+            _ => "holds",
+        };
+        let named = self.name(service.0);
+        Ok(Affinity {
+            service: named.service,
+            port_name: named.port_name,
+            service_port: named.port,
+            protocol: named.protocol,
+            client,
+            backend: current.map(|backend| socket(backend.address, backend.port)),
+            age_seconds: now().saturating_sub(entry.last_used) / SECOND,
+            status,
+        })
+    }
+    /// Timeouts of the services with affinity, by service id.
+    fn affinity_timeouts<A: Family>(&self) -> Result<HashMap<u32, u32>, DatapathError> {
+        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
+        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
+        let mut timeouts = HashMap::new();
+        for (_, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
+            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
+            if let Some(record) = record.filter(|record| record.flags.has(ServiceFlags::AFFINITY)) {
+                timeouts.insert(record.service.0, record.affinity_timeout);
+            }
+        }
+        Ok(timeouts)
+    }
+    /// Pods held by affinity at the socket: key and entry.
+    fn pod_affinities(&self) -> Result<Vec<(PodAffinityKey, AffinityEntry)>, DatapathError> {
+        self.table(maps::AFFINITY_PODS)?
+            .entries()
+            .map_err(failed(maps::AFFINITY_PODS))
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A packet that comes in by an interface: the questions of `proxy-ebpf/src/tc`, in their order.
+
+use linux::now;
+use proxy_common::{
+    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
+    Settings, Verdict, decide, origin_of_packet,
+};
+
+use super::{Asked, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
+use crate::{
+    error::DatapathError,
+    maps::family::Family,
+    read::{Reader, failed, socket},
+};
+
+pub(super) fn explain<A: Family>(
+    reader: &mut Reader,
+    maps: &FamilyMaps<A>,
+    asked: &Asked,
+    interface: u32,
+    client: A,
+    to: A,
+) -> Result<Explained, DatapathError> {
+    let (protocol, port) = (asked.protocol, Port::from_host(asked.to.port()));
+    let unmatched = |counter, because| Explained::unmatched(maps.settings, counter, because);
+    if asked.client_port != 0
+        && let Some(known) = known(reader, maps, asked, interface, client, to)?
+    {
+        return Ok(known);
+    }
+    if reader.is_drained()? {
+        let because = "these maps are drained: other maps, or another proxy, serve what is new";
+        return Ok(unmatched(Counter::Untouched, Some(because)));
+    }
+    if protocol == Protocol::UDP && maps.settings.has(Settings::DATAGRAMS_WAIT) {
+        let because =
+            "datagrams are left to the proxy before, until its conversations are imported";
+        return Ok(unmatched(Counter::Untouched, Some(because)));
+    }
+    if asked.to.ip().is_loopback() || asked.client.is_loopback() {
+        let because =
+            "no loopback address is served from the wire, and none reaches a service from a pod";
+        return Ok(unmatched(Counter::Untouched, Some(because)));
+    }
+    let Some(record) = maps.find(to, port, protocol)? else {
+        return Ok(if maps.is_unallocated(to) {
+            unmatched(Counter::DroppedUnallocated, None)
+        } else {
+            unmatched(Counter::Untouched, None)
+        });
+    };
+    let origin = origin_of_packet::<A>(
+        &maps.settings,
+        record.flags,
+        || maps.has_pods(interface),
+        || maps.is_in_pod_ranges(client),
+        || maps.is_node_address(client),
+    );
+    let verdict = decide(
+        record.flags,
+        origin,
+        maps.settings.policy::<A>(),
+        record.internal.count() != 0,
+        record.external.count() != 0,
+        maps.allows(&record, client)?,
+    );
+    let mut explained = matched(reader, maps, &record, verdict)?;
+    explained.origin = Some(origin);
+    if let Verdict::Forward { external, .. } = verdict {
+        let set = record.flags.set_of_block(external);
+        explained.affinity = maps.held(&record, client, set)?;
+        if let Some(held) = explained.affinity {
+            explained.to = vec![held.endpoint];
+        }
+    }
+    Ok(explained)
+}
+
+/// The service of a record, its endpoints, and what a verdict means for them.
+pub(super) fn matched<A: Family>(
+    reader: &mut Reader,
+    maps: &FamilyMaps<A>,
+    record: &Record<A>,
+    verdict: Verdict,
+) -> Result<Explained, DatapathError> {
+    let counter = match verdict {
+        Verdict::Forward { .. } => Counter::ForwardedNew,
+        Verdict::Reject if matches!(record.flags.kind(), FrontendKind::Unserved) => {
+            Counter::RejectedUnserved
+        }
+        Verdict::Reject => Counter::RejectedNoEndpoint,
+        Verdict::DropNoLocalEndpoint => Counter::DroppedNoLocalEndpoint,
+        Verdict::DropSource => Counter::DroppedSource,
+    };
+    let mut explained = Explained::unmatched(maps.settings, counter, None);
+    explained.frontend = Some(frontend(reader, maps, record)?);
+    explained.local_only = match verdict {
+        Verdict::Forward { external, .. } => {
+            record.flags.set_of_block(external) == EndpointSet::LOCAL
+        }
+        verdict => verdict == Verdict::DropNoLocalEndpoint,
+    };
+    let block = match verdict {
+        Verdict::Forward { external: true, .. } => maps.block(record.external)?,
+        Verdict::Forward { .. } => maps.block(record.internal)?,
+        _ => Vec::new(),
+    };
+    explained.masquerades = matches!(
+        verdict,
+        Verdict::Forward {
+            masquerade: true,
+            ..
+        }
+    );
+    // Those of another port say nothing of one that is not served.
+    if !matches!(record.flags.kind(), FrontendKind::Unserved) {
+        let all = maps.backends_of(reader, record.service)?;
+        explained.endpoints = endpoints(all, &block);
+    }
+    explained.to = block
+        .iter()
+        .map(|(_, backend)| socket(backend.address, backend.port))
+        .collect();
+    explained.to.sort_unstable();
+    Ok(explained)
+}
+
+pub(super) fn frontend<A: Family>(
+    reader: &mut Reader,
+    maps: &FamilyMaps<A>,
+    record: &Record<A>,
+) -> Result<MatchedFrontend, DatapathError> {
+    use proxy_common::ServiceFlags;
+    let (service, port_name) = reader.learn(record.service)?;
+    let key = record.key;
+    Ok(MatchedFrontend {
+        service,
+        port_name,
+        kind: record.flags.kind(),
+        address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
+        port: key.port.host(),
+        flags: record.flags,
+        service_id: record.service.0,
+        affinity_timeout: record.affinity_timeout,
+        internal: record.internal.count(),
+        external: record.external.count(),
+        source_ranges: if record.flags.has(ServiceFlags::SOURCE_RANGES) {
+            maps.source_ranges(record.service)?
+        } else {
+            Vec::new()
+        },
+    })
+}
+
+/// The connection that the packet belongs to, if its tuple is known.
+fn known<A: Family>(
+    reader: &mut Reader,
+    maps: &FamilyMaps<A>,
+    asked: &Asked,
+    interface: u32,
+    client: A,
+    to: A,
+) -> Result<Option<Explained>, DatapathError> {
+    let source = Port::from_host(asked.client_port);
+    let destination = Port::from_host(asked.to.port());
+    let plain = FlowKey::new(client, source, to, destination, asked.protocol);
+    let find = |key: &FlowKey<A>| {
+        let found = maps.flows.lookup(key).map_err(failed(A::FLOWS))?;
+        Ok::<_, DatapathError>(found.filter(|entry| entry.is_whole(key)))
+    };
+    let own = plain.behind(maps.client_interface(interface));
+    let (key, entry) = match find(&own)? {
+        Some(entry) => (own, entry),
+        // Replies, and what many clients' interfaces bring.
+        None => match find(&plain)? {
+            Some(entry) if entry.kind != FlowKind::ORIGINAL || plain == own => (plain, entry),
+            _ => return Ok(None),
+        },
+    };
+    let counter = match entry.kind {
+        FlowKind::ORIGINAL => Counter::ForwardedHit,
+        FlowKind::REPLY => Counter::ReplyPassed,
+        FlowKind::MASQUERADED_REPLY => Counter::ReplyUnmasqueraded,
+        FlowKind::HELD => Counter::DroppedHeld,
+        _ => Counter::UntouchedFlow,
+    };
+    let mut explained = Explained::unmatched(maps.settings, counter, None);
+    explained.to = vec![socket(entry.address, entry.port)];
+    explained.masquerades = entry.is_masqueraded();
+    if entry.service != ServiceId::NONE {
+        reader.learn(entry.service)?;
+    }
+    if entry.kind == FlowKind::ORIGINAL {
+        let mut reply_key = key;
+        entry.reply_key_into(&key, &mut reply_key);
+        let reply = find(&reply_key)?;
+        explained.flow = Some(reader.flow_with(&key, &entry, reply.as_ref(), now()));
+        let record = maps.find(to, destination, asked.protocol)?;
+        if let Some(record) = record.filter(|record| record.service == entry.service) {
+            explained.frontend = Some(frontend(reader, maps, &record)?);
+        }
+    }
+    Ok(Some(explained))
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a service's name to its addresses, by the maps of names and records.
+
+use std::net::IpAddr;
+
+use linux::get_pinned;
+use proxy_common::{
+    FrontendKey, FrontendKind, Protocol, Record, ServiceId, V4, V6, maps, service::ServiceName,
+};
+
+use crate::{
+    error::DatapathError,
+    maps::{
+        arrays::MappedArray,
+        family::Family,
+        names::text,
+        tables::{Table, Walk},
+    },
+    read::{Reader, ServicePort, failed},
+};
+
+/// One address and port of a service; a node port at the node's InternalIP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceAddress {
+    pub kind: FrontendKind,
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: Protocol,
+    /// Empty for the only port of a service without port names.
+    pub port_name: String,
+}
+
+/// Elements per system call.
+const STEP: usize = 4096;
+
+impl Reader {
+    /// Namespace and name of a service port, and the port's own name, which rows show from now on.
+    pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
+        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
+        if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
+            self.names.insert(id.0, ServicePort::new(&name));
+        }
+        let named = self.name(id.0);
+        Ok((named.service, named.port_name))
+    }
+
+    /// Every address of a service, cluster IPs first; empty if the maps know no such service. Walks
+    /// through all names: tens of milliseconds where there are many.
+    pub fn addresses_of(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Vec<ServiceAddress>, DatapathError> {
+        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
+        let mut ids = Vec::new();
+        let mut walk = Walk::new(STEP);
+        let is_it =
+            |found: &ServiceName| holds(&found.namespace, namespace) && holds(&found.name, name);
+        while walk
+            .step(&names, |id, found| {
+                if is_it(&found) {
+                    ids.push((ServiceId(id), text(&found.port_name)));
+                }
+            })
+            .map_err(failed(maps::NAMES))?
+        {}
+        let mut found = Vec::new();
+        if !ids.is_empty() {
+            self.addresses_in::<V4>(&ids, &mut found)?;
+            self.addresses_in::<V6>(&ids, &mut found)?;
+        }
+        found.sort_by_key(|one| (one.kind, one.address, one.port));
+        Ok(found)
+    }
+
+    fn addresses_in<A: Family>(
+        &self,
+        ids: &[(ServiceId, String)],
+        found: &mut Vec<ServiceAddress>,
+    ) -> Result<(), DatapathError> {
+        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
+        // Memory cannot be mapped from a descriptor that only reads; nothing is written.
+        let records = get_pinned(&self.home.join(A::RECORDS), false);
+        let records: MappedArray<Record<A>> = records
+            .and_then(MappedArray::new)
+            .map_err(failed(A::RECORDS))?;
+        let settings = self.settings()?;
+        let mut wanted = Vec::new();
+        // Not `scan_window`: a record without endpoints begins with zeros.
+        let scanned = records.scan(|id, record: Record<A>| {
+            let own = ids.iter().find(|(service, _)| *service == record.service);
+            if let Some((_, port_name)) = own {
+                wanted.push((id, record, port_name.clone()));
+            }
+            false
+        });
+        scanned.map_err(failed(A::RECORDS))?;
+        for (id, record, port_name) in wanted {
+            let kind = record.flags.kind();
+            let own: IpAddr = if A::VERSION == 4 {
+                settings.internal_v4.into()
+            } else {
+                settings.internal_v6.into()
+            };
+            let address = match kind {
+                FrontendKind::NodePort => own,
+                _ => record.key.address.into(),
+            };
+            let is_addressed = !address.is_unspecified()
+                && !matches!(kind, FrontendKind::Unserved | FrontendKind::Echo);
+            let leads_here = || frontends.lookup(&record.key).map_err(failed(A::FRONTENDS));
+            if is_addressed && leads_here()? == Some(id) {
+                found.push(ServiceAddress {
+                    kind,
+                    address,
+                    port: record.key.port.host(),
+                    protocol: record.key.protocol,
+                    port_name,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text padded with zero bytes is this one.
+fn holds(padded: &[u8; 64], text: &str) -> bool {
+    padded
+        .strip_prefix(text.as_bytes())
+        .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The flow table of the packet path.
+
+use std::{collections::HashMap, io, net::SocketAddr};
+
+use linux::now;
+use proxy_common::{FlowEntry, FlowKey, FlowKind, V4, V6};
+use serde::Serialize;
+
+use super::{Reader, SECOND, failed, socket};
+use crate::{
+    error::DatapathError,
+    maps::{
+        family::Family,
+        tables::{Table, Walk},
+    },
+};
+
+/// Elements per system call.
+const STEP: usize = 4096;
+
+/// One flow, that is an original entry and what belongs to it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flow {
+    pub service: String,
+    pub protocol: &'static str,
+    pub client: SocketAddr,
+    pub frontend: SocketAddr,
+    pub backend: SocketAddr,
+    /// The client's source port as the backend sees it, where it had to be translated.
+    pub translated_port: Option<u16>,
+    /// The source that the backend sees, once a masqueraded flow has left.
+    pub masquerade: Option<SocketAddr>,
+    pub masqueraded: bool,
+    pub state: &'static str,
+    pub idle_seconds: u64,
+}
+
+impl Reader {
+    /// Every flow, sorted.
+    pub fn flows(&self) -> Result<Vec<Flow>, DatapathError> {
+        let mut rows = Vec::new();
+        self.each_flow(|_| true, |flow| rows.push(flow))?;
+        rows.sort();
+        Ok(rows)
+    }
+
+    /// Visits the flows that are wanted, in no order. The table is read in parts: of a large one,
+    /// only what the visitor keeps takes memory. A flow that `wants` is asked about has no
+    /// [`Flow::masquerade`] yet.
+    pub fn each_flow(
+        &self,
+        wants: impl Fn(&Flow) -> bool,
+        mut visit: impl FnMut(Flow),
+    ) -> Result<(), DatapathError> {
+        self.each_flow_of::<V4>(&wants, &mut visit)?;
+        self.each_flow_of::<V6>(&wants, &mut visit)
+    }
+    fn each_flow_of<A: Family>(
+        &self,
+        wants: &impl Fn(&Flow) -> bool,
+        visit: &mut impl FnMut(Flow),
+    ) -> Result<(), DatapathError> {
+        let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
+        let now = now();
+        let mut names = HashMap::new();
+        let mut walk = Walk::new(STEP);
+        let mut failure = None;
+        loop {
+            let visited = walk.step(&flows, |key, entry| {
+                if entry.kind != FlowKind::ORIGINAL || !entry.is_whole(&key) {
+                    return;
+                }
+                let id = entry.service.0;
+                let service = names.entry(id).or_insert_with(|| self.service_port(id));
+                let mut flow = flow_of(service, &key, &entry, now);
+                if !wants(&flow) {
+                    return;
+                }
+                match masquerade_of(&flows, &key, &entry) {
+                    Ok(masquerade) => flow.masquerade = masquerade,
+                    Err(error) => failure = Some(error),
+                }
+                visit(flow);
+            });
+            let goes_on = visited.map_err(failed(A::FLOWS))?;
+            if let Some(error) = failure.take() {
+                return Err(failed(A::FLOWS)(error));
+            }
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// The flow of an original entry and its reply entry.
+    pub(super) fn flow_with<A: Family>(
+        &self,
+        key: &FlowKey<A>,
+        entry: &FlowEntry<A>,
+        reply: Option<&FlowEntry<A>>,
+        now: u64,
+    ) -> Flow {
+        Flow {
+            masquerade: reply.and_then(masquerade),
+            ..flow_of(&self.service_port(entry.service.0), key, entry, now)
+        }
+    }
+}
+
+/// A flow, but for what its other entries say.
+fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now: u64) -> Flow {
+    Flow {
+        service: service.to_owned(),
+        protocol: key.protocol.name(),
+        client: socket(key.src, key.src_port),
+        frontend: socket(key.dst, key.dst_port),
+        backend: socket(entry.address, entry.port),
+        translated_port: (entry.client_port != key.src_port).then(|| entry.client_port.host()),
+        masquerade: None,
+        masqueraded: entry.is_masqueraded(),
+        state: entry.state.name(),
+        idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
+    }
+}
+
+/// The source that a flow's reply entry knows.
+fn masquerade_of<A: Family>(
+    flows: &Table<FlowKey<A>, FlowEntry<A>>,
+    key: &FlowKey<A>,
+    entry: &FlowEntry<A>,
+) -> io::Result<Option<SocketAddr>> {
+    if !entry.is_masqueraded() {
+        return Ok(None);
+    }
+    let mut reply_key = *key;
+    entry.reply_key_into(key, &mut reply_key);
+    Ok(flows
+        .lookup(&reply_key)?
+        .and_then(|reply| masquerade(&reply)))
+}
+
+fn masquerade<A: Family>(reply: &FlowEntry<A>) -> Option<SocketAddr> {
+    let is_known = !reply.masquerade_port.is_any();
+    is_known.then(|| socket(reply.masquerade, reply.masquerade_port))
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every pinned map: its size, how much of it is in use, and the kernel memory that it takes.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use linux::{MapInfo, MapKind, Plain, get_pinned, lookup_raw, map_info};
+use proxy_common::{Backend, SocketBucket, V4, V6, maps};
+use serde::Serialize;
+
+use crate::{
+    error::DatapathError,
+    maps::{
+        family::Family,
+        pins::{layout_dir, nothing_readable},
+        tables::{Table, Walk},
+    },
+};
+
+/// Elements per system call. Those of a bucket of a hash map come in one, and a longer one needs
+/// more room.
+const STEP: usize = 4096;
+
+/// A pinned map.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MapRow {
+    pub name: String,
+    pub kind: &'static str,
+    pub id: u32,
+    /// Elements in use; none for a map whose elements are always there.
+    pub entries: Option<u64>,
+    pub capacity: u32,
+    /// Bytes of kernel memory, by the kernel's own account (`memlock` in fdinfo).
+    pub memory: Option<u64>,
+}
+
+impl MapRow {
+    /// In percent of the capacity.
+    pub fn fill(&self) -> Option<u64> {
+        let capacity = u64::from(self.capacity).max(1);
+        self.entries.map(|entries| entries * 100 / capacity)
+    }
+}
+
+/// Every map pinned below a directory, by name. Maps are read whole: some 100 ms for a million
+/// flows.
+pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
+    let home = layout_dir(pin_dir);
+    let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => nothing_readable(pin_dir),
+        _ => DatapathError::File {
+            attempt: "read",
+            path: home.clone(),
+            source,
+        },
+    })?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut rows = Vec::new();
+    // Marks and the folder of links are no maps.
+    for path in paths.filter(|path| path.is_file()) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        match get_pinned(&path, true) {
+            Ok(fd) => rows.extend(row(name, &path, fd).ok()),
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(DatapathError::NoPrivilege {
+                    attempt: "read the pinned maps",
+                    source,
+                });
+            }
+            // Its maker may be removing it.
+            Err(_) => {}
+        }
+    }
+    rows.sort();
+    Ok(rows)
+}
+
+fn row(name: &str, path: &Path, fd: OwnedFd) -> io::Result<MapRow> {
+    let info = map_info(&fd)?;
+    Ok(MapRow {
+        name: name.to_owned(),
+        kind: kind(&info),
+        id: info.id,
+        entries: entries(name, path, &info, &fd)?,
+        capacity: info.max_entries,
+        memory: memory(&fd),
+    })
+}
+
+fn kind(info: &MapInfo) -> &'static str {
+    let kinds = [
+        (MapKind::Hash, "hash"),
+        (MapKind::Array, "array"),
+        (MapKind::PerCpuHash, "percpu_hash"),
+        (MapKind::PerCpuArray, "percpu_array"),
+        (MapKind::LruHash, "lru_hash"),
+        (MapKind::LpmTrie, "lpm_trie"),
+        (MapKind::ArrayOfMaps, "array_of_maps"),
+    ];
+    let known = kinds
+        .into_iter()
+        .find(|(kind, _)| *kind as u32 == info.kind);
+    known.map_or("other", |(_, name)| name)
+}
+
+fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<Option<u64>> {
+    match name {
+        maps::BACKENDS_V4 => backends::<V4>(path).map(Some),
+        maps::BACKENDS_V6 => backends::<V6>(path).map(Some),
+        maps::SOCKET_BUCKETS_V4 => buckets::<V4>(path).map(Some),
+        maps::SOCKET_BUCKETS_V6 => buckets::<V6>(path).map(Some),
+        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn backends<A: Family>(path: &Path) -> io::Result<u64> {
+    elements::<Backend<A>>(path, |backend| backend.service.0 != 0)
+}
+
+fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
+    elements::<SocketBucket<A>>(path, |bucket| bucket.key().is_some())
+}
+
+/// The elements of an array that are in use.
+fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u64> {
+    let table: Table<u32, V> = Table::new(get_pinned(path, true)?)?;
+    let (mut walk, mut count) = (Walk::new(STEP), 0);
+    while walk.step(&table, |_, value| count += u64::from(is_used(&value)))? {}
+    Ok(count)
+}
+
+/// The keys of a hash map or trie. A trie's walk may begin anew, so it has an end of its own.
+fn keys(info: &MapInfo, fd: &OwnedFd) -> io::Result<u64> {
+    let (mut cursor, mut batch, mut count) = (Vec::new(), STEP, 0);
+    for _ in 0..4 * info.max_entries as usize / STEP + 64 {
+        match lookup_raw(fd.as_fd(), &mut cursor, batch) {
+            Ok((raw, last)) => {
+                count += (raw.keys.len() / info.key_size.max(1) as usize) as u64;
+                if last {
+                    break;
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => batch *= 2,
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
+fn memory(fd: &OwnedFd) -> Option<u64> {
+    let path = PathBuf::from(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    memlock(&fs::read_to_string(path).ok()?)
+}
+
+fn memlock(fdinfo: &str) -> Option<u64> {
+    let line = fdinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("memlock:"));
+    line?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_account_of_memory_is_read() {
+        let fdinfo = "pos:\t0\nmap_type:\t1\nmemlock:\t1050624\nmap_id:\t7\n";
+        assert_eq!(memlock(fdinfo), Some(1_050_624));
+        assert_eq!(memlock("pos:\t0\n"), None);
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pinned maps as rows. In: a pin directory. Out: what is served and who is connected to what.
+//! No agent has to run, and a running one is not disturbed; elements that change meanwhile may be
+//! missing or old. Called by `cli` and `metrics`.
+
+mod affinity;
+mod dangling;
+mod dry_run;
+mod elements;
+mod explain;
+mod fill;
+mod flows;
+mod maps;
+mod policy;
+mod services;
+mod sockets;
+mod traffic;
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use proxy_common::{Port, ServiceId, Settings, maps as names, service::ServiceName};
+
+pub use self::maps::{MapRow, pinned_maps};
+use crate::{
+    error::DatapathError,
+    maps::{
+        names::text,
+        pins::{layout_dir, nothing_readable},
+        tables::Table,
+    },
+};
+pub use affinity::Affinity;
+pub use dangling::Dangling;
+pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
+pub use elements::{About, Element};
+pub use explain::{
+    AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
+};
+pub use fill::fills;
+pub use flows::Flow;
+use linux::{Plain, get_pinned};
+pub use policy::{Decision, Fate, Policies};
+pub use services::{BackendRow, Frontend};
+pub use sockets::SocketRow;
+pub use traffic::{Counted, CountedBackend, ProgramRun};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Open pins.
+pub struct Reader {
+    home: PathBuf,
+    names: HashMap<u32, ServicePort>,
+}
+
+/// A service port, as the map of names has it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ServicePort {
+    /// Namespace and name.
+    pub service: String,
+    pub port_name: String,
+    pub port: u16,
+    pub protocol: &'static str,
+}
+
+impl ServicePort {
+    fn new(name: &ServiceName) -> Self {
+        Self {
+            service: format!("{}/{}", text(&name.namespace), text(&name.name)),
+            port_name: text(&name.port_name),
+            port: name.port.host(),
+            protocol: name.protocol.name(),
+        }
+    }
+}
+
+impl Reader {
+    /// Opens what is pinned below a directory.
+    pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let mut reader = Self::without_names(pin_dir)?;
+        let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
+        for (id, name) in names.entries().map_err(failed(names::NAMES))? {
+            reader.names.insert(id, ServicePort::new(&name));
+        }
+        Ok(reader)
+    }
+
+    /// The same for what needs no names of services. To read them all takes long where there are
+    /// many.
+    pub fn without_names(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let home = layout_dir(pin_dir);
+        if !home.is_dir() {
+            return Err(nothing_readable(pin_dir));
+        }
+        Ok(Self {
+            home,
+            names: HashMap::new(),
+        })
+    }
+
+    fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Table<K, V>, DatapathError> {
+        let path = self.home.join(map);
+        get_pinned(&path, true)
+            .and_then(Table::new)
+            .map_err(failed(map))
+    }
+    fn name(&self, service: u32) -> ServicePort {
+        let unknown = || ServicePort {
+            service: format!("(gone, id {service})"),
+            port_name: String::new(),
+            port: 0,
+            protocol: "?",
+        };
+        self.names.get(&service).cloned().unwrap_or_else(unknown)
+    }
+    /// How many services the maps name.
+    pub fn service_count(&self) -> usize {
+        let names = self.names.values().map(|named| named.service.as_str());
+        names.collect::<HashSet<_>>().len()
+    }
+    /// Whether the maps name a service (namespace and name).
+    pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.names.values().any(|named| is_it(&named.service))
+    }
+
+    /// A service port as tables show it.
+    fn service_port(&self, id: u32) -> String {
+        if id == ServiceId::NONE.0 {
+            return "(no service)".into();
+        }
+        let ServicePort {
+            service, port_name, ..
+        } = self.name(id);
+        match port_name.as_str() {
+            "" => service,
+            name => format!("{service}:{name}"),
+        }
+    }
+
+    /// The node's settings, as the agent stored them last.
+    pub fn settings(&self) -> Result<Settings, DatapathError> {
+        let table: Table<u32, Settings> = self.table(names::SETTINGS)?;
+        let found = table.lookup(&0).map_err(failed(names::SETTINGS))?;
+        Ok(found.unwrap_or(Settings::EMPTY))
+    }
+
+    /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
+    pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
+        let fd = get_pinned(&self.home.join(names::COUNTERS), true);
+        fd.and_then(linux::per_cpu_sums)
+            .map_err(failed(names::COUNTERS))
+    }
+}
+
+fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
+    move |source| match source.kind() {
+        io::ErrorKind::PermissionDenied => DatapathError::NoPrivilege {
+            attempt: "read the pinned maps",
+            source,
+        },
+        io::ErrorKind::NotFound => DatapathError::NoSuchMap { map },
+        _ => DatapathError::of_map("read", map)(source),
+    }
+}
+
+fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
+    SocketAddr::new(address.into(), port.host())
+}

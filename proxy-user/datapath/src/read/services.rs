@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frontends and backends as they are served.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{Backend, EndpointSet, FrontendKey, FrontendKind, Record, ServiceFlags, V4, V6};
+use serde::Serialize;
+
+use super::{Reader, failed, socket};
+use crate::{
+    error::DatapathError,
+    maps::{family::Family, tables::Table},
+};
+
+/// One address and port that clients can hit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Frontend {
+    /// Namespace and name.
+    pub service: String,
+    pub port_name: String,
+    pub kind: &'static str,
+    pub ip_family: &'static str,
+    /// Absent for a node port, which every node-port address serves.
+    pub address: Option<IpAddr>,
+    /// 0 stands for every port that the cluster IP does not serve, and for echo requests (kind
+    /// `ping`).
+    pub port: u16,
+    pub protocol: &'static str,
+    /// Endpoints that pods and this node's processes are spread over.
+    pub internal_endpoints: u32,
+    /// Endpoints that all others are spread over.
+    pub external_endpoints: u32,
+    pub policies: Vec<String>,
+    pub service_id: u32,
+}
+
+/// One endpoint of a service port.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendRow {
+    pub service: String,
+    pub port_name: String,
+    pub address: SocketAddr,
+    /// The service's own port; 0 while its name is not known.
+    pub service_port: u16,
+    pub protocol: &'static str,
+    /// `cluster`, `local`: which policies select it.
+    pub sets: Vec<&'static str>,
+    pub generation: u32,
+    pub backend_id: u32,
+}
+
+impl Reader {
+    /// Every frontend, sorted.
+    pub fn frontends(&self) -> Result<Vec<Frontend>, DatapathError> {
+        let mut rows = self.frontends_of::<V4>()?;
+        rows.extend(self.frontends_of::<V6>()?);
+        rows.sort();
+        Ok(rows)
+    }
+    fn frontends_of<A: Family>(&self) -> Result<Vec<Frontend>, DatapathError> {
+        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
+        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
+        let mut rows = Vec::new();
+        for (key, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
+            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
+            // Another key's already: this frontend is being removed.
+            let Some(record) = record.filter(|record| record.key == key) else {
+                continue;
+            };
+            let named = self.name(record.service.0);
+            // The record has the id of one of the service's ports; but these are none of them.
+            let is_port = !matches!(
+                record.flags.kind(),
+                FrontendKind::Unserved | FrontendKind::Echo
+            );
+            rows.push(Frontend {
+                service: named.service,
+                port_name: if is_port {
+                    named.port_name
+                } else {
+                    String::new()
+                },
+                kind: kind_name(record.flags.kind()),
+                ip_family: family_name::<A>(),
+                address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),
+                port: key.port.host(),
+                protocol: key.protocol.name(),
+                internal_endpoints: record.internal.count(),
+                external_endpoints: record.external.count(),
+                policies: policies(record.flags, record.affinity_timeout),
+                service_id: record.service.0,
+            });
+        }
+        Ok(rows)
+    }
+
+    /// Every backend, sorted.
+    pub fn backends(&self) -> Result<Vec<BackendRow>, DatapathError> {
+        let mut rows = self.backends_of::<V4>()?;
+        rows.extend(self.backends_of::<V6>()?);
+        rows.sort();
+        Ok(rows)
+    }
+    fn backends_of<A: Family>(&self) -> Result<Vec<BackendRow>, DatapathError> {
+        let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
+        let mut rows = Vec::new();
+        for (id, backend) in backends.entries().map_err(failed(A::BACKENDS))? {
+            if backend.service.0 == 0 {
+                continue;
+            }
+            let named = self.name(backend.service.0);
+            rows.push(BackendRow {
+                service: named.service,
+                port_name: named.port_name,
+                address: socket(backend.address, backend.port),
+                service_port: named.port,
+                protocol: named.protocol,
+                sets: set_names(backend.sets),
+                generation: backend.generation,
+                backend_id: id,
+            });
+        }
+        Ok(rows)
+    }
+}
+
+/// KUBE: spelled as in a Service's ipFamilies.
+pub(super) fn family_name<A: Family>() -> &'static str {
+    if A::VERSION == 4 { "IPv4" } else { "IPv6" }
+}
+
+fn kind_name(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "cluster-ip",
+        FrontendKind::ExternalIp => "external-ip",
+        FrontendKind::LoadBalancer => "load-balancer",
+        FrontendKind::NodePort => "node-port",
+        FrontendKind::Unserved => "unserved-ports",
+        FrontendKind::Echo => "ping",
+    }
+}
+
+fn set_names(sets: EndpointSet) -> Vec<&'static str> {
+    [
+        (EndpointSet::CLUSTER, "cluster"),
+        (EndpointSet::LOCAL, "local"),
+    ]
+    .into_iter()
+    .filter(|(set, _)| sets.intersects(*set))
+    .map(|(_, name)| name)
+    .collect()
+}
+
+/// A frontend's policies and options in words.
+fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
+    let mut words = Vec::new();
+    if flags.kind() == FrontendKind::Unserved {
+        return vec!["rejects".into()];
+    }
+    if flags.kind() == FrontendKind::Echo {
+        return vec!["answers ping".into()];
+    }
+    if !flags.has(ServiceFlags::HAS_ENDPOINTS) {
+        words.push("rejects: no endpoints".into());
+    }
+    if flags.has(ServiceFlags::EXTERNAL_LOCAL) {
+        words.push("external policy Local".into());
+    }
+    if flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
+        words.push("internal policy Local".into());
+    }
+    if flags.has(ServiceFlags::SOURCE_RANGES) {
+        words.push("source ranges".into());
+    }
+    if flags.has(ServiceFlags::AFFINITY) {
+        words.push(format!("ClientIP affinity {affinity_timeout} s"));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_told_in_words() {
+        let flags = ServiceFlags::new(FrontendKind::LoadBalancer)
+            .with(ServiceFlags::HAS_ENDPOINTS, true)
+            .with(ServiceFlags::EXTERNAL_LOCAL, true)
+            .with(ServiceFlags::AFFINITY, true);
+        assert_eq!(
+            policies(flags, 60),
+            ["external policy Local", "ClientIP affinity 60 s"]
+        );
+        assert_eq!(
+            policies(ServiceFlags::new(FrontendKind::ClusterIp), 0),
+            ["rejects: no endpoints"]
+        );
+        assert_eq!(
+            policies(ServiceFlags::new(FrontendKind::Unserved), 0),
+            ["rejects"]
+        );
+    }
+
+    #[test]
+    fn a_backend_that_nothing_selects_has_no_set() {
+        assert_eq!(
+            set_names(EndpointSet::CLUSTER.union(EndpointSet::LOCAL)),
+            ["cluster", "local"]
+        );
+        assert!(set_names(EndpointSet::NONE).is_empty());
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sockets that the socket hooks have translated.
+
+use std::net::SocketAddr;
+
+use linux::now;
+use proxy_common::{Backend, SocketBucket, SocketEntry, SocketKey, SocketRole, V4, V6};
+use serde::Serialize;
+
+use super::{Reader, SECOND, failed, socket};
+use crate::{error::DatapathError, maps::family::Family};
+
+/// One socket that is connected to a backend of a service, or sends datagrams to it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SocketRow {
+    pub service: String,
+    pub protocol: &'static str,
+    /// `node` for the node's own processes, else `pod`.
+    pub owner: &'static str,
+    /// As `ss --extended` shows it (there in hexadecimal), in the owner's network namespace.
+    pub cookie: u64,
+    /// The address that the process asked for.
+    pub frontend: SocketAddr,
+    pub backend: SocketAddr,
+    pub connected: bool,
+    /// Whether the backend still serves.
+    pub current: bool,
+    /// Since the socket was connected, or last sent a datagram to the frontend.
+    pub age_seconds: u64,
+}
+
+impl Reader {
+    /// Every socket that the hooks have translated, sorted.
+    pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
+        let mut rows = self.sockets_of::<V4>()?;
+        rows.extend(self.sockets_of::<V6>()?);
+        rows.sort();
+        Ok(rows)
+    }
+    fn sockets_of<A: Family>(&self) -> Result<Vec<SocketRow>, DatapathError> {
+        let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS)?;
+        let buckets = buckets.entries().map_err(failed(A::SOCKET_BUCKETS))?;
+        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
+        let sockets = sockets.entries().map_err(failed(A::SOCKETS))?;
+        let backends = self.table::<u32, Backend<A>>(A::BACKENDS)?;
+        let now = now();
+        let mut rows = Vec::new();
+        let buckets = buckets
+            .into_iter()
+            .filter_map(|(_, bucket)| Some((bucket.key()?, bucket.entry)));
+        for (key, entry) in buckets.chain(sockets) {
+            let connected = key.role == SocketRole::CONNECTED;
+            let listed = connected || key.role == SocketRole::FORWARD;
+            let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
+            if !listed || dropped || !entry.is_whole(&key) {
+                continue;
+            }
+            let backend = backends
+                .lookup(&entry.backend.0)
+                .map_err(failed(A::BACKENDS))?;
+            let host = entry.flags & SocketEntry::<A>::HOST != 0;
+            rows.push(SocketRow {
+                service: self.service_port(entry.service.0),
+                protocol: entry.protocol.name(),
+                owner: if host { "node" } else { "pod" },
+                cookie: key.cookie.number(),
+                frontend: socket(entry.frontend, entry.frontend_port),
+                backend: socket(entry.backend_address, entry.backend_port),
+                connected,
+                current: backend
+                    .is_some_and(|backend| backend.is_current(entry.service, entry.generation)),
+                age_seconds: now.saturating_sub(entry.last_used) / SECOND,
+            });
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was counted of each backend and service port: one sample of it all.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use aya::programs::ProgramInfo;
+use linux::get_pinned;
+use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
+
+use super::{Reader, ServicePort, failed, socket};
+use crate::{
+    error::DatapathError,
+    maps::{
+        arrays::MappedArray,
+        counted::{RefusedMap, TrafficMap},
+        family::Family,
+    },
+};
+
+/// A backend, and what was counted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountedBackend {
+    pub address: SocketAddr,
+    /// Of the service port.
+    pub service_id: u32,
+    pub generation: u32,
+    pub backend_id: u32,
+    pub traffic: Traffic,
+}
+
+/// What was counted of everything until a moment.
+#[derive(Clone, Default, Debug)]
+pub struct Counted {
+    pub backends: Vec<CountedBackend>,
+    /// Of no backend in particular: of those beyond the maps' size, and of those that have gone.
+    pub others: Traffic,
+    /// Service port, reason and number; service port 0 is none in particular.
+    pub refused: Vec<(u32, Counter, u64)>,
+}
+
+/// What a program over these maps has run, while the kernel measures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProgramRun {
+    pub id: u32,
+    pub name: String,
+    pub count: u64,
+    /// In nanoseconds.
+    pub time: u64,
+}
+
+impl Reader {
+    /// Every loaded program over these maps.
+    pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
+        let counters = get_pinned(&self.home.join(names::COUNTERS), true);
+        let counters = counters.and_then(linux::map_info);
+        let ours = counters.map_err(failed(names::COUNTERS))?.id;
+        // Programs of others come and go meanwhile.
+        let programs = aya::programs::loaded_programs().filter_map(Result::ok);
+        let is_ours = |program: &ProgramInfo| {
+            let maps = program.map_ids().ok().flatten();
+            maps.is_some_and(|maps| maps.contains(&ours))
+        };
+        let runs = programs.filter(is_ours).map(|program| ProgramRun {
+            id: program.id(),
+            name: program.name_as_str().unwrap_or_default().to_owned(),
+            count: program.run_count(),
+            time: u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX),
+        });
+        Ok(runs.collect())
+    }
+    /// Everything that was counted.
+    pub fn counted(&self) -> Result<Counted, DatapathError> {
+        let mut counted = Counted::default();
+        self.counted_of::<V4>(&mut counted)?;
+        self.counted_of::<V6>(&mut counted)?;
+        let refused = get_pinned(&self.home.join(names::REFUSED), true).and_then(RefusedMap::new);
+        let entries = refused.and_then(|refused| refused.entries());
+        for (key, count) in entries.map_err(failed(names::REFUSED))? {
+            let counter = Counter::ALL.get(key.counter as usize);
+            if let Some(counter) = counter.filter(|_| count > 0) {
+                counted.refused.push((key.service.0, *counter, count));
+            }
+        }
+        counted.refused.sort_unstable();
+        Ok(counted)
+    }
+    fn counted_of<A: Family>(&self, counted: &mut Counted) -> Result<(), DatapathError> {
+        // Through memory: there may be hundreds of thousands. It cannot be mapped from a descriptor
+        // that only reads; nothing is written.
+        let array = get_pinned(&self.home.join(A::BACKENDS), false).and_then(MappedArray::new);
+        let array: MappedArray<Backend<A>> = array.map_err(failed(A::BACKENDS))?;
+        let mut backends: Vec<(u32, Backend<A>)> = Vec::new();
+        let scanned = array.scan(|id, backend: Backend<A>| {
+            if backend.service.0 != 0 {
+                backends.push((id, backend));
+            }
+            false
+        });
+        scanned.map_err(failed(A::BACKENDS))?;
+        let end = backends.last().map_or(1, |(last, _)| last + 1);
+        // Both come in the order of the ids.
+        let mut backends = backends.into_iter().peekable();
+        let traffic = get_pinned(&self.home.join(A::TRAFFIC), true).and_then(TrafficMap::new);
+        let visit = |id, traffic: Traffic| match backends.next_if(|(next, _)| *next == id) {
+            Some((_, backend)) if u64::from(backend.generation) == traffic.generation => {
+                counted.backends.push(CountedBackend {
+                    address: socket(backend.address, backend.port),
+                    service_id: backend.service.0,
+                    generation: backend.generation,
+                    backend_id: id,
+                    traffic,
+                });
+            }
+            // Its backend has gone, or is not counted yet.
+            _ => counted.others.add(&traffic),
+        };
+        traffic
+            .and_then(|traffic| traffic.each(end, visit))
+            .map_err(failed(A::TRAFFIC))
+    }
+    /// The names of all service ports by their ids.
+    pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
+        self.names
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Holds what the agent has put into the kernel against what is there, and puts back what somebody
+//! has removed or changed. Part of `Datapath`; called by `agent`.
+
+use std::{path::Path, sync::Arc};
+
+use control::{causes::chain, object::ObjectName};
+use linux::interfaces::Interface;
+use proxy_common::maps;
+
+use super::{
+    Datapath, DatapathError,
+    maps::{Lock, pins},
+    programs::Damage,
+};
+
+/// What kind of thing was put back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum RepairKind {
+    /// A program at an interface.
+    Interface,
+    /// A socket hook.
+    Hook,
+    /// A pin of a map.
+    Pin,
+    /// An element of a map about the node.
+    Node,
+    /// An element of a map about a service.
+    Service,
+}
+
+impl RepairKind {
+    pub const ALL: [Self; 5] = [
+        Self::Interface,
+        Self::Hook,
+        Self::Pin,
+        Self::Node,
+        Self::Service,
+    ];
+
+    /// As a metric's label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interface => "interface",
+            Self::Hook => "hook",
+            Self::Pin => "pin",
+            Self::Node => "node",
+            Self::Service => "service",
+        }
+    }
+}
+
+/// Something that was not as the agent had left it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Repair {
+    pub kind: RepairKind,
+    /// For an operator: `interface eth0`.
+    pub object: String,
+    pub damage: String,
+    /// Why it could not be put back.
+    pub failure: Option<String>,
+}
+
+/// The result of a look.
+pub type Repaired = Vec<Repair>;
+
+impl Repair {
+    pub fn new(kind: RepairKind, object: impl Into<String>, damage: impl Into<String>) -> Self {
+        Self {
+            kind,
+            object: object.into(),
+            damage: damage.into(),
+            failure: None,
+        }
+    }
+    fn done(mut self, result: Result<(), DatapathError>) -> Self {
+        self.failure = result.err().map(|error| chain(&error));
+        self
+    }
+}
+
+impl Datapath {
+    /// Whether the directory of pins is the one that held them at the last look: a few
+    /// microseconds.
+    pub fn pins_are_in_place(&self) -> bool {
+        self.pinned.is_in_place(&self.home)
+    }
+
+    /// Makes the pin directory again if it has gone, and pins every map that has lost its pin.
+    pub fn repair_pins(&mut self) -> Repaired {
+        let mut repaired = Vec::new();
+        let directory = || self.pin_dir.display().to_string();
+        let in_place = self.pins_are_in_place();
+        if !in_place {
+            let repair = Repair::new(RepairKind::Pin, directory(), "the pin directory had gone");
+            let made = pins::create_dirs(&self.pin_dir).and_then(|()| {
+                // The lock is on the directory itself. That of the old one is given up last.
+                if !self.lock.is_of(&self.pin_dir) {
+                    self.lock = Arc::new(Lock::take(&self.pin_dir)?);
+                }
+                pins::create_links(&self.home)
+            });
+            let failed = made.is_err();
+            repaired.push(repair.done(made));
+            if failed {
+                return repaired;
+            }
+        }
+        match self.pinned.repair(&self.home) {
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => {
+                let damage = format!("no pins, or wrong ones, of the maps {}", names.join(", "));
+                repaired.push(Repair::new(RepairKind::Pin, directory(), damage));
+            }
+            Err(error) => {
+                let repair = Repair::new(
+                    RepairKind::Pin,
+                    directory(),
+                    "no pins, or wrong ones, of maps",
+                );
+                repaired.push(repair.done(Err(error)));
+                return repaired;
+            }
+        }
+        if self.has_grown {
+            self.mark_grown();
+        }
+        self.pinned.note_place(&self.home);
+        repaired
+    }
+
+    /// Puts back what is missing or foreign at the hooks of interfaces that were attached to. Runs
+    /// in their network namespace. A quick look finds whatever keeps packets from being served.
+    pub fn repair_interfaces<'a>(
+        &mut self,
+        interfaces: impl IntoIterator<Item = &'a Interface>,
+        quick: bool,
+    ) -> Repaired {
+        let mut repaired = Vec::new();
+        for interface in interfaces {
+            let object = format!("interface {}", interface.name);
+            let damage = match self.attachments.damage(&self.programs, interface, quick) {
+                Ok(damage) => damage,
+                // It has just gone, and the next list of interfaces is without it.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
+                Err(error) => {
+                    let damage = "it could not be looked at";
+                    let mut repair = Repair::new(RepairKind::Interface, object, damage);
+                    repair.failure = Some(chain(&error));
+                    repaired.push(repair);
+                    continue;
+                }
+            };
+            if damage.is_empty() {
+                continue;
+            }
+            for damage in &damage {
+                if let Damage::Behind { egress } = damage {
+                    self.attachments.leave_hook(interface.index, *egress);
+                }
+            }
+            let attached = self.attach(interface);
+            if attached.as_ref().is_err_and(DatapathError::is_gone) {
+                continue;
+            }
+            let damage: Vec<_> = damage.into_iter().map(Damage::describe).collect();
+            let repair = Repair::new(RepairKind::Interface, object, damage.join(", "));
+            repaired.push(repair.done(attached));
+        }
+        repaired
+    }
+
+    /// Puts back what is missing or foreign at the socket hooks of a cgroup.
+    pub fn repair_hooks(&mut self, cgroup: &Path, quick: bool) -> Repaired {
+        let damage = self.hooks.damage(&self.programs, &self.home, cgroup, quick);
+        let (damage, failure) = match damage {
+            Ok(damage) if damage.is_empty() => return Vec::new(),
+            Ok(damage) => (damage.join(", "), self.attach_hooks(cgroup).err()),
+            Err(source) => (
+                "they could not be looked at".to_owned(),
+                Some(DatapathError::Cgroup {
+                    path: cgroup.into(),
+                    source,
+                }),
+            ),
+        };
+        let repair = Repair::new(RepairKind::Hook, "socket hooks", damage);
+        vec![repair.done(failure.map_or(Ok(()), Err))]
+    }
+
+    /// Stores the node's settings, addresses, pods, interfaces and excepted cgroups again where the
+    /// maps hold others.
+    pub fn repair_node(&mut self) -> Repaired {
+        let looks = [
+            (maps::SETTINGS, self.settings.repair().map(usize::from)),
+            ("addresses", self.addresses.repair()),
+            ("pods", self.pods.repair()),
+            (maps::INTERFACES, self.masquerade.repair()),
+            (maps::EXCEPTIONS, self.exceptions.repair()),
+            (maps::UPLINKS, self.uplinks.repair()),
+        ];
+        let mut repaired = Vec::new();
+        for (map, differed) in looks {
+            let repair =
+                |damage: String| Repair::new(RepairKind::Node, format!("map {map}"), damage);
+            match differed {
+                Ok(0) => {}
+                Ok(count) => repaired.push(repair(format!("{count} elements were changed"))),
+                Err(error) => {
+                    let repair = repair("it could not be compared".to_owned());
+                    repaired.push(repair.done(Err(error)));
+                }
+            }
+        }
+        repaired
+    }
+
+    /// The names of some published services; further calls go through all of them.
+    pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
+        self.store.some_names(cursor, count)
+    }
+
+    /// Writes again what the hash maps hold otherwise of a service; how many elements. What its
+    /// arrays hold is compared when its plan is applied again.
+    pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
+        self.store
+            .repair(name)
+            .map_err(DatapathError::of_map("check", maps::FRONTENDS_V4))
+    }
+}

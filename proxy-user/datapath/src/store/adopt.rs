@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rebuilds the agent's view from the pinned maps after a restart, so that only differences are
+//! written. The maps' contents are not trusted: ids that are out of range, claimed twice or lead
+//! nowhere are not adopted, and keys that lead to them are removed. Called by `Store::adopt`.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use control::object::ObjectName;
+use proxy_common::{
+    BackendId, EndpointSet, FrontendKey, FrontendKind, RecordId, ServiceId, V4, V6, maps as names,
+};
+
+use super::{
+    family::Stored,
+    maps::Maps,
+    state::{FamilyState, PortState, ServiceState, normal_ranges},
+};
+use crate::{error::DatapathError, maps::names::text};
+
+/// A service port found in the maps, and the service it belongs to.
+struct Found {
+    service: ObjectName,
+    port: PortState,
+    guards_v4: Vec<RecordId>,
+    guards_v6: Vec<RecordId>,
+}
+
+/// Adopts the services that the maps hold, and claims their ids.
+pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>, DatapathError> {
+    let mut found = adopt_names(all)?;
+    adopt_family::<V4>(all, &mut found)?;
+    adopt_family::<V6>(all, &mut found)?;
+
+    count_on(all, &found)?;
+
+    let mut services: HashMap<ObjectName, ServiceState> = HashMap::new();
+    for (_, mut entry) in found {
+        entry.port.source_ranges = normal_ranges(&entry.port.source_ranges);
+        let state = services.entry(entry.service).or_default();
+        // See `commit`: a vector that grows by itself takes memory for four.
+        state.ports.reserve_exact(1);
+        state.ports.push(entry.port);
+        state.guards_v4.extend(entry.guards_v4);
+        state.guards_v6.extend(entry.guards_v6);
+    }
+    Ok(services)
+}
+
+/// Has the programs count for what was adopted, and for nothing else.
+fn count_on(all: &Maps, found: &HashMap<ServiceId, Found>) -> Result<(), DatapathError> {
+    fn of_family<A: Stored>(
+        all: &Maps,
+        found: &HashMap<ServiceId, Found>,
+    ) -> Result<(), DatapathError> {
+        let backends = found
+            .values()
+            .flat_map(|found| &A::state(&found.port).backends);
+        let counted = A::maps(all).count_on(&backends.copied().collect());
+        counted.map_err(DatapathError::of_map("read", A::TRAFFIC))
+    }
+    of_family::<V4>(all, found)?;
+    of_family::<V6>(all, found)?;
+    let refused = &all.refused;
+    let forgotten = refused.forget(|id| !found.contains_key(&id));
+    forgotten
+        .and_then(|()| refused.prepare())
+        .map_err(DatapathError::of_map("prepare", names::REFUSED))
+}
+
+fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathError> {
+    let mut found = HashMap::new();
+    let mut seen = HashSet::new();
+    for (id, name) in all
+        .names
+        .entries()
+        .map_err(DatapathError::of_map("read", names::NAMES))?
+    {
+        let service = ObjectName::new(&text(&name.namespace), &text(&name.name));
+        let port_name: Arc<str> = text(&name.port_name).into();
+        let once = seen.insert((service.clone(), Arc::clone(&port_name), name.protocol));
+        if !once || !all.service_ids.claim(id) {
+            // A second id for one service port: whatever belongs to it has no owner, and is removed
+            // below.
+            all.names
+                .delete(&id)
+                .map_err(DatapathError::of_map("clean up", names::NAMES))?;
+            continue;
+        }
+        all.last_service_id = all.last_service_id.max(id);
+        let port = PortState {
+            id: ServiceId(id),
+            name: port_name,
+            port: name.port,
+            protocol: name.protocol,
+            source_ranges: Vec::new(),
+            v4: FamilyState::default(),
+            v6: FamilyState::default(),
+        };
+        let entry = Found {
+            service,
+            port,
+            guards_v4: Vec::new(),
+            guards_v6: Vec::new(),
+        };
+        found.insert(ServiceId(id), entry);
+    }
+    Ok(found)
+}
+
+fn adopt_family<A: Stored>(
+    all: &mut Maps,
+    found: &mut HashMap<ServiceId, Found>,
+) -> Result<(), DatapathError> {
+    adopt_frontends::<A>(all, found)?;
+    adopt_backends::<A>(all, found)?;
+    adopt_sources::<A>(all, found)?;
+    for entry in found.values_mut() {
+        adopt_blocks::<A>(all, &mut entry.port)?;
+    }
+    Ok(())
+}
+
+fn adopt_frontends<A: Stored>(
+    all: &mut Maps,
+    found: &mut HashMap<ServiceId, Found>,
+) -> Result<(), DatapathError> {
+    let maps = A::maps_mut(all);
+    let mut dangling: Vec<FrontendKey<A>> = Vec::new();
+    for (key, id) in maps
+        .frontends
+        .entries()
+        .map_err(DatapathError::of_map("read", A::FRONTENDS))?
+    {
+        let id = RecordId(id);
+        if id.0 >= maps.records.capacity() {
+            dangling.push(key);
+            continue;
+        }
+        maps.records
+            .ensure(id.0, 1)
+            .map_err(DatapathError::of_map("map", A::RECORDS))?;
+        let record = maps.records.load(id.0);
+        let entry = found.get_mut(&record.service).filter(|_| record.key == key);
+        let Some(entry) = entry.filter(|_| maps.record_ids.claim(id.0)) else {
+            dangling.push(key);
+            continue;
+        };
+        maps.index.insert(key, id);
+        if record.flags.kind() == FrontendKind::Unserved {
+            let guards = if A::BITS == 32 {
+                &mut entry.guards_v4
+            } else {
+                &mut entry.guards_v6
+            };
+            guards.push(id);
+        } else {
+            A::state_mut(&mut entry.port).frontends.push(id);
+        }
+    }
+    if let Some(refused) = maps.frontends.delete_all(&dangling).into_iter().next() {
+        return Err(DatapathError::of_map("clean up", A::FRONTENDS)(
+            refused.error,
+        ));
+    }
+    Ok(())
+}
+
+fn adopt_backends<A: Stored>(
+    all: &mut Maps,
+    found: &mut HashMap<ServiceId, Found>,
+) -> Result<(), DatapathError> {
+    let maps = A::maps_mut(all);
+    let mut owned: Vec<(ServiceId, A, proxy_common::Port, BackendId)> = Vec::new();
+    let mut orphans = Vec::new();
+    let scan = maps.backends.scan(|id, backend| {
+        if id == 0 || backend.service == ServiceId::default() {
+            return false;
+        }
+        if found.contains_key(&backend.service) {
+            owned.push((
+                backend.service,
+                backend.address,
+                backend.port,
+                BackendId(id),
+            ));
+        } else {
+            orphans.push(BackendId(id));
+        }
+        true
+    });
+    scan.map_err(DatapathError::of_map("read", A::BACKENDS))?;
+    owned.sort_unstable();
+    let mut last = None;
+    for (service, address, port, id) in owned {
+        let twice = last.replace((service, address, port)) == Some((service, address, port));
+        match found.get_mut(&service) {
+            Some(entry) if !twice && maps.backend_ids.claim(id.0) => {
+                A::state_mut(&mut entry.port).backends.push(id);
+            }
+            _ => orphans.push(id),
+        }
+    }
+    for id in orphans {
+        maps.retire_backend(id);
+        maps.disown_backend(id);
+    }
+    Ok(())
+}
+
+fn adopt_sources<A: Stored>(
+    all: &mut Maps,
+    found: &mut HashMap<ServiceId, Found>,
+) -> Result<(), DatapathError> {
+    let maps = A::maps_mut(all);
+    let mut dangling = Vec::new();
+    for (key, _) in maps
+        .sources
+        .entries()
+        .map_err(DatapathError::of_map("read", A::SOURCE_RANGES))?
+    {
+        match (found.get_mut(&key.data.service), A::range_of(&key)) {
+            (Some(entry), Some(range)) => {
+                entry.port.source_ranges.push(range);
+                maps.source_count += 1;
+            }
+            _ => dangling.push(key),
+        }
+    }
+    if let Some(refused) = maps.sources.delete_all(&dangling).into_iter().next() {
+        return Err(DatapathError::of_map("clean up", A::SOURCE_RANGES)(
+            refused.error,
+        ));
+    }
+    Ok(())
+}
+
+/// Adopts the blocks that a port's records lead to. Where records differ (the agent ended between
+/// two stores), the first record's block holds for all of them.
+fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
+    let (mut cluster, mut local) = (None, None);
+    for id in &A::state(port).frontends {
+        let record = A::maps(all).records.load(id.0);
+        for (external, block) in [(false, record.internal), (true, record.external)] {
+            let set = record.flags.set_of_block(external);
+            let of_set = if set == EndpointSet::LOCAL {
+                &mut local
+            } else {
+                &mut cluster
+            };
+            of_set.get_or_insert(block);
+        }
+    }
+    for (set, block) in [(EndpointSet::CLUSTER, cluster), (EndpointSet::LOCAL, local)] {
+        let Some(block) = block.filter(|block| block.count() > 0 && all.blocks.claim(*block))
+        else {
+            continue;
+        };
+        all.slots
+            .ensure(block.first(), block.count())
+            .map_err(DatapathError::of_map("map", names::SLOTS))?;
+        let state = A::state_mut(port);
+        let adopted = if set == EndpointSet::LOCAL {
+            &mut state.local
+        } else {
+            &mut state.cluster
+        };
+        *adopted = block;
+    }
+    // A record must not lead to any other block: that one is free, or another service's.
+    let state = A::state(port);
+    for id in &state.frontends {
+        A::maps(all).point_to_blocks(*id, state);
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The published services, and how they change: prepare and commit each service, then publish the
+//! batches of all of them, then free ids after a grace period. Called by `Datapath`.
+
+use std::collections::HashMap;
+
+use control::{
+    apply::{ApplyResult, Failure, Fill, Refusal},
+    object::ObjectName,
+    plan::ServicePlan,
+};
+use proxy_common::{Backend, FrontendKey, Port, Protocol, ServiceId, V4, V6};
+
+use super::{
+    adopt::adopt,
+    batches::Batches,
+    change::{Quota, Want},
+    commit::commit,
+    garbage::Collector,
+    grace::Grace,
+    maps::{FamilyMaps, Maps},
+    prepare::prepare,
+    publish::Publisher,
+    reduce::reduced,
+    state::ServiceState,
+};
+use crate::{
+    error::DatapathError,
+    maps::{OpenMaps, arrays::MappedArray, family::Family},
+    node::{NewAddresses, SettingsCell},
+};
+
+/// The published services.
+pub(crate) struct Store {
+    maps: Maps,
+    services: HashMap<ObjectName, ServiceState>,
+    collector: Collector,
+}
+
+impl Store {
+    /// Starts with the services that the maps hold.
+    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        let mut maps = Maps::open(open)?;
+        let services = adopt(&mut maps)?;
+        let grace = Grace::new().map_err(DatapathError::of_map(
+            "wait for readers of",
+            proxy_common::maps::RECORDS_V4,
+        ))?;
+        Ok(Self {
+            maps,
+            services,
+            collector: Collector::new(grace),
+        })
+    }
+    /// The addresses of all frontends in the maps.
+    pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
+        (self.maps.v4.addresses(), self.maps.v6.addresses())
+    }
+    /// How full the maps of plans are.
+    pub(crate) fn fill(&self) -> Vec<Fill> {
+        self.maps.fill()
+    }
+    /// The service port that has an IPv4 frontend, the one at this address, else the node port's;
+    /// and whether it has endpoints.
+    pub(crate) fn owner_v4(
+        &self,
+        address: V4,
+        port: Port,
+        protocol: Protocol,
+    ) -> Option<(ServiceId, bool)> {
+        owner(&self.maps.v4, address, port, protocol)
+    }
+    /// The same of IPv6.
+    pub(crate) fn owner_v6(
+        &self,
+        address: V6,
+        port: Port,
+        protocol: Protocol,
+    ) -> Option<(ServiceId, bool)> {
+        owner(&self.maps.v6, address, port, protocol)
+    }
+    pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
+        &self.maps.v4.backends
+    }
+    pub(crate) fn backends_v6(&self) -> &MappedArray<Backend<V6>> {
+        &self.maps.v6.backends
+    }
+    pub(super) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+    pub(super) fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
+        self.services.get(name)
+    }
+    /// Names of all published services.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
+        self.services.keys()
+    }
+
+    /// Frees the ids that no program can be reading any more: until then a removed backend looks
+    /// used.
+    pub(crate) fn collect(&mut self) {
+        self.collector.collect(&mut self.maps);
+    }
+
+    /// Publishes the changes, new services in this room; see [`crate::Datapath::apply`].
+    pub(crate) fn apply(
+        &mut self,
+        changes: &[(ObjectName, ServicePlan)],
+        of_new: Quota,
+        settings: &mut SettingsCell,
+    ) -> ApplyResult {
+        self.collector.collect(&mut self.maps);
+        let mut batches = Batches::default();
+        let mut failures = Vec::new();
+        for (at, (name, plan)) in changes.iter().enumerate() {
+            let mut state = self.services.remove(name).unwrap_or_default();
+            let room = if state.ports.is_empty() && !name.is_essential() {
+                of_new
+            } else {
+                Quota::All
+            };
+            let mut prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole, room);
+            if let Err(Refusal::Full { .. }) = &prepared
+                && self.collector.collect_all(&mut self.maps)
+            {
+                prepared = prepare(&mut self.maps, &state, plan, &batches, Want::Whole, room);
+            }
+            match prepared {
+                Ok(change) => commit(&mut self.maps, &mut state, name, change, at, &mut batches),
+                Err(reason) => {
+                    failures.push(Failure::of_service(name, reason));
+                    // Publish what needs nothing new, above all that endpoints are gone.
+                    let plan = reduced(&self.maps, &state, plan);
+                    if let Ok(change) = prepare(
+                        &mut self.maps,
+                        &state,
+                        &plan,
+                        &batches,
+                        Want::WhatFits,
+                        room,
+                    ) {
+                        commit(&mut self.maps, &mut state, name, change, at, &mut batches);
+                    }
+                }
+            }
+            if !state.ports.is_empty() {
+                self.services.insert(name.clone(), state);
+            }
+        }
+        let udp_lost = batches.udp_lost;
+        let publisher = Publisher {
+            maps: &mut self.maps,
+            services: &mut self.services,
+            changes,
+            failures: &mut failures,
+        };
+        let (written, garbage) = publisher.publish(batches, settings);
+        self.collector.add(garbage);
+        ApplyResult {
+            written,
+            failures,
+            udp_lost,
+        }
+    }
+}
+
+impl Drop for Store {
+    /// Frees all ids, so that no unused backend looks used to the next agent.
+    fn drop(&mut self) {
+        self.collector.collect_all(&mut self.maps);
+    }
+}
+
+fn owner<A: Family>(
+    family: &FamilyMaps<A>,
+    address: A,
+    port: Port,
+    protocol: Protocol,
+) -> Option<(ServiceId, bool)> {
+    let keys = [address, A::UNSPECIFIED].map(|at| FrontendKey::new(at, port, protocol));
+    let record = keys.iter().find_map(|key| family.index.get(key))?;
+    let record = family.records.load(record.0);
+    let has_endpoints = record.internal.count() + record.external.count() != 0;
+    Some((record.service, has_endpoints))
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The part of an apply that is written in batches, collected over all services. Filled by
+//! `commit`, written by `publish`.
+
+use linux::LpmKey;
+use proxy_common::{
+    Addr, BackendId, Block, FrontendKey, RecordId, ServiceId, V4, V6, service::ServiceName,
+};
+
+use super::maps::FamilyMaps;
+use crate::{maps::family::Family, node::NewAddresses};
+
+/// A frontend to be published.
+pub(super) struct NewFrontend<A> {
+    pub(super) key: FrontendKey<A>,
+    pub(super) record: RecordId,
+    pub(super) replaces: Option<RecordId>,
+    /// Position of the service in the changes.
+    pub(super) change: usize,
+}
+
+/// A source range to be published.
+pub(super) struct NewSource<A> {
+    pub(super) key: LpmKey<A>,
+    pub(super) change: usize,
+}
+
+/// One family's batches.
+pub(super) struct FamilyBatches<A: Addr> {
+    pub(super) frontends: Vec<NewFrontend<A>>,
+    pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
+    pub(super) sources: Vec<NewSource<A>>,
+    pub(super) removed_sources: Vec<LpmKey<A>>,
+    pub(super) gone_backends: Vec<BackendId>,
+    /// Addresses of new frontends, which the ranges in the settings must cover.
+    pub(super) addresses: NewAddresses<A>,
+    /// Keys of `frontends` that are not in the map yet.
+    pub(super) new_frontends: u32,
+}
+
+impl<A: Addr> Default for FamilyBatches<A> {
+    fn default() -> Self {
+        Self {
+            frontends: Vec::new(),
+            removed: Vec::new(),
+            sources: Vec::new(),
+            removed_sources: Vec::new(),
+            gone_backends: Vec::new(),
+            addresses: NewAddresses::default(),
+            new_frontends: 0,
+        }
+    }
+}
+
+impl<A: Family> FamilyBatches<A> {
+    /// Queues a key that leads to a new record. `replaces` is the service's record that it leads to
+    /// now; `change` is the position of the service in the changes.
+    pub(super) fn replace_record(
+        &mut self,
+        maps: &FamilyMaps<A>,
+        key: FrontendKey<A>,
+        record: RecordId,
+        replaces: Option<RecordId>,
+        change: usize,
+    ) {
+        self.new_frontends += u32::from(!maps.index.contains_key(&key));
+        self.frontends.push(NewFrontend {
+            key,
+            record,
+            replaces,
+            change,
+        });
+    }
+    /// Source ranges that are not in the map yet.
+    pub(super) fn new_sources(&self) -> u32 {
+        self.sources.len() as u32
+    }
+}
+
+/// The batches of one apply.
+#[derive(Default)]
+pub(super) struct Batches {
+    pub(super) v4: FamilyBatches<V4>,
+    pub(super) v6: FamilyBatches<V6>,
+    /// Element of `names`, and position of the service in the changes.
+    pub(super) names: Vec<(u32, ServiceName, usize)>,
+    pub(super) removed_services: Vec<ServiceId>,
+    pub(super) freed_blocks: Vec<Block>,
+    /// Elements that `commit` has written already.
+    pub(super) written: usize,
+    /// UDP backends have gone.
+    pub(super) udp_lost: bool,
+}

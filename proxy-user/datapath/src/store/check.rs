@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares a published service with what the maps hold, where applying its plan again would not
+//! notice a difference: that reads back records, slots and backends, and trusts the hash maps, ids
+//! and port bits. Called by `Datapath`.
+
+use std::{io, mem::offset_of};
+
+use control::object::ObjectName;
+use proxy_common::{Backend, Port, Record, RecordId, ServiceId, V4, V6, ports};
+
+use super::{
+    apply::Store,
+    commit::port_bit,
+    family::Stored,
+    maps::Maps,
+    state::{PortState, ServiceState},
+};
+use crate::maps::names::service_name;
+
+impl Store {
+    /// The names of some services; further calls go through all of them.
+    pub(crate) fn some_names(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
+        let names: Vec<_> = self.names().skip(*cursor).take(count).cloned().collect();
+        *cursor = if names.len() < count {
+            0
+        } else {
+            *cursor + count
+        };
+        names
+    }
+
+    /// Writes again what the maps hold otherwise of a service; how many elements.
+    pub(crate) fn repair(&self, name: &ObjectName) -> io::Result<usize> {
+        let Some(state) = self.state(name) else {
+            return Ok(0);
+        };
+        let maps = self.maps();
+        let mut written = 0;
+        for port in &state.ports {
+            written += repair_name(maps, name, port)?;
+            written += repair_port::<V4>(maps, port)? + repair_port::<V6>(maps, port)?;
+        }
+        Ok(written + repair_guards::<V4>(maps, state)? + repair_guards::<V6>(maps, state)?)
+    }
+}
+
+fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<usize> {
+    let wanted = service_name(name, &port.name, port.port, port.protocol);
+    // A port that is to be named again by the next apply has no number.
+    if port.port == Port::ANY || maps.names.lookup(&port.id.0)? == Some(wanted) {
+        return Ok(0);
+    }
+    maps.names.update(&port.id.0, &wanted)?;
+    Ok(1)
+}
+
+fn repair_port<A: Stored>(maps: &Maps, port: &PortState) -> io::Result<usize> {
+    let (family, state) = (A::maps(maps), A::state(port));
+    let mut written = 0;
+    for id in &state.frontends {
+        written += repair_frontend::<A>(maps, *id, port.id)?;
+    }
+    for id in &state.backends {
+        let backend = family.backends.load(id.0);
+        if backend.service != port.id {
+            let field = offset_of!(Backend<A>, service);
+            family.backends.store_u32(id.0, field, port.id.0);
+            written += 1;
+        }
+        written += maps.ports.announce(backend.port, ports::BACKEND);
+    }
+    for range in &port.source_ranges {
+        let Some(key) = A::source_range(port.id, range) else {
+            continue;
+        };
+        if family.sources.lookup(&key)? != Some(1) {
+            family.sources.update(&key, &1)?;
+            written += 1;
+        }
+    }
+    Ok(written)
+}
+
+fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usize> {
+    let Some(first) = state.ports.first() else {
+        return Ok(0);
+    };
+    let guards = A::guards(state).iter();
+    guards
+        .map(|id| repair_frontend::<A>(maps, *id, first.id))
+        .sum()
+}
+
+/// A record whose key does not lead to it is found by the delta.
+fn repair_frontend<A: Stored>(maps: &Maps, id: RecordId, service: ServiceId) -> io::Result<usize> {
+    let family = A::maps(maps);
+    let record = family.records.load(id.0);
+    if family.index.get(&record.key) != Some(&id) {
+        return Ok(0);
+    }
+    let mut written = 0;
+    if let Some(bit) = port_bit(record.flags.kind()) {
+        written += maps.ports.announce(record.key.port, bit);
+    }
+    if record.service != service {
+        let field = offset_of!(Record<A>, service);
+        family.records.store_u32(id.0, field, service.0);
+        written += 1;
+    }
+    if family.frontends.lookup(&record.key)? != Some(id.0) {
+        family.frontends.update(&record.key, &id.0)?;
+        written += 1;
+    }
+    Ok(written)
+}

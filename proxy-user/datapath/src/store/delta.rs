@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The difference between one family of a service port in the maps and its plan: a pure function.
+//! Called by `prepare`.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use control::plan::{BackendPlan, FamilyPlan, FrontendPlan};
+use proxy_common::{
+    Addr, BackendId, EndpointSet, FrontendKey, FrontendKind, Protocol, RecordId, ServiceFlags,
+};
+
+/// A frontend in the maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CurrentFrontend<A: Addr> {
+    pub(super) record: RecordId,
+    pub(super) key: FrontendKey<A>,
+    pub(super) flags: ServiceFlags,
+    pub(super) affinity_timeout: u32,
+    /// The key leads to this record, not to that of another service that has taken the key over.
+    pub(super) reachable: bool,
+}
+
+/// One family of a service port in the maps; backends ordered by address and port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Current<A: Addr> {
+    pub(super) frontends: Vec<CurrentFrontend<A>>,
+    pub(super) backends: Vec<(BackendId, BackendPlan<A>)>,
+}
+
+/// The difference.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Delta<A: Addr> {
+    /// All backends of the plan, in order; new ones have no id.
+    pub(super) backends: Vec<(Option<BackendId>, BackendPlan<A>)>,
+    pub(super) changed_sets: Vec<(BackendId, EndpointSet)>,
+    pub(super) gone_backends: Vec<BackendId>,
+    /// Frontends that need a new record, each with the record that it replaces.
+    pub(super) new_frontends: Vec<(FrontendPlan<A>, Option<RecordId>)>,
+    pub(super) gone_frontends: Vec<RecordId>,
+}
+
+/// The plan's backends, ordered and each once: plans normally have them so already.
+pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
+    let endpoint = |backend: &BackendPlan<A>| (backend.address, backend.port);
+    if backends.is_sorted_by(|a, b| endpoint(a) < endpoint(b)) {
+        return Cow::Borrowed(backends);
+    }
+    let mut backends = backends.to_vec();
+    backends.sort_by_key(endpoint);
+    backends.dedup_by_key(|backend| endpoint(backend));
+    Cow::Owned(backends)
+}
+
+/// The key of a planned frontend.
+pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
+    if frontend.kind() == FrontendKind::Echo {
+        return FrontendKey::echo(frontend.address);
+    }
+    FrontendKey::new(frontend.address, frontend.port, protocol)
+}
+
+/// The difference that makes `current` into `wanted`.
+pub(super) fn diff<A: Addr>(
+    current: &Current<A>,
+    wanted: &FamilyPlan<A>,
+    protocol: Protocol,
+    affinity_timeout: u32,
+) -> Delta<A> {
+    let mut delta = Delta {
+        backends: Vec::with_capacity(wanted.backends.len()),
+        changed_sets: Vec::new(),
+        gone_backends: Vec::new(),
+        new_frontends: Vec::new(),
+        gone_frontends: Vec::new(),
+    };
+
+    let mut old = current.backends.iter().peekable();
+    for backend in ordered(&wanted.backends).iter() {
+        let endpoint = (backend.address, backend.port);
+        while let Some((id, _)) = old.next_if(|(_, old)| (old.address, old.port) < endpoint) {
+            delta.gone_backends.push(*id);
+        }
+        let kept = old.next_if(|(_, old)| (old.address, old.port) == endpoint);
+        if let Some((id, old)) = kept
+            && old.sets != backend.sets
+        {
+            delta.changed_sets.push((*id, backend.sets));
+        }
+        delta.backends.push((kept.map(|(id, _)| *id), *backend));
+    }
+    delta.gone_backends.extend(old.map(|(id, _)| *id));
+
+    let mut unclaimed: HashMap<_, _> = current
+        .frontends
+        .iter()
+        .map(|frontend| (frontend.key, frontend))
+        .collect();
+    // If a key occurs twice, it can lead to one of the records only.
+    delta.gone_frontends.extend(
+        current
+            .frontends
+            .iter()
+            .filter(|frontend| unclaimed.get(&frontend.key) != Some(frontend))
+            .map(|frontend| frontend.record),
+    );
+    for frontend in &wanted.frontends {
+        match unclaimed.remove(&key_of(frontend, protocol)) {
+            Some(old)
+                if old.reachable
+                    && old.flags == frontend.flags
+                    && old.affinity_timeout == affinity_timeout => {}
+            old => delta
+                .new_frontends
+                .push((*frontend, old.map(|old| old.record))),
+        }
+    }
+    delta.gone_frontends.extend(
+        current
+            .frontends
+            .iter()
+            .filter(|frontend| unclaimed.get(&frontend.key) == Some(frontend))
+            .map(|frontend| frontend.record),
+    );
+    delta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proxy_common::{Port, V4};
+
+    /// The maps as a reader sees them, and the last id that was handed out.
+    struct Model {
+        current: Current<V4>,
+        next: u32,
+    }
+
+    impl Model {
+        fn id(&mut self) -> u32 {
+            self.next += 1;
+            self.next
+        }
+        fn apply(&mut self, delta: &Delta<V4>, timeout: u32) {
+            for (id, sets) in &delta.changed_sets {
+                let backend = self.current.backends.iter_mut().find(|b| b.0 == *id);
+                backend.expect("a changed backend exists").1.sets = *sets;
+            }
+            let mut backends = Vec::new();
+            for (id, plan) in &delta.backends {
+                let kept = id.map(|id| {
+                    let found = self.current.backends.iter().find(|b| b.0 == id);
+                    *found.expect("a kept backend exists")
+                });
+                backends.push(kept.unwrap_or_else(|| (BackendId(self.id()), *plan)));
+            }
+            for (id, _) in &self.current.backends {
+                let kept = backends.iter().any(|b| b.0 == *id);
+                assert_ne!(kept, delta.gone_backends.contains(id));
+            }
+            self.current.backends = backends;
+            for (plan, replaced) in &delta.new_frontends {
+                let record = RecordId(self.id());
+                self.current
+                    .frontends
+                    .retain(|f| Some(f.record) != *replaced);
+                self.current.frontends.push(CurrentFrontend {
+                    record,
+                    key: key_of(plan, Protocol::TCP),
+                    flags: plan.flags,
+                    affinity_timeout: timeout,
+                    reachable: true,
+                });
+            }
+            self.current
+                .frontends
+                .retain(|f| !delta.gone_frontends.contains(&f.record));
+        }
+        fn as_plan(&self) -> FamilyPlan<V4> {
+            let mut frontends: Vec<_> = self
+                .current
+                .frontends
+                .iter()
+                .map(|f| FrontendPlan {
+                    address: f.key.address,
+                    port: f.key.port,
+                    flags: f.flags,
+                })
+                .collect();
+            frontends.sort_by_key(|f| (f.address, f.port));
+            FamilyPlan {
+                frontends,
+                backends: self.current.backends.iter().map(|b| b.1).collect(),
+            }
+        }
+    }
+
+    fn address(n: u8) -> V4 {
+        V4 {
+            octets: [10, 0, 0, n],
+        }
+    }
+
+    fn plans() -> impl Strategy<Value = FamilyPlan<V4>> {
+        let backends = prop::collection::btree_map(0..12u8, 0..4u16, 0..10);
+        let frontends = prop::collection::btree_map(0..6u8, (0..4u32, any::<bool>()), 0..5);
+        (backends, frontends).prop_map(|(backends, frontends)| FamilyPlan {
+            backends: backends
+                .into_iter()
+                .map(|(n, sets)| BackendPlan {
+                    address: address(n),
+                    port: Port::from_host(8080),
+                    sets: EndpointSet(sets),
+                })
+                .collect(),
+            frontends: frontends
+                .into_iter()
+                .map(|(n, (kind, endpoints))| FrontendPlan {
+                    address: address(n),
+                    port: Port::from_host(80),
+                    flags: ServiceFlags(kind).with(ServiceFlags::HAS_ENDPOINTS, endpoints),
+                })
+                .collect(),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_difference_applied_to_a_gives_b(
+            sequence in prop::collection::vec((plans(), 0..2u32), 1..5)
+        ) {
+            let mut model = Model {
+                current: Current { frontends: Vec::new(), backends: Vec::new() },
+                next: 0,
+            };
+            for (plan, timeout) in sequence {
+                let delta = diff(&model.current, &plan, Protocol::TCP, timeout);
+                model.apply(&delta, timeout);
+                prop_assert_eq!(model.as_plan(), plan.clone());
+                let again = diff(&model.current, &plan, Protocol::TCP, timeout);
+                prop_assert!(again.changed_sets.is_empty() && again.gone_backends.is_empty());
+                prop_assert!(again.new_frontends.is_empty() && again.gone_frontends.is_empty());
+                prop_assert!(again.backends.iter().all(|(id, _)| id.is_some()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_frontend_that_another_service_took_over_is_published_anew() {
+        let flags = ServiceFlags::new(FrontendKind::LoadBalancer);
+        let plan = FrontendPlan {
+            address: address(1),
+            port: Port::from_host(80),
+            flags,
+        };
+        let current = Current {
+            frontends: vec![CurrentFrontend {
+                record: RecordId(7),
+                key: key_of(&plan, Protocol::TCP),
+                flags,
+                affinity_timeout: 0,
+                reachable: false,
+            }],
+            backends: Vec::new(),
+        };
+        let wanted = FamilyPlan {
+            frontends: vec![plan],
+            backends: Vec::new(),
+        };
+        let delta = diff(&current, &wanted, Protocol::TCP, 0);
+        assert_eq!(delta.new_frontends, [(plan, Some(RecordId(7)))]);
+    }
+}

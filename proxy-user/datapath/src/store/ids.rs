@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Free lists of ids. The lowest id comes first, so that the used part of an array stays small.
+//! Used by `reserve`, `garbage`, `adopt`.
+
+/// Ids from 1 to capacity - 1.
+#[derive(Clone, Debug)]
+pub(super) struct IdPool {
+    used: Vec<u64>,
+    capacity: u32,
+    free: u32,
+    /// No word before this one has a free id.
+    hint: usize,
+}
+
+impl IdPool {
+    /// All ids are free, except 0, which means "none" everywhere.
+    pub(super) fn new(capacity: u32) -> Self {
+        let mut pool = Self {
+            used: vec![0; capacity.div_ceil(64) as usize],
+            capacity,
+            free: capacity,
+            hint: 0,
+        };
+        pool.claim(0);
+        pool
+    }
+    /// The number of free ids.
+    pub(super) fn free(&self) -> u32 {
+        self.free
+    }
+    /// Takes the lowest free id.
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        let hint = self.hint.min(self.used.len());
+        for (word, bits) in self.used.iter_mut().enumerate().skip(hint) {
+            let id = word as u32 * 64 + bits.trailing_ones();
+            if *bits != u64::MAX && id < self.capacity {
+                *bits |= 1 << (id % 64);
+                self.hint = word;
+                self.free -= 1;
+                return Some(id);
+            }
+        }
+        self.hint = self.used.len();
+        None
+    }
+    /// Takes the next free id after `last`, and starts at 1 again after the last one: an id is
+    /// reused as late as possible.
+    pub(super) fn allocate_after(&mut self, last: u32) -> Option<u32> {
+        let words = self.used.len() as u32;
+        let first = last.saturating_add(1);
+        // The first word is searched twice: from `first` on, and as a whole at the end.
+        for step in 0..=words {
+            let word = (first / 64).wrapping_add(step) % words.max(1);
+            let skipped = if step == 0 {
+                (1 << (first % 64)) - 1
+            } else {
+                0
+            };
+            let bits = self.used.get_mut(word as usize)?;
+            let id = word * 64 + (*bits | skipped).trailing_ones();
+            if (*bits | skipped) != u64::MAX && id < self.capacity {
+                *bits |= 1 << (id % 64);
+                self.free -= 1;
+                return Some(id);
+            }
+        }
+        None
+    }
+    /// Takes a given id; `false` if it is out of range or taken.
+    pub(super) fn claim(&mut self, id: u32) -> bool {
+        let Some(bits) = self.used.get_mut(id as usize / 64) else {
+            return false;
+        };
+        let bit = 1 << (id % 64);
+        if id >= self.capacity || *bits & bit != 0 {
+            return false;
+        }
+        *bits |= bit;
+        self.free -= 1;
+        true
+    }
+    /// Gives an id back.
+    pub(super) fn release(&mut self, id: u32) {
+        if let Some(bits) = self.used.get_mut(id as usize / 64)
+            && *bits & 1 << (id % 64) != 0
+        {
+            *bits &= !(1 << (id % 64));
+            self.free += 1;
+            self.hint = self.hint.min(id as usize / 64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn zero_is_never_handed_out_and_a_full_pool_says_so() {
+        let mut pool = IdPool::new(3);
+        assert_eq!(
+            [pool.allocate(), pool.allocate(), pool.allocate()],
+            [Some(1), Some(2), None]
+        );
+        pool.release(1);
+        assert_eq!(pool.allocate(), Some(1));
+    }
+
+    #[test]
+    fn going_round_every_id_comes_before_any_comes_again() {
+        let mut pool = IdPool::new(150);
+        let mut last = 0;
+        for round in 0..3 {
+            for expected in 1..150 {
+                last = pool.allocate_after(last).expect("one is free");
+                assert_eq!(last, expected, "round {round}");
+                pool.release(last);
+            }
+        }
+        for _ in 1..150 {
+            assert!(pool.allocate_after(70).is_some());
+        }
+        assert_eq!(pool.allocate_after(70), None);
+    }
+
+    #[test]
+    fn an_id_beyond_the_capacity_cannot_be_claimed() {
+        let mut pool = IdPool::new(100);
+        assert!(!pool.claim(100));
+        assert!(!pool.claim(u32::MAX));
+        assert!(!pool.claim(0));
+        assert!(pool.claim(99) && !pool.claim(99));
+    }
+
+    proptest! {
+        #[test]
+        fn the_lowest_free_id_comes_first(operations: Vec<(bool, u8)>) {
+            let mut pool = IdPool::new(130);
+            let mut free: BTreeSet<u32> = (1..130).collect();
+            for (allocate, id) in operations {
+                if allocate {
+                    prop_assert_eq!(pool.allocate(), free.pop_first());
+                } else {
+                    let id = u32::from(id).clamp(1, 129);
+                    pool.release(id);
+                    free.insert(id);
+                }
+                prop_assert_eq!(pool.free() as usize, free.len());
+            }
+        }
+    }
+}

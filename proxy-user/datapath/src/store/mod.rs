@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The published services. In: services' plans. Out: map elements, written in the order that keeps
+//! every reader safe, and the failures. Called by `Datapath`; `sweep` asks it which backends are
+//! current.
+
+mod adopt;
+mod apply;
+mod batches;
+mod blocks;
+mod change;
+mod check;
+mod commit;
+mod delta;
+mod family;
+mod garbage;
+mod grace;
+mod guards;
+mod ids;
+mod maps;
+mod prepare;
+mod publish;
+mod reduce;
+mod reserve;
+mod state;
+
+pub(super) use apply::Store;
+pub(super) use change::Quota;

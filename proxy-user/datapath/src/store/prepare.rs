@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! First half of an apply: finds out what a service's change needs, and reserves all of it or
+//! nothing. Called by `apply`; `commit` writes with what was reserved.
+
+use control::{
+    apply::Refusal,
+    plan::{PortPlan, ServicePlan},
+};
+use ipnet::IpNet;
+use proxy_common::{EndpointSet, ServiceFlags, V4, V6, select::maglev};
+
+use super::{
+    batches::Batches,
+    change::{FamilyChange, PortChange, Quota, ServiceChange, Want},
+    delta::{diff, key_of},
+    family::Stored,
+    guards::prepare_guards,
+    maps::Maps,
+    reserve::Reserved,
+    state::{FamilyState, PortState, ServiceState, normal_ranges},
+};
+
+/// Reserves everything that `plan` needs beyond `state`, or nothing.
+pub(super) fn prepare<'a>(
+    maps: &mut Maps,
+    state: &ServiceState,
+    plan: &'a ServicePlan,
+    batches: &Batches,
+    want: Want,
+    room: Quota,
+) -> Result<ServiceChange<'a>, Refusal> {
+    let mut reserved = Reserved::new(want, room);
+    let change = prepare_service(maps, state, plan, batches, &mut reserved);
+    if change.is_err() {
+        reserved.give_back(maps);
+    }
+    change
+}
+
+fn prepare_service<'a>(
+    maps: &mut Maps,
+    state: &ServiceState,
+    plan: &'a ServicePlan,
+    batches: &Batches,
+    reserved: &mut Reserved,
+) -> Result<ServiceChange<'a>, Refusal> {
+    let mut ports: Vec<PortChange<'a>> = Vec::with_capacity(plan.ports.len());
+    for port in &plan.ports {
+        // Two ports of one name cannot both continue the same one.
+        let existing = state
+            .position_of(port)
+            .filter(|at| ports.iter().all(|other| other.existing != Some(*at)));
+        let old = existing.map(|at| &state.ports[at]);
+        let id = match old {
+            Some(old) => old.id,
+            None => reserved.service(maps)?,
+        };
+        ports.push(PortChange {
+            plan: port,
+            id,
+            existing,
+            source_ranges: prepare_sources(maps, old, port, batches, reserved)?,
+            v4: prepare_family(maps, old, port, batches, reserved)?,
+            v6: prepare_family(maps, old, port, batches, reserved)?,
+        });
+    }
+    let first = ports.first().map(|port| port.id);
+    Ok(ServiceChange {
+        guards_v4: prepare_guards(maps, state, plan, first, batches, reserved)?,
+        guards_v6: prepare_guards(maps, state, plan, first, batches, reserved)?,
+        ports,
+    })
+}
+
+fn prepare_sources(
+    maps: &Maps,
+    old: Option<&PortState>,
+    plan: &PortPlan,
+    batches: &Batches,
+    reserved: &mut Reserved,
+) -> Result<Vec<IpNet>, Refusal> {
+    let ranges = normal_ranges(&plan.source_ranges);
+    let old = old.map_or(&[][..], |old| &old.source_ranges);
+    for range in ranges.iter().filter(|range| !old.contains(range)) {
+        reserved.source::<V4>(maps, range, batches)?;
+        reserved.source::<V6>(maps, range, batches)?;
+    }
+    Ok(ranges)
+}
+
+fn prepare_family<A: Stored>(
+    maps: &mut Maps,
+    old: Option<&PortState>,
+    plan: &PortPlan,
+    batches: &Batches,
+    reserved: &mut Reserved,
+) -> Result<FamilyChange<A>, Refusal> {
+    let empty = FamilyState::default();
+    let state = old.map_or(&empty, A::state);
+    let wanted = A::of_port(plan);
+    let delta = diff(
+        &A::maps(maps).current(state),
+        wanted,
+        plan.protocol,
+        plan.affinity_timeout,
+    );
+    let keys = delta
+        .new_frontends
+        .iter()
+        .map(|(frontend, _)| key_of(frontend, plan.protocol));
+    let records = reserved.records(maps, keys, batches)?;
+    let mut backends = Vec::with_capacity(delta.backends.len());
+    for (id, backend) in &delta.backends {
+        let new = id.is_none();
+        let id = match id {
+            Some(id) => *id,
+            None => reserved.backend::<A>(maps)?,
+        };
+        backends.push((id, *backend, new));
+    }
+    let is_maglev = wanted
+        .frontends
+        .iter()
+        .any(|frontend| frontend.flags.has(ServiceFlags::MAGLEV));
+    let mut block = |set, old| {
+        // A set that no frontend offers needs no slots.
+        let offered = wanted.frontends.iter().any(|frontend| {
+            [false, true]
+                .map(|external| frontend.flags.set_of_block(external))
+                .contains(&set)
+        });
+        let members = backends
+            .iter()
+            .filter(|(_, backend, _)| offered && backend.sets.intersects(set));
+        let ids = members.clone().map(|(id, _, _)| id.0).collect();
+        if is_maglev {
+            let ends: Vec<_> = members.map(|(_, at, _)| (at.address, at.port)).collect();
+            reserved.table(maps, old, ids, &maglev::table(&ends))
+        } else {
+            reserved.block(maps, old, ids)
+        }
+    };
+    let cluster = block(EndpointSet::CLUSTER, state.cluster)?;
+    let local = block(EndpointSet::LOCAL, state.local)?;
+    Ok(FamilyChange {
+        cluster,
+        local,
+        delta,
+        backends,
+        records,
+    })
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The part of a plan that fits when a map is full. Called by `apply`.
+
+use control::plan::{FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
+use proxy_common::{V4, V6};
+
+use super::{
+    delta::key_of,
+    family::Stored,
+    maps::Maps,
+    state::{PortState, ServiceState},
+};
+
+/// Leaves out every new port, frontend, backend and guard.
+pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> ServicePlan {
+    let mut reduced = ServicePlan {
+        health_check: plan.health_check,
+        ..ServicePlan::default()
+    };
+    for port in &plan.ports {
+        let Some(old) = state.position_of(port).map(|at| &state.ports[at]) else {
+            continue;
+        };
+        let (v4, v6) = (family::<V4>(maps, old, port), family::<V6>(maps, old, port));
+        let timeout = current_timeout(maps, old).unwrap_or(port.affinity_timeout);
+        reduced.ports.push(PortPlan {
+            affinity_timeout: timeout,
+            source_ranges: port
+                .source_ranges
+                .iter()
+                .filter(|range| old.source_ranges.contains(&range.trunc()))
+                .copied()
+                .collect(),
+            v4,
+            v6,
+            ..port.clone()
+        });
+    }
+    reduced.guarded_v4 = kept(maps, state, &plan.guarded_v4);
+    reduced.guarded_v6 = kept(maps, state, &plan.guarded_v6);
+    reduced
+}
+
+/// One family without new backends and frontends.
+fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPlan<A> {
+    let current = A::maps(maps).current(A::state(old));
+    let mut wanted = A::of_port(plan).clone();
+    wanted.backends.retain(|backend| {
+        current
+            .backends
+            .iter()
+            .any(|(_, old)| (old.address, old.port) == (backend.address, backend.port))
+    });
+    // Unchanged ones: a changed frontend would need a new record.
+    wanted.frontends = wanted
+        .frontends
+        .iter()
+        .filter_map(|frontend| {
+            let key = key_of(frontend, plan.protocol);
+            let old = current.frontends.iter().find(|old| old.key == key)?;
+            Some(FrontendPlan {
+                flags: old.flags,
+                ..*frontend
+            })
+        })
+        .collect();
+    wanted
+}
+
+/// The wanted guards that are there already.
+fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
+    let records = &A::maps(maps).records;
+    let current: Vec<A> = A::guards(state)
+        .iter()
+        .map(|id| records.load(id.0).key.address)
+        .collect();
+    wanted
+        .iter()
+        .filter(|guard| current.contains(guard))
+        .copied()
+        .collect()
+}
+
+/// The affinity timeout that a port's frontends have now.
+fn current_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
+    fn of_family<A: Stored>(maps: &Maps, port: &PortState) -> Option<u32> {
+        let record = A::state(port).frontends.first()?;
+        Some(A::maps(maps).records.load(record.0).affinity_timeout)
+    }
+    of_family::<V4>(maps, port).or_else(|| of_family::<V6>(maps, port))
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ids and slots that a change takes from the free lists, and can give back. Used by `prepare`.
+
+use std::collections::HashSet;
+
+use control::apply::Refusal;
+use ipnet::IpNet;
+use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as names};
+
+use super::{
+    batches::Batches,
+    change::{BlockChange, Quota, Want},
+    family::Stored,
+    ids::IdPool,
+    maps::Maps,
+};
+use crate::maps::family::Family;
+
+/// What one service's change has taken so far.
+pub(super) struct Reserved {
+    want: Want,
+    room: Quota,
+    services: Vec<u32>,
+    v4: FamilyReserved,
+    v6: FamilyReserved,
+    blocks: Vec<Block>,
+}
+
+#[derive(Default)]
+struct FamilyReserved {
+    records: Vec<u32>,
+    backends: Vec<u32>,
+    /// How many elements of `frontends` and of the source ranges will be new.
+    frontends: u32,
+    sources: u32,
+}
+
+impl Reserved {
+    /// Nothing yet.
+    pub(super) fn new(want: Want, room: Quota) -> Self {
+        Self {
+            want,
+            room,
+            services: Vec::new(),
+            v4: FamilyReserved::default(),
+            v6: FamilyReserved::default(),
+            blocks: Vec::new(),
+        }
+    }
+    fn family<A: Family>(&mut self) -> &mut FamilyReserved {
+        if A::VERSION == 4 {
+            &mut self.v4
+        } else {
+            &mut self.v6
+        }
+    }
+
+    /// Gives everything back.
+    pub(super) fn give_back(self, maps: &mut Maps) {
+        let release = |ids: Vec<u32>, pool: &mut IdPool| {
+            ids.into_iter().for_each(|id| pool.release(id));
+        };
+        release(self.services, &mut maps.service_ids);
+        release(self.v4.records, &mut maps.v4.record_ids);
+        release(self.v6.records, &mut maps.v6.record_ids);
+        release(self.v4.backends, &mut maps.v4.backend_ids);
+        release(self.v6.backends, &mut maps.v6.backend_ids);
+        self.blocks
+            .into_iter()
+            .for_each(|block| maps.blocks.release(block));
+    }
+
+    pub(super) fn service(&mut self, maps: &mut Maps) -> Result<ServiceId, Refusal> {
+        let capacity = maps.names.capacity();
+        let id = (maps.service_ids.free() > self.room.reserve(capacity))
+            .then(|| maps.service_ids.allocate_after(maps.last_service_id))
+            .flatten()
+            .ok_or_else(|| full(names::NAMES, capacity, "frontends"))?;
+        maps.last_service_id = id;
+        self.services.push(id);
+        Ok(ServiceId(id))
+    }
+
+    /// An element for a source range, if it is of this family.
+    pub(super) fn source<A: Stored>(
+        &mut self,
+        maps: &Maps,
+        range: &IpNet,
+        batches: &Batches,
+    ) -> Result<(), Refusal> {
+        if range.addr().is_ipv4() != (A::VERSION == 4) {
+            return Ok(());
+        }
+        let (maps, pending) = (A::maps(maps), A::batches(batches).new_sources());
+        let capacity = maps.sources.capacity();
+        let limit = capacity - self.room.reserve(capacity);
+        let family = self.family::<A>();
+        family.sources += 1;
+        if maps.source_count + pending + family.sources > limit {
+            return Err(full(A::SOURCE_RANGES, capacity, "sourceRanges"));
+        }
+        Ok(())
+    }
+
+    /// A record for each key, and an element of `frontends` where the key is new.
+    pub(super) fn records<A: Stored>(
+        &mut self,
+        maps: &mut Maps,
+        keys: impl Iterator<Item = FrontendKey<A>>,
+        batches: &Batches,
+    ) -> Result<Vec<RecordId>, Refusal> {
+        let room = self.room;
+        let family = self.family::<A>();
+        let maps = A::maps_mut(maps);
+        let mut records = Vec::new();
+        let mut added = 0;
+        for key in keys {
+            let id = take(&mut maps.record_ids, room, maps.records.capacity())
+                .ok_or_else(|| full(A::RECORDS, maps.records.capacity(), "records"))?;
+            family.records.push(id);
+            maps.records
+                .ensure(id, 1)
+                .map_err(|error| Refusal::Unmapped {
+                    map: A::RECORDS,
+                    error,
+                })?;
+            records.push(RecordId(id));
+            added += u32::from(!maps.index.contains_key(&key));
+        }
+        family.frontends += added;
+        let pending = A::batches(batches).new_frontends;
+        let capacity = maps.frontends.capacity();
+        let limit = capacity - room.reserve(capacity);
+        if added > 0 && maps.index.len() as u32 + pending + family.frontends > limit {
+            return Err(full(A::FRONTENDS, capacity, "frontends"));
+        }
+        Ok(records)
+    }
+
+    pub(super) fn backend<A: Stored>(&mut self, maps: &mut Maps) -> Result<BackendId, Refusal> {
+        let maps = A::maps_mut(maps);
+        let id = take(&mut maps.backend_ids, self.room, maps.backends.capacity())
+            .ok_or_else(|| full(A::BACKENDS, maps.backends.capacity(), "backends"))?;
+        self.family::<A>().backends.push(id);
+        maps.backends
+            .ensure(id, 1)
+            .map_err(|error| Refusal::Unmapped {
+                map: A::BACKENDS,
+                error,
+            })?;
+        Ok(BackendId(id))
+    }
+
+    /// A block with the table in which `owners` has the place of each slot's backend in `ids`.
+    /// Where that does not fit and the service takes what fits, each backend has one slot.
+    pub(super) fn table(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        ids: Vec<u32>,
+        owners: &[u32],
+    ) -> Result<BlockChange, Refusal> {
+        let slots: Vec<_> = owners.iter().map(|at| ids[*at as usize]).collect();
+        match self.new_block(maps, old, &slots)? {
+            Some(block) => Ok(replace_by(block, slots)),
+            None if self.want == Want::WhatFits => self.block(maps, old, ids),
+            None => Err(no_row(maps, slots.len())),
+        }
+    }
+
+    /// A block with these slots in some order, unless the old block has exactly these slots.
+    pub(super) fn block(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        slots: Vec<u32>,
+    ) -> Result<BlockChange, Refusal> {
+        if let Some(block) = self.new_block(maps, old, &slots)? {
+            return Ok(replace_by(block, slots));
+        }
+        let part = shrunk(maps, old, &slots);
+        let is_all = matches!(&part, BlockChange::Shrink { block, .. } if block.count() as usize == slots.len());
+        if is_all || self.want == Want::WhatFits {
+            return Ok(part);
+        }
+        Err(no_row(maps, slots.len()))
+    }
+
+    /// The old block if it has exactly these slots, else a new one of this length; none without
+    /// room.
+    fn new_block(
+        &mut self,
+        maps: &mut Maps,
+        old: Block,
+        slots: &[u32],
+    ) -> Result<Option<NewBlock>, Refusal> {
+        let mut pairs = slots.iter().zip(old.first()..);
+        if old.count() as usize == slots.len() && pairs.all(|(id, at)| maps.slots.load(at) == *id) {
+            return Ok(Some(NewBlock::Old));
+        }
+        let count = slots.len() as u32;
+        let reserve = self.room.reserve(maps.slots.capacity());
+        let has_room = maps.blocks.free() >= count.saturating_add(reserve);
+        let Some(block) = has_room.then(|| maps.blocks.allocate(count)).flatten() else {
+            return Ok(None);
+        };
+        self.blocks.push(block);
+        maps.slots
+            .ensure(block.first(), block.count())
+            .map_err(|error| Refusal::Unmapped {
+                map: names::SLOTS,
+                error,
+            })?;
+        Ok(Some(NewBlock::Taken(block)))
+    }
+}
+
+/// See [`Reserved::new_block`].
+enum NewBlock {
+    Old,
+    Taken(Block),
+}
+
+fn replace_by(block: NewBlock, slots: Vec<u32>) -> BlockChange {
+    match block {
+        NewBlock::Old => BlockChange::Keep,
+        NewBlock::Taken(block) => BlockChange::Replace { block, slots },
+    }
+}
+
+fn no_row(maps: &Maps, count: usize) -> Refusal {
+    Refusal::Full {
+        map: names::SLOTS,
+        capacity: maps.slots.capacity(),
+        key: "slots",
+        detail: format!(
+            "; {count} in a row are needed, {} are free, {} in the longest row",
+            maps.blocks.free(),
+            maps.blocks.longest()
+        ),
+    }
+}
+
+/// The lowest free id, if so many stay free as have to.
+fn take(ids: &mut IdPool, room: Quota, capacity: u32) -> Option<u32> {
+    (ids.free() > room.reserve(capacity))
+        .then(|| ids.allocate())
+        .flatten()
+}
+
+fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {
+    Refusal::Full {
+        map,
+        capacity,
+        key,
+        detail: String::new(),
+    }
+}
+
+/// The longest part of a block whose slots are all still wanted.
+fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
+    let wanted: HashSet<_> = wanted.iter().copied().collect();
+    let end = old.first() + old.count();
+    let mut best = Block::EMPTY;
+    let mut first = old.first();
+    for at in old.first()..=end {
+        if at == end || !wanted.contains(&maps.slots.load(at)) {
+            if at - first > best.count() {
+                best = Block::new(first, at - first);
+            }
+            first = at + 1;
+        }
+    }
+    if best == Block::EMPTY {
+        return BlockChange::Shrink {
+            block: best,
+            rest: [old, Block::EMPTY],
+        };
+    }
+    let after = best.first() + best.count();
+    BlockChange::Shrink {
+        block: best,
+        rest: [
+            Block::new(old.first(), best.first() - old.first()),
+            Block::new(after, end - after),
+        ],
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One generation of maps takes over from another: of another layout (upgrade and downgrade), or of
+//! other sizes. In: a pin directory and the shapes that are wanted. Out: flows, sockets and
+//! affinity in the new maps, and nothing left of the old ones. Called by `Datapath`.
+//!
+//! The old programs go on over their maps while the new ones are filled. Then the new programs are
+//! attached behind the old ones, so that they see what those pass. Then the old ones are *drained*:
+//! they translate what they know, begin nothing and refuse nothing; from that moment everything new
+//! is the new ones'. What the old maps know by then is carried over, the old programs are detached,
+//! and what they have seen meanwhile is carried over last. An agent that ends on the way leaves
+//! maps from which the next one begins again: each step may be repeated.
+//!
+//! Maps of another layout are read by the types that the kernel knows of them: see `translation`.
+
+mod counted;
+mod flows;
+mod references;
+mod sockets;
+mod translation;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use linux::{get_pinned, link_info};
+use proxy_common::{
+    V4, V6,
+    maps::{self, generation},
+};
+
+use self::references::References;
+use super::{
+    error::DatapathError,
+    maps::{
+        Shape, capacities_in, find_difference,
+        pins::{GROWN, Generation, generations, links_of},
+        tables::Table,
+    },
+    options::Capacities,
+    programs::{detach_filters_of, is_xdp_pin},
+};
+
+/// What was carried over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Carried {
+    /// Entries of flows.
+    pub flows: usize,
+    /// Entries of sockets.
+    pub sockets: usize,
+    /// Entries that found no room: the new tables are smaller than what is open.
+    pub lost: usize,
+}
+
+/// The generations that a new one takes over from.
+#[derive(Debug)]
+pub(super) struct Succession {
+    pin_dir: PathBuf,
+    home: PathBuf,
+    /// In the order in which their programs see a packet.
+    old: Vec<Generation>,
+    /// The maps were made for this: their counters begin where the old ones are.
+    counts: bool,
+    /// What each old generation refers to, when it was first asked for. What changes in the new
+    /// maps afterwards does not matter: a backend that goes has another generation, and the old
+    /// maps know none that come.
+    references: HashMap<PathBuf, References>,
+    /// What the maps hold of what the old ones knew; programs over them may be attached from then
+    /// on.
+    carried: Option<Carried>,
+}
+
+/// Chooses the generation of this program's layout whose maps have these shapes and that is not
+/// drained, or the number of a new one; all others are to be taken over from.
+pub(super) fn choose(
+    pin_dir: &Path,
+    shapes: &[Shape],
+    adopt_drained: bool,
+) -> Result<(Generation, Option<Succession>), DatapathError> {
+    let mut old = generations(pin_dir).map_err(|source| DatapathError::File {
+        attempt: "read",
+        path: pin_dir.into(),
+        source,
+    })?;
+    let mut chosen = None;
+    for (position, generation) in old.iter().enumerate() {
+        let dir = generation.dir(pin_dir);
+        let may_serve = adopt_drained || !is_drained(&dir);
+        if generation.is_known() && may_serve && find_difference(&dir, shapes)?.is_none() {
+            chosen = Some(position);
+            break;
+        }
+    }
+    let (generation, is_new) = match chosen {
+        Some(position) => (old.remove(position), false),
+        None => {
+            let number = old.last().map_or(0, |last| last.number + 1);
+            let layout = maps::LAYOUT_VERSION;
+            (Generation { number, layout }, true)
+        }
+    };
+    let succession = (!old.is_empty()).then(|| Succession {
+        pin_dir: pin_dir.into(),
+        home: generation.dir(pin_dir),
+        old,
+        counts: is_new,
+        references: HashMap::new(),
+        carried: None,
+    });
+    Ok((generation, succession))
+}
+
+/// The capacities of maps that have grown while an agent ran: the next one does not make them
+/// smaller again.
+pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
+    let all = generations(pin_dir).ok()?.into_iter();
+    let grown = all
+        .map(|generation| generation.dir(pin_dir))
+        .filter(|home| fs::symlink_metadata(home.join(GROWN)).is_ok());
+    grown
+        .filter_map(|home| capacities_in(&home).ok()?)
+        .reduce(Capacities::at_least)
+}
+
+fn is_drained(dir: &Path) -> bool {
+    let map = get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::<u32, u32>::new);
+    map.and_then(|map| map.lookup(&0))
+        .is_ok_and(|word| word.is_some_and(|word| word & generation::DRAINED != 0))
+}
+
+/// Tells the programs over these maps their part in a succession.
+pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
+    let map = match get_pinned(&dir.join(maps::DRAINED), false) {
+        // A layout from before this word: its programs go on until they are detached.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        map => map.and_then(Table::<u32, u32>::new),
+    };
+    map.and_then(|map| map.update(&0, &word))
+        .map_err(DatapathError::of_map("set", maps::DRAINED))
+}
+
+impl Succession {
+    /// Whether the new maps hold what the old ones knew when it was last asked for.
+    pub(super) fn is_carried(&self) -> bool {
+        self.carried.is_some()
+    }
+    /// The names of the generations that are taken over from.
+    pub(super) fn names(&self) -> String {
+        let names = self.homes().filter_map(|home| {
+            let name = home.file_name()?;
+            Some(name.to_string_lossy().into_owned())
+        });
+        names.collect::<Vec<_>>().join(", ")
+    }
+    /// The directories of the generations that are taken over from.
+    pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
+        self.old
+            .iter()
+            .map(|generation| generation.dir(&self.pin_dir))
+    }
+    /// The last old program at a place, by the name of its link's pin: the new one comes behind it.
+    pub(super) fn link_before(&self, pin: &str) -> Option<std::os::fd::OwnedFd> {
+        let homes: Vec<_> = self.homes().collect();
+        let mut links = homes.iter().rev().map(|home| links_of(home).join(pin));
+        links.find_map(|path| get_pinned(&path, false).ok())
+    }
+    /// Ids of the old programs that are attached by links.
+    pub(super) fn program_ids(&self) -> HashSet<u32> {
+        let links = self.homes().flat_map(|home| pins(&links_of(&home)));
+        links
+            .filter_map(|path| get_pinned(&path, false).ok())
+            .filter_map(|link| link_info(link).ok())
+            .map(|info| info.program)
+            .collect()
+    }
+
+    /// Carries everything over that the new maps lack. They must hold the services already. Returns
+    /// what has been carried over so far.
+    pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
+        tell(&self.home, generation::BEHIND)?;
+        let mut carried = self.carried.unwrap_or_default();
+        // What finds no room is tried again each time.
+        let mut lost = 0;
+        for home in self.homes().collect::<Vec<_>>() {
+            if !self.references.contains_key(&home) {
+                let references = References::read(&home, &self.home)?;
+                self.references.insert(home.clone(), references);
+            }
+            if let Some(references) = self.references.get(&home) {
+                lost += self.carry_from(&home, references, &mut carried)?;
+            }
+        }
+        carried.lost = carried.lost.max(lost);
+        self.counts = false;
+        self.carried = Some(carried);
+        Ok(carried)
+    }
+    /// Returns how many entries found no room.
+    fn carry_from(
+        &self,
+        source: &Path,
+        references: &References,
+        carried: &mut Carried,
+    ) -> Result<usize, DatapathError> {
+        let target = &self.home;
+        let References { services, v4, v6 } = references;
+        if self.counts {
+            carry_counters(source, target)?;
+            counted::carry(source, target, references)?;
+        }
+        // Before the flows that they announce.
+        flows::carry_hints(source, target)?;
+        let flows = [
+            flows::carry::<V4>(source, target, services, v4)?,
+            flows::carry::<V6>(source, target, services, v6)?,
+        ];
+        let sockets = [
+            sockets::carry::<V4>(source, target, services, v4)?,
+            sockets::carry::<V6>(source, target, services, v6)?,
+        ];
+        sockets::carry_affinity::<V4>(source, target, services, v4)?;
+        sockets::carry_affinity::<V6>(source, target, services, v6)?;
+        sockets::carry_pods(source, target, services, [v4, v6])?;
+        carried.flows += flows.iter().map(|(new, _)| new).sum::<usize>();
+        carried.sockets += sockets.iter().map(|(new, _)| new).sum::<usize>();
+        Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())
+    }
+
+    /// Leaves everything new to the new programs.
+    pub(super) fn drain(&self) -> Result<(), DatapathError> {
+        self.homes()
+            .try_for_each(|home| tell(&home, generation::DRAINED))
+    }
+
+    /// Detaches the old programs, interface by interface. Those at XDP stay: without them a device
+    /// may be reset.
+    pub(super) fn detach(&self) -> Result<(), DatapathError> {
+        for (home, generation) in self.homes().zip(&self.old) {
+            for path in pins(&links_of(&home)) {
+                if is_xdp_pin(&path) {
+                    continue;
+                }
+                if let Ok(link) = get_pinned(&path, false) {
+                    // Its interface or cgroup may be gone.
+                    let _ = linux::detach(link.as_fd());
+                }
+            }
+            detach_filters_of(generation.number);
+        }
+        Ok(())
+    }
+
+    /// Removes the pins of the old generations, whose programs are detached. What marks a qdisc as
+    /// made by us is kept.
+    pub(super) fn remove(self) -> Result<(), DatapathError> {
+        tell(&self.home, 0)?;
+        for home in self.homes() {
+            let links = links_of(&home);
+            let removed = pins(&links).into_iter().try_for_each(|path| {
+                match (path.file_name(), fs::symlink_metadata(&path)) {
+                    (Some(name), Ok(metadata)) if metadata.is_symlink() => {
+                        fs::rename(&path, links_of(&self.home).join(name))
+                    }
+                    _ => fs::remove_file(&path),
+                }
+            });
+            let removed = removed
+                .and_then(|()| if_there(fs::remove_dir(&links)))
+                .and_then(|()| pins(&home).into_iter().try_for_each(fs::remove_file))
+                .and_then(|()| if_there(fs::remove_dir(&home)));
+            removed.map_err(|source| DatapathError::File {
+                attempt: "remove",
+                path: home,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The paths in a directory, which may not be there.
+fn pins(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+fn if_there(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The new counters begin where the old ones are; what the old programs still count is lost.
+fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let failed = DatapathError::of_map("carry over", maps::COUNTERS);
+    let old = match get_pinned(&source.join(maps::COUNTERS), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        old => old.and_then(linux::per_cpu_sums).map_err(failed)?,
+    };
+    get_pinned(&target.join(maps::COUNTERS), false)
+        .and_then(|new| linux::per_cpu_add(new, &old))
+        .map_err(failed)
+}

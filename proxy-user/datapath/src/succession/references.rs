@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What flows, sockets and affinity refer to: service ports and backends, which have other ids in
+//! other maps.
+
+use std::{collections::HashMap, path::Path};
+
+use proxy_common::{
+    Backend, BackendId, Port, Protocol, ServiceId, V4, V6, maps, service::ServiceName,
+};
+
+use super::translation::each;
+use crate::{error::DatapathError, maps::family::Family};
+
+/// A backend that does not serve: element 0 is no backend's.
+const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
+
+/// What the maps of one generation refer to, in another.
+#[derive(Debug)]
+pub(super) struct References {
+    pub(super) services: Services,
+    pub(super) v4: Backends,
+    pub(super) v6: Backends,
+}
+
+impl References {
+    /// Reads all services and backends of both: a second for a million.
+    pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
+        let services = Services::read(source, target)?;
+        Ok(Self {
+            v4: Backends::read::<V4>(source, target, &services)?,
+            v6: Backends::read::<V6>(source, target, &services)?,
+            services,
+        })
+    }
+}
+
+/// A service port, by its service's name.
+type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
+
+/// The ids of service ports in the maps of `source`, and what they are in `target`.
+#[derive(Debug)]
+pub(super) struct Services(HashMap<u32, ServiceId>);
+
+impl Services {
+    fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
+        let mut new: HashMap<PortName, ServiceId> = HashMap::new();
+        each(target, target, maps::NAMES, |id: u32, name: ServiceName| {
+            new.insert(name_of(&name), ServiceId(id));
+        })?;
+        let mut ids = HashMap::new();
+        each(source, target, maps::NAMES, |id: u32, name: ServiceName| {
+            if let Some(found) = new.get(&name_of(&name)) {
+                ids.insert(id, *found);
+            }
+        })?;
+        Ok(Self(ids))
+    }
+    /// `None` if the service port has gone.
+    pub(super) fn get(&self, id: ServiceId) -> Option<ServiceId> {
+        self.0.get(&id.0).copied()
+    }
+}
+
+fn name_of(name: &ServiceName) -> PortName {
+    (
+        name.namespace.to_vec(),
+        name.name.to_vec(),
+        name.port_name.to_vec(),
+        name.protocol,
+    )
+}
+
+/// The backends of one family in the maps of `source`: the generation of each, and what it is in
+/// `target`.
+#[derive(Debug)]
+pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
+
+impl Backends {
+    fn read<A: Family>(
+        source: &Path,
+        target: &Path,
+        services: &Services,
+    ) -> Result<Self, DatapathError> {
+        let mut new: HashMap<(ServiceId, A, Port), (BackendId, u32)> = HashMap::new();
+        each(
+            target,
+            target,
+            A::BACKENDS,
+            |id: u32, backend: Backend<A>| {
+                if backend.service != ServiceId::default() {
+                    let key = (backend.service, backend.address, backend.port);
+                    new.insert(key, (BackendId(id), backend.generation));
+                }
+            },
+        )?;
+        let mut ids = HashMap::new();
+        each(
+            source,
+            target,
+            A::BACKENDS,
+            |id: u32, backend: Backend<A>| {
+                let service = services.get(backend.service);
+                let key = service.map(|service| (service, backend.address, backend.port));
+                if let Some(found) = key.and_then(|key| new.get(&key)) {
+                    ids.insert(id, (backend.generation, *found));
+                }
+            },
+        )?;
+        Ok(Self(ids))
+    }
+    /// Id and generation of the backend that had these; of one that has gone, those of none.
+    pub(super) fn get(&self, id: BackendId, generation: u32) -> (BackendId, u32) {
+        match self.0.get(&id.0) {
+            Some((current, found)) if *current == generation => *found,
+            _ => GONE,
+        }
+    }
+    /// The id of the backend that has this one.
+    pub(super) fn id_of(&self, id: u32) -> Option<BackendId> {
+        let (_, (found, _)) = self.0.get(&id)?;
+        Some(*found)
+    }
+    /// As [`Self::get`], for a backend that must serve.
+    pub(super) fn serving(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
+        Some(self.get(id, generation)).filter(|found| *found != GONE)
+    }
+}

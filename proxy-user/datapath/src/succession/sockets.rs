@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Carries over what the socket hooks have noted: which socket was sent to which backend, and which
+//! client is held to which.
+
+use std::{collections::HashMap, mem::offset_of, path::Path};
+
+use linux::{Plain, get_pinned};
+use proxy_common::{
+    AffinityEntry, AffinityKey, PodAffinityKey, SocketBucket, SocketEntry, SocketKey, maps,
+};
+
+use super::{
+    references::{Backends, Services},
+    translation::{each, table},
+};
+use crate::{
+    error::DatapathError,
+    maps::{arrays::MappedArray, family::Family, tables::Table},
+};
+
+/// Carries the sockets of one family over. Returns how many entries are new to `target`, and how
+/// many found no room.
+pub(super) fn carry<A: Family>(
+    source: &Path,
+    target: &Path,
+    services: &Services,
+    backends: &Backends,
+) -> Result<(usize, usize), DatapathError> {
+    let mut old: Vec<(SocketKey<A>, SocketEntry<A>)> = Vec::new();
+    let mut note = |key: SocketKey<A>, mut entry: SocketEntry<A>| {
+        entry.service = services.get(entry.service).unwrap_or_default();
+        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+        entry.seal(&key);
+        old.push((key, entry));
+    };
+    each(source, target, A::SOCKETS, &mut note)?;
+    each(
+        source,
+        target,
+        A::SOCKET_BUCKETS,
+        |_: u32, bucket: SocketBucket<A>| {
+            if let Some(key) = bucket.key() {
+                note(key, bucket.entry);
+            }
+        },
+    )?;
+    let map: Table<SocketKey<A>, SocketEntry<A>> = table(target, A::SOCKETS)?;
+    let buckets = Buckets::open(target)?;
+    let (mut new, mut refused) = (0, 0);
+    for (key, entry) in old {
+        let overflowed = map.lookup(&key).ok().flatten();
+        let known = overflowed.or_else(|| buckets.get(&key));
+        if known.is_some_and(|known| known.last_used >= entry.last_used) {
+            continue;
+        }
+        new += usize::from(known.is_none());
+        if overflowed.is_none() && buckets.enter(&key, &entry) {
+            continue;
+        }
+        let overflows = key.is_first() && overflowed.is_none();
+        if overflows {
+            // Counted before it can be found.
+            buckets.count_overflow(&key, 1);
+        }
+        if map.update(&key, &entry).is_err() {
+            refused += 1;
+            if overflows {
+                buckets.count_overflow(&key, u32::MAX);
+            }
+        }
+    }
+    Ok((new, refused))
+}
+
+/// The map `sock_buckets`, which the hooks change at the same time: see `socket::table` of the
+/// kernel programs.
+struct Buckets<A: Family>(MappedArray<SocketBucket<A>>);
+
+impl<A: Family> Buckets<A> {
+    fn open(home: &Path) -> Result<Self, DatapathError> {
+        let failed = DatapathError::of_map("carry over", A::SOCKET_BUCKETS);
+        let array = get_pinned(&home.join(A::SOCKET_BUCKETS), false)
+            .and_then(MappedArray::new)
+            .map_err(failed)?;
+        array.ensure(0, array.capacity()).map_err(failed)?;
+        Ok(Self(array))
+    }
+    fn get(&self, key: &SocketKey<A>) -> Option<SocketEntry<A>> {
+        let bucket = self.0.load(key.cookie.bucket_index());
+        let is_its = key.is_first() && bucket.owner == SocketBucket::owner_of(key);
+        is_its.then_some(bucket.entry)
+    }
+    /// Enters a socket's first entry into its bucket; `false` if it has none.
+    fn enter(&self, key: &SocketKey<A>, entry: &SocketEntry<A>) -> bool {
+        let index = key.cookie.bucket_index();
+        let owner = SocketBucket::owner_of(key);
+        let field = offset_of!(SocketBucket<A>, owner);
+        if !key.is_first() || ![0, owner].contains(&self.0.exchange_u64(index, field, 0, owner)) {
+            return false;
+        }
+        self.0
+            .store_at(index, offset_of!(SocketBucket<A>, entry), entry);
+        true
+    }
+    /// Adds to how many sockets of the bucket have their entry elsewhere, modulo 2^32.
+    fn count_overflow(&self, key: &SocketKey<A>, by: u32) {
+        let field = offset_of!(SocketBucket<A>, overflow);
+        self.0.add_u32(key.cookie.bucket_index(), field, by);
+    }
+}
+
+/// Carries the affinity of one family's clients over.
+pub(super) fn carry_affinity<A: Family>(
+    source: &Path,
+    target: &Path,
+    services: &Services,
+    backends: &Backends,
+) -> Result<(), DatapathError> {
+    let translate = |key: AffinityKey<A>, entry: AffinityEntry| {
+        let service = services.get(key.service)?;
+        let key = AffinityKey { service, ..key };
+        let (id, generation) = backends.serving(entry.backend, entry.generation)?;
+        Some((
+            key,
+            AffinityEntry::new(&key, id, generation, entry.last_used),
+        ))
+    };
+    carry_held(source, target, A::AFFINITY, translate)
+}
+
+/// Carries the affinity of pods at the socket hooks over; `backends` by family, IPv4 first.
+pub(super) fn carry_pods(
+    source: &Path,
+    target: &Path,
+    services: &Services,
+    backends: [&Backends; 2],
+) -> Result<(), DatapathError> {
+    let translate = |key: PodAffinityKey, entry: AffinityEntry| {
+        let service = services.get(key.service)?;
+        let key = PodAffinityKey { service, ..key };
+        let of_family = backends[usize::from(key.family == 6)];
+        let (id, generation) = of_family.serving(entry.backend, entry.generation)?;
+        Some((
+            key,
+            AffinityEntry::new(&key, id, generation, entry.last_used),
+        ))
+    };
+    carry_held(source, target, maps::AFFINITY_PODS, translate)
+}
+
+fn carry_held<K: Plain + Eq + std::hash::Hash>(
+    source: &Path,
+    target: &Path,
+    map: &'static str,
+    translate: impl Fn(K, AffinityEntry) -> Option<(K, AffinityEntry)>,
+) -> Result<(), DatapathError> {
+    let table: Table<K, AffinityEntry> = table(target, map)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", map))?;
+    let here: HashMap<_, _> = here.into_iter().collect();
+    let (mut keys, mut entries) = (Vec::new(), Vec::new());
+    each(source, target, map, |key: K, entry: AffinityEntry| {
+        let Some((key, entry)) = translate(key, entry) else {
+            return;
+        };
+        let is_later = |known: &AffinityEntry| entry.last_used > known.last_used;
+        if here.get(&key).is_none_or(is_later) {
+            keys.push(key);
+            entries.push(entry);
+        }
+    })?;
+    // The map makes room by itself.
+    _ = table.update_all(&keys, &entries);
+    Ok(())
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Elements of a map that another version has made, as this program knows them: each field goes
+//! where one of that name is wanted.
+
+use std::{
+    io,
+    ops::Range,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use linux::{Members, Plain, Raw, get_pinned, lookup_raw, map_members};
+
+use crate::{error::DatapathError, maps::tables::Table};
+
+/// Elements per system call.
+const BATCH: usize = 4096;
+
+/// Which bytes go where.
+#[derive(Debug)]
+struct Translation {
+    moves: Vec<(Range<usize>, Range<usize>)>,
+    /// The element in the making; what is not moved stays zero.
+    target: Vec<u8>,
+}
+
+impl Translation {
+    /// Fields that the source lacks become zero; one of another length is cut, or filled up with
+    /// zeros at the end, as is right for little-endian numbers and for texts.
+    fn new(source: &Members, target: &Members, size: usize) -> Self {
+        let moves = target.iter().filter_map(|(name, to)| {
+            let from = source.get(name)?;
+            let length = from.len().min(to.len());
+            Some((from.start..from.start + length, to.start..to.start + length))
+        });
+        Self {
+            moves: moves.collect(),
+            target: vec![0; size],
+        }
+    }
+    /// `None` if the bytes are no whole source.
+    fn apply<T: Plain>(&mut self, source: &[u8]) -> Option<T> {
+        for (from, to) in &self.moves {
+            self.target
+                .get_mut(to.clone())?
+                .copy_from_slice(source.get(from.clone())?);
+        }
+        T::from_bytes(&self.target)
+    }
+}
+
+/// The table of that name in a generation's directory.
+pub(super) fn table<K: Plain, V: Plain>(
+    home: &Path,
+    map: &'static str,
+) -> Result<Table<K, V>, DatapathError> {
+    get_pinned(&home.join(map), false)
+        .and_then(Table::new)
+        .map_err(DatapathError::of_map("carry over", map))
+}
+
+/// Calls `visit` for each element of the map of that name in `source`, a generation's directory. A
+/// map that is not there has none. `target` is the directory of the generation whose types are `K`
+/// and `V`.
+pub(super) fn each<K: Plain, V: Plain>(
+    source: &Path,
+    target: &Path,
+    map: &'static str,
+    visit: impl FnMut(K, V),
+) -> Result<(), DatapathError> {
+    let failed = DatapathError::of_map("carry over", map);
+    let old = match get_pinned(&source.join(map), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        old => old.map_err(failed)?,
+    };
+    let new = get_pinned(&target.join(map), false).map_err(failed)?;
+    walk(&old, &new, visit).map_err(failed)
+}
+
+fn walk<K: Plain, V: Plain>(
+    old: &OwnedFd,
+    new: &OwnedFd,
+    mut visit: impl FnMut(K, V),
+) -> io::Result<()> {
+    let [old_key, old_value] = map_members(old.as_fd())?;
+    let [new_key, new_value] = map_members(new.as_fd())?;
+    let mut key_of = Translation::new(&old_key, &new_key, size_of::<K>());
+    let mut value_of = Translation::new(&old_value, &new_value, size_of::<V>());
+    let info = linux::map_info(old)?;
+    let mut cursor = Vec::new();
+    let mut batch = BATCH;
+    loop {
+        let (Raw { keys, values }, last) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
+            // One bucket holds more than a whole batch.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                batch *= 2;
+                continue;
+            }
+            read => read?,
+        };
+        let keys = keys.chunks_exact(info.key_size as usize);
+        let values = values.chunks_exact(info.value_size as usize);
+        for (key, value) in keys.zip(values) {
+            if let (Some(key), Some(value)) = (key_of.apply(key), value_of.apply(value)) {
+                visit(key, value);
+            }
+        }
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members<const N: usize>(all: [(&str, Range<usize>); N]) -> Members {
+        all.map(|(name, at)| (name.to_owned(), at)).into()
+    }
+
+    #[test]
+    fn fields_go_where_their_names_are() {
+        let source = members([("gone", 0..2), ("a", 2..4), ("long", 4..8)]);
+        let target = members([("long", 0..2), ("new", 2..4), ("a", 4..8)]);
+        let mut translation = Translation::new(&source, &target, 8);
+        let translated: [u8; 8] = translation
+            .apply(&[9, 9, 1, 2, 3, 4, 5, 6])
+            .expect("a whole source");
+        assert_eq!(translated, [3, 4, 0, 0, 1, 2, 0, 0]);
+        assert_eq!(translation.apply::<[u8; 8]>(&[0; 5]), None);
+    }
+
+    #[test]
+    fn a_number_is_a_number() {
+        let number = members([("", 0..4)]);
+        let mut translation = Translation::new(&number, &number, 4);
+        assert_eq!(translation.apply(&7_u32.to_ne_bytes()), Some(7_u32));
+    }
+}

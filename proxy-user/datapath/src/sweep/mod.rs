@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which
+//! backends are current. Out: idle entries removed, sockets connected anew whose backend has gone,
+//! and how full the flow tables are. Called by `Datapath`.
+
+mod flows;
+mod sockets;
+
+use control::apply::Fill;
+use linux::Mended;
+use proxy_common::{V4, V6, flow::IdleTimes};
+
+use self::{flows::FlowWalk, sockets::SocketWalk};
+use crate::{
+    error::DatapathError,
+    maps::{OpenMaps, family::Family},
+    programs::Programs,
+    store::Store,
+};
+
+/// The walks.
+pub(crate) struct Sweep {
+    flows_v4: FlowWalk<V4>,
+    flows_v6: FlowWalk<V6>,
+    sockets: SocketWalk,
+    idle_times: IdleTimes,
+    /// UDP backends have gone, and sockets may still be connected to them.
+    udp_lost: bool,
+}
+
+impl Sweep {
+    pub(crate) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            flows_v4: FlowWalk::open(open)?,
+            flows_v6: FlowWalk::open(open)?,
+            sockets: SocketWalk::open(open)?,
+            idle_times: IdleTimes::DEFAULT,
+            udp_lost: false,
+        })
+    }
+    pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
+        self.idle_times = idle_times;
+    }
+
+    /// Connects the node's UDP sockets anew that are connected to backends which have just gone, or
+    /// to services that are served again.
+    pub(crate) fn mend_lost(&mut self, store: &Store) {
+        self.udp_lost = true;
+        // If it fails, the next sweep tries again and returns the error.
+        _ = self.mend_now(store);
+    }
+    fn mend_now(&mut self, store: &Store) -> Result<(), DatapathError> {
+        if self.udp_lost {
+            check(self.sockets.mend_now(store, &self.idle_times)?)?;
+            self.udp_lost = false;
+        }
+        Ok(())
+    }
+
+    /// Goes on with all walks.
+    pub(crate) fn sweep(
+        &mut self,
+        store: &Store,
+        programs: &Programs,
+    ) -> Result<Occupancy, DatapathError> {
+        let flows = self.sweep_flows(programs);
+        self.mend_now(store)?;
+        check(self.sockets.sweep(store, &self.idle_times)?)?;
+        let flows = flows?;
+        Ok(Occupancy {
+            complete: flows.complete && self.sockets.is_complete(),
+            ..flows
+        })
+    }
+    /// Goes on with the walks through the flow tables.
+    pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
+        let times = &self.idle_times;
+        // One family's failure does not stop the other.
+        let (v4, v6) = (
+            self.flows_v4.sweep(programs, times),
+            self.flows_v6.sweep(programs, times),
+        );
+        Ok(Occupancy {
+            v4: v4?,
+            v6: v6?,
+            complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
+        })
+    }
+}
+
+/// A socket that the kernel refused to close is an error.
+fn check(mended: Mended) -> Result<(), DatapathError> {
+    if mended.reconnected + mended.closed > 0 {
+        tracing::debug!(
+            reconnected = mended.reconnected,
+            closed = mended.closed,
+            "UDP sockets of the node whose backend has gone"
+        );
+    }
+    mended
+        .refused
+        .map_or(Ok(()), |error| Err(DatapathError::CloseSockets(error)))
+}
+
+/// How full the flow tables are, by the last complete walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Occupancy {
+    pub v4: FlowCounts,
+    pub v6: FlowCounts,
+    /// Every table has been walked to its end; the next call starts again.
+    pub complete: bool,
+}
+
+impl Occupancy {
+    /// Both tables, as full as they are of those entries.
+    pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
+        let tables = [(V4::FLOWS, &self.v4), (V6::FLOWS, &self.v6)];
+        tables.map(|(map, counts)| Fill {
+            map,
+            entries: entries(counts),
+            capacity: counts.capacity,
+        })
+    }
+    /// Whether both tables have so much room that a flood cannot fill them in a few seconds.
+    pub fn is_nearly_empty(&self) -> bool {
+        [self.v4, self.v6]
+            .iter()
+            .all(|counts| counts.entries < counts.capacity / 16)
+    }
+}
+
+/// One family's flow table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowCounts {
+    pub capacity: u32,
+    pub entries: u32,
+    /// Original entries: one for each flow.
+    pub flows: u32,
+    /// Entries of the flows that nobody has answered.
+    pub unanswered: u32,
+    /// Entries of established flows, which are not removed to make room for others.
+    pub kept: u32,
+    /// Flows, and entries without a flow, that this call removed.
+    pub removed: u32,
+}
+
+impl FlowCounts {
+    /// The entries that the table has to have room for: those that are kept, and half as many
+    /// others. What gives way does so for the next packet, so in a full table first packets are
+    /// lost. A flood, of which nothing is kept, needs no larger table.
+    pub fn needed(&self) -> u32 {
+        let others = self.entries.saturating_sub(self.kept);
+        self.kept + others.min(self.kept / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_needs_room_for_what_it_keeps_and_half_as_many_others() {
+        let counts = |kept, entries| FlowCounts {
+            capacity: 4000,
+            kept,
+            entries,
+            ..FlowCounts::default()
+        };
+        for (kept, entries, needed) in [(0, 4000, 0), (100, 4000, 150), (3000, 3100, 3100)] {
+            assert_eq!(counts(kept, entries).needed(), needed);
+        }
+        // Half of a full table is kept.
+        assert_eq!(counts(2000, 4000).needed(), 3000);
+    }
+}

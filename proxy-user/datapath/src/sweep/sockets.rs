@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and
+//! connects the node's UDP sockets anew whose backend has gone. Called by `Sweep`.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use linux::{LostSockets, Mended, now};
+use proxy_common::{
+    Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketCookie, SocketEntry,
+    SocketKey, SocketRole, V4, V6, flow::IdleTimes,
+};
+
+use crate::{
+    error::DatapathError,
+    maps::{
+        OpenMaps,
+        arrays::MappedArray,
+        family::Family,
+        tables::{Table, Walk},
+    },
+    store::Store,
+};
+
+/// Elements per step and steps per sweep: full tables are walked in eight seconds.
+const STEP: usize = 4096;
+const STEPS: usize = 8;
+
+/// How long a socket waits that got the same answer: a search through /proc costs up to some 100
+/// ms.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Asks for the service port that has a frontend, and whether it has endpoints.
+type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
+
+/// What a walk has found so far.
+#[derive(Default)]
+struct Findings {
+    lost: LostSockets,
+}
+
+impl Findings {
+    /// Notes a connected UDP socket of the node if its backend has gone, its frontend is another
+    /// service's, or what it sends was dropped and may be served again.
+    fn note<A: Family>(
+        &mut self,
+        key: &SocketKey<A>,
+        entry: &SocketEntry<A>,
+        backends: &MappedArray<Backend<A>>,
+        owner: Owner<'_, A>,
+    ) {
+        let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
+        if entry.protocol != Protocol::UDP || !is_the_nodes || !entry.is_whole(key) {
+            return;
+        }
+        let frontend = SocketAddr::new(entry.frontend.into(), entry.frontend_port.host());
+        let owner = owner(entry.frontend, entry.frontend_port, entry.protocol);
+        let is_dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
+        if is_dropped {
+            if owner.is_some_and(|(_, has_endpoints)| has_endpoints) {
+                self.lost.insert((key.cookie, frontend), frontend);
+            }
+            return;
+        }
+        let current = entry.backend.0 < backends.capacity()
+            && backends
+                .load(entry.backend.0)
+                .is_current(entry.service, entry.generation)
+            && owner.is_some_and(|(service, _)| service == entry.service);
+        if !current {
+            let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
+            self.lost.insert((key.cookie, backend), frontend);
+        }
+    }
+}
+
+/// Both families' walks.
+pub(super) struct SocketWalk {
+    v4: FamilyWalk<V4>,
+    v6: FamilyWalk<V6>,
+    findings: Findings,
+    /// When sockets were connected again. One that is found once more got the same answer from the
+    /// hooks: it waits for [`AGAIN`].
+    tried: HashMap<(SocketCookie, SocketAddr), Instant>,
+    /// The families that this walk has come to the end of.
+    ended: [bool; 2],
+}
+
+impl SocketWalk {
+    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            v4: FamilyWalk::open(open)?,
+            v6: FamilyWalk::open(open)?,
+            findings: Findings::default(),
+            tried: HashMap::new(),
+            ended: [true; 2],
+        })
+    }
+
+    /// Goes on with the walk; call it about once a second.
+    pub(super) fn sweep(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+    ) -> Result<Mended, DatapathError> {
+        if self.ended == [true; 2] {
+            self.begin();
+        }
+        self.walk(store, idle_times, STEPS)?;
+        self.mend_lost()
+    }
+
+    /// The last call came to the end of both families' maps.
+    pub(super) fn is_complete(&self) -> bool {
+        self.ended == [true; 2]
+    }
+
+    /// Walks everything at once, because UDP services have changed that sockets may be connected
+    /// to.
+    pub(super) fn mend_now(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+    ) -> Result<Mended, DatapathError> {
+        self.begin();
+        self.tried.clear();
+        self.walk(store, idle_times, usize::MAX)?;
+        // The next walk finds sockets that were being connected meanwhile.
+        self.mend_lost()
+    }
+
+    fn begin(&mut self) {
+        self.ended = [false; 2];
+        self.findings = Findings::default();
+        self.v4.begin();
+        self.v6.begin();
+    }
+
+    /// Goes on with both families' walks for so many steps each.
+    fn walk(
+        &mut self,
+        store: &Store,
+        idle_times: &IdleTimes,
+        steps: usize,
+    ) -> Result<(), DatapathError> {
+        let [v4_ended, v6_ended] = &mut self.ended;
+        let findings = &mut self.findings;
+        let v4 = |address, port, protocol| store.owner_v4(address, port, protocol);
+        let of_v4 = (store.backends_v4(), &v4 as Owner<'_, V4>);
+        self.v4
+            .sweep(of_v4, idle_times, findings, steps, v4_ended)?;
+        let v6 = |address, port, protocol| store.owner_v6(address, port, protocol);
+        let of_v6 = (store.backends_v6(), &v6 as Owner<'_, V6>);
+        self.v6.sweep(of_v6, idle_times, findings, steps, v6_ended)
+    }
+
+    fn mend_lost(&mut self) -> Result<Mended, DatapathError> {
+        let mut lost = std::mem::take(&mut self.findings.lost);
+        self.tried.retain(|_, at| at.elapsed() < AGAIN);
+        lost.retain(|socket, _| !self.tried.contains_key(socket));
+        if lost.is_empty() {
+            return Ok(Mended::default());
+        }
+        let mended = linux::mend_udp(&lost).map_err(DatapathError::CloseSockets)?;
+        let now = Instant::now();
+        self.tried
+            .extend(lost.into_keys().map(|socket| (socket, now)));
+        Ok(mended)
+    }
+}
+
+/// One family's walk.
+struct FamilyWalk<A: Family> {
+    buckets: MappedArray<SocketBucket<A>>,
+    /// The window of `sock_buckets` that comes next; after the last one comes `sockets`.
+    window: u32,
+    sockets: Table<SocketKey<A>, SocketEntry<A>>,
+    walk: Walk,
+}
+
+impl<A: Family> FamilyWalk<A> {
+    fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
+        Ok(Self {
+            buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
+            window: 0,
+            sockets: maps.take(A::SOCKETS, Table::new)?,
+            walk: Walk::new(STEP),
+        })
+    }
+
+    fn begin(&mut self) {
+        self.window = 0;
+        self.walk = Walk::new(STEP);
+    }
+
+    fn sweep(
+        &mut self,
+        (backends, owner): (&MappedArray<Backend<A>>, Owner<'_, A>),
+        idle_times: &IdleTimes,
+        findings: &mut Findings,
+        steps: usize,
+        ended: &mut bool,
+    ) -> Result<(), DatapathError> {
+        let failed = DatapathError::of_map("walk", A::SOCKETS);
+        let now = now();
+        for _ in 0..steps {
+            if *ended {
+                break;
+            }
+            if self.window < self.buckets.windows() {
+                self.buckets
+                    .scan_window(self.window, |bucket| {
+                        if let Some(key) = bucket.key()
+                            && key.role == SocketRole::CONNECTED
+                        {
+                            findings.note(&key, &bucket.entry, backends, owner);
+                        }
+                    })
+                    .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
+                self.window += 1;
+                continue;
+            }
+            let mut idle = Vec::new();
+            let more = self
+                .walk
+                .step(&self.sockets, |key, entry: SocketEntry<A>| {
+                    match key.role {
+                        SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner),
+                        // Removed with its socket.
+                        SocketRole::LIST => {}
+                        _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
+                        _ => {}
+                    }
+                })
+                .map_err(failed)?;
+            for (key, entry) in idle {
+                // Each direction keeps the other one alive.
+                if let Some(other) = counterpart(&key, &entry)
+                    && self
+                        .sockets
+                        .lookup(&other)
+                        .map_err(failed)?
+                        .is_some_and(|other| !is_idle(&other, idle_times, now))
+                {
+                    continue;
+                }
+                self.sockets.delete(&key).map_err(failed)?;
+            }
+            *ended = !more;
+        }
+        Ok(())
+    }
+}
+
+/// KUBE: a flow of datagrams that is idle for longer than conntrack's `udpStreamTimeout` is
+/// forgotten.
+fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) -> bool {
+    idle_times.is_expired(Protocol::UDP, FlowState::ESTABLISHED, entry.last_used, now)
+}
+
+/// The key of the same association's other direction.
+fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
+    let other = match key.role {
+        SocketRole::FORWARD => SocketKey::new(
+            key.cookie,
+            SocketRole::REVERSE,
+            entry.backend_address,
+            entry.backend_port,
+        ),
+        SocketRole::REVERSE => SocketKey::new(
+            key.cookie,
+            SocketRole::FORWARD,
+            entry.frontend,
+            entry.frontend_port,
+        ),
+        _ => return None,
+    };
+    Some(other)
+}

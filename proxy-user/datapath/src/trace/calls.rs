@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs behind the socket hooks, at the same cgroup. They see what the hooks have made of a
+//! call. Their links go with the process.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Map, MapData, perf::PerfEventArrayBuffer},
+    programs::{CgroupAttachMode, CgroupSockAddr},
+};
+use control::causes::chain;
+use linux::{get_pinned, link_info, per_cpu_sums};
+use proxy_common::{
+    maps,
+    trace::{lost, rate::Rate},
+};
+
+use super::{Lost, Wanted, buffers, failed};
+use crate::{
+    error::DatapathError,
+    maps::{
+        pins::{layout_dir, links_of},
+        tables::Table,
+    },
+};
+
+static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan-trace.bpf.o"));
+
+/// The programs, in the order of attaching.
+const PROGRAMS: [&str; 10] = [
+    "connect_v4",
+    "connect_v6",
+    "send_v4",
+    "send_v6",
+    "receive_v4",
+    "receive_v6",
+    "peer_name_v4",
+    "peer_name_v6",
+    "bind_v4",
+    "bind_v6",
+];
+/// The maps that they share with the hooks.
+const SHARED: [&str; 4] = [
+    maps::SOCKETS_V4,
+    maps::SOCKETS_V6,
+    maps::SOCKET_BUCKETS_V4,
+    maps::SOCKET_BUCKETS_V6,
+];
+
+/// Attached as long as it lives.
+pub(super) struct Calls {
+    _ebpf: Ebpf,
+    home: PathBuf,
+    lost: OwnedFd,
+    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+}
+
+impl Calls {
+    /// Attaches them; none where no hook is attached.
+    pub(super) fn attach(pin_dir: &Path, wanted: &Wanted) -> Result<Option<Self>, DatapathError> {
+        let home = layout_dir(pin_dir);
+        let refused = |error: String| DatapathError::Program {
+            program: "that tells of socket calls".into(),
+            reason: error,
+        };
+        let Some(cgroup) = cgroup_of(&home).map_err(failed("find the socket hooks"))? else {
+            return Ok(None);
+        };
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        for map in SHARED {
+            loader.map_pin_path(map, home.join(map));
+        }
+        let mut ebpf = loader
+            .load(OBJECT)
+            .map_err(|error| refused(chain(&error)))?;
+        // Before the maps are taken: the kernel takes a program's maps when it loads it.
+        for name in PROGRAMS {
+            let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
+            loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
+        }
+        let mut of_map = |name: &'static str| {
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            ebpf.take_map(name).ok_or_else(missing)
+        };
+        let fd = |map: Map| match map {
+            Map::Array(map) | Map::PerCpuArray(map) => map.fd().as_fd().try_clone_to_owned(),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        let made = (|| -> io::Result<_> {
+            let filter = Table::new(fd(of_map("trace_filter")?)?)?;
+            filter.update(&0_u32, &wanted.calls)?;
+            let rate = Rate {
+                limit: wanted.rate,
+                ..Rate::default()
+            };
+            let rates = Table::new(fd(of_map("trace_rate")?)?)?;
+            rates.update(&0_u32, &rate)?;
+            Ok((fd(of_map("trace_lost")?)?, buffers(of_map("trace_out")?)?))
+        })();
+        let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
+        for name in PROGRAMS {
+            // Of a link, which leaves others attached; the kernel takes no flag for that.
+            let mode = CgroupAttachMode::Single;
+            let attached = program(&mut ebpf, name)
+                .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
+            attached.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
+        }
+        Ok(Some(Self {
+            _ebpf: ebpf,
+            home,
+            lost,
+            buffers,
+        }))
+    }
+
+    /// Whether the hooks still use the same maps.
+    pub(super) fn is_current(&self, pin_dir: &Path) -> bool {
+        layout_dir(pin_dir) == self.home
+    }
+
+    pub(super) fn buffers(&mut self) -> &mut Vec<PerfEventArrayBuffer<MapData>> {
+        &mut self.buffers
+    }
+
+    pub(super) fn lost(&self) -> Lost {
+        let sums = self.lost.try_clone().and_then(per_cpu_sums);
+        let sums = sums.unwrap_or_default();
+        let at = |place: u32| sums.get(place as usize).copied().unwrap_or(0);
+        Lost {
+            limited: at(lost::RATE),
+            unread: at(lost::UNREAD),
+        }
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupSockAddr> {
+    let program = ebpf.program_mut(name).context("it is not in the object")?;
+    Ok(program.try_into()?)
+}
+
+/// The cgroup that the pinned hooks are attached to.
+fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
+    let Ok(entries) = fs::read_dir(links_of(home)) else {
+        return Ok(None);
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !name.to_string_lossy().starts_with("cgroup-") {
+            continue;
+        }
+        let info = get_pinned(&entry.path(), false).and_then(link_info)?;
+        if let Some(id) = info.cgroup_id() {
+            return find(id);
+        }
+    }
+    Ok(None)
+}
+
+/// Opens the cgroup with this id, which is its inode.
+fn find(id: u64) -> io::Result<Option<File>> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let roots = mounts.lines().filter_map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        (words.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(words[1]))
+    });
+    let mut waiting: Vec<_> = roots.collect();
+    while let Some(folder) = waiting.pop() {
+        // One may have gone meanwhile.
+        let Ok(metadata) = fs::metadata(&folder) else {
+            continue;
+        };
+        if metadata.ino() == id {
+            return File::open(&folder).map(Some);
+        }
+        let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        waiting.extend(folders.map(|entry| entry.path()));
+    }
+    Ok(None)
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Has the attached programs tell of packets. In: a pin directory and a filter. Out: an event for
+//! each packet that is wanted. A program tells as long as a [`Trace`] says that it is there: a word
+//! in memory that it reads for each packet of a service, and nothing else while nobody does. The
+//! maps for it are not pinned, and are found by the programs that use them. Called by `portolan
+//! trace`.
+
+mod calls;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use aya::maps::{
+    Map, MapData, PerfEventArray,
+    perf::{PerfEvent, PerfEventArrayBuffer},
+};
+use linux::{Plain, UsedMap, maps_of_program, per_cpu_sums};
+use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
+
+use self::calls::Calls;
+use super::{error::DatapathError, maps::tables::Table, programs::attached_programs};
+
+/// Pages of a CPU's buffer: room for some 600 events.
+const PAGES: usize = 64;
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub filter: Filter,
+    /// The same for socket calls, of whose refusals the kernel does not know the reasons.
+    pub calls: Filter,
+    /// Events a second; 0: no limit.
+    pub rate: u64,
+}
+
+/// Events that were wanted and are not among those read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lost {
+    /// Beyond the rate limit.
+    pub limited: u64,
+    /// Because they were not read fast enough.
+    pub unread: u64,
+}
+
+impl Lost {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.limited + self.unread
+    }
+}
+
+/// An event, and the first bytes of its packet.
+#[derive(Clone, Debug)]
+pub struct TraceReport {
+    pub event: Event,
+    /// Empty for a call.
+    pub bytes: Vec<u8>,
+}
+
+impl TraceReport {
+    fn of(sample: &[u8]) -> Option<Self> {
+        if let Some(packet) = PacketEvent::from_bytes(sample) {
+            let taken = usize::from(packet.event.head).min(packet.bytes.len());
+            return Some(Self {
+                event: packet.event,
+                bytes: packet.bytes[..taken].to_vec(),
+            });
+        }
+        let event = Event::from_bytes(sample)?;
+        Some(Self {
+            event,
+            bytes: Vec::new(),
+        })
+    }
+}
+
+/// The programs of one load, which share the maps that they are asked by.
+struct Asked {
+    until: Table<u32, u64>,
+    lost: OwnedFd,
+    /// What had been lost for somebody before.
+    lost_before: Vec<u64>,
+    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+}
+
+/// Events of every attached program, as long as it lives. The programs find out by themselves that
+/// a process which was killed has gone, and its buffers go with it.
+pub struct Trace {
+    pin_dir: PathBuf,
+    wanted: Wanted,
+    /// By the id of a map of theirs.
+    asked: BTreeMap<u32, Asked>,
+    /// None where no socket hook is attached.
+    calls: Option<Calls>,
+    events: VecDeque<TraceReport>,
+    /// What was lost of programs that have gone.
+    gone: Lost,
+}
+
+impl Trace {
+    /// Has the programs tell that are attached now.
+    pub fn open(pin_dir: &Path, wanted: Wanted) -> Result<Self, DatapathError> {
+        let mut trace = Self {
+            pin_dir: pin_dir.into(),
+            wanted,
+            asked: BTreeMap::new(),
+            calls: None,
+            events: VecDeque::new(),
+            gone: Lost::default(),
+        };
+        trace.calls = Calls::attach(pin_dir, &trace.wanted)?;
+        trace.follow()?;
+        if trace.asked.is_empty() {
+            let why = "none is attached that can tell; `portolan status` says what is attached";
+            return Err(failed("ask the programs")(io::Error::other(why)));
+        }
+        Ok(trace)
+    }
+
+    /// Says that it is still there; to programs that have been attached since as well, as those of
+    /// another generation.
+    pub fn follow(&mut self) -> Result<(), DatapathError> {
+        let programs = attached_programs(&self.pin_dir).map_err(failed("find the programs"))?;
+        let mut seen = BTreeSet::new();
+        for program in programs {
+            // One may have gone meanwhile.
+            let Ok(maps) = maps_of_program(program) else {
+                continue;
+            };
+            let Some(key) = maps.iter().find(|map| map.name == "trace_out") else {
+                continue;
+            };
+            let key = key.id;
+            if seen.insert(key) && !self.asked.contains_key(&key) {
+                let asked = self.ask(maps).map_err(failed("ask the programs"))?;
+                self.asked.insert(key, asked);
+            }
+        }
+        if let Some(calls) = &self.calls
+            && !calls.is_current(&self.pin_dir)
+        {
+            let lost = calls.lost();
+            self.gone.limited += lost.limited;
+            self.gone.unread += lost.unread;
+            self.calls = None;
+            self.calls = Calls::attach(&self.pin_dir, &self.wanted)?;
+        }
+        let gone: Vec<u32> = self.asked.keys().copied().collect();
+        for key in gone.into_iter().filter(|key| !seen.contains(key)) {
+            if let Some(asked) = self.asked.remove(&key) {
+                let lost = asked.lost();
+                self.gone.limited += lost.limited;
+                self.gone.unread += lost.unread;
+            }
+        }
+        self.asked
+            .values()
+            .try_for_each(Asked::renew)
+            .map_err(failed("ask the programs"))
+    }
+
+    fn ask(&self, maps: Vec<UsedMap>) -> io::Result<Asked> {
+        let mut maps: BTreeMap<String, OwnedFd> =
+            maps.into_iter().map(|map| (map.name, map.fd)).collect();
+        let mut take = |name: &str| {
+            maps.remove(name)
+                .ok_or_else(|| io::Error::other(format!("they have no map {name}")))
+        };
+        let until: Table<u32, u64> = Table::new(take(".bss")?)?;
+        let now = linux::monotonic();
+        if until.lookup(&0)?.is_some_and(|until| until > now) {
+            return Err(io::Error::other(
+                "another `portolan trace` is at work on this node; end it, or wait three seconds if it was killed",
+            ));
+        }
+        let filter: Table<u32, Filter> = Table::new(take("trace_filter")?)?;
+        filter.update(&0, &self.wanted.filter)?;
+        let rate: Table<u32, Rate> = Table::new(take("trace_rate")?)?;
+        let limit = Rate {
+            limit: self.wanted.rate,
+            ..Rate::default()
+        };
+        rate.update(&0, &limit)?;
+        let lost = take("trace_lost")?;
+        let lost_before = per_cpu_sums(lost.try_clone()?)?;
+        let out = MapData::from_fd(take("trace_out")?).map_err(io::Error::other)?;
+        let buffers = buffers(Map::PerfEventArray(out))?;
+        Ok(Asked {
+            until,
+            lost,
+            lost_before,
+            buffers,
+        })
+    }
+
+    /// Whether socket calls are told.
+    pub fn has_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    /// The next event, if one waits. Those of one CPU are in order.
+    pub fn take(&mut self) -> Option<TraceReport> {
+        if self.events.is_empty() {
+            let events = &mut self.events;
+            let buffers = self.asked.values_mut().flat_map(|asked| &mut asked.buffers);
+            let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
+            for buffer in buffers.chain(of_calls) {
+                buffer.for_each(|event| {
+                    // The programs count what does not fit as well.
+                    if let PerfEvent::Sample { head, tail } = event {
+                        let whole = [head, tail].concat();
+                        events.extend(TraceReport::of(&whole));
+                    }
+                });
+            }
+            let all = self.events.make_contiguous();
+            all.sort_by_key(|told| told.event.time);
+        }
+        self.events.pop_front()
+    }
+
+    /// What was lost until now.
+    pub fn lost(&self) -> Lost {
+        let mut all = self.gone;
+        let packets = self.asked.values().map(Asked::lost);
+        for lost in packets.chain(self.calls.iter().map(Calls::lost)) {
+            all.limited += lost.limited;
+            all.unread += lost.unread;
+        }
+        all
+    }
+}
+
+impl Asked {
+    fn renew(&self) -> io::Result<()> {
+        self.until.update(&0, &(linux::monotonic() + PATIENCE))
+    }
+    fn lost(&self) -> Lost {
+        let sums = self.lost.try_clone().and_then(per_cpu_sums);
+        let sums = sums.unwrap_or_default();
+        let since = |place: u32| {
+            let at = |all: &[u64]| all.get(place as usize).copied().unwrap_or(0);
+            at(&sums).saturating_sub(at(&self.lost_before))
+        };
+        Lost {
+            limited: since(lost::RATE),
+            unread: since(lost::UNREAD),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // Otherwise the programs find out by themselves.
+        _ = self.until.update(&0, &0);
+    }
+}
+
+/// A buffer for each CPU.
+fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
+    let mut out = PerfEventArray::try_from(map).map_err(io::Error::other)?;
+    let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;
+    let buffers = cpus.into_iter().map(|cpu| out.open(cpu, Some(PAGES)));
+    buffers.collect::<Result<_, _>>().map_err(io::Error::other)
+}
+
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {
+    move |source| DatapathError::Trace { doing, source }
+}
+
+/// Nanoseconds of the monotonic clock, which events have, at this moment.
+pub fn monotonic() -> u64 {
+    linux::monotonic()
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Many elements of a map by one system call (Linux 5.6). Used by `maps::tables`.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use super::{
+    bpf::{Command, bpf},
+    maps::{Typed, map_info},
+    plain::Plain,
+};
+
+/// `union bpf_attr` for batches.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct BatchRequest {
+    pub(super) in_batch: u64,
+    pub(super) out_batch: u64,
+    pub(super) keys: u64,
+    pub(super) values: u64,
+    pub(super) count: u32,
+    pub(super) map: u32,
+    pub(super) element_flags: u64,
+    pub(super) flags: u64,
+}
+
+/// Stores elements in order. On an error, how many came before the one that failed.
+pub fn update_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    keys: &[K],
+    values: &[V],
+) -> Result<(), (usize, io::Error)> {
+    assert_eq!(keys.len(), values.len(), "one value for each key");
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut request = BatchRequest {
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: keys.len() as u32,
+        map: map.fd().as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: `count` keys and values lie behind the pointers, each as long as the map's.
+    match unsafe { bpf(Command::MapUpdateBatch, &mut request) } {
+        Ok(_) => Ok(()),
+        // The kernel stores the count even when it fails.
+        Err(error) => Err((done(&request, keys.len()), error)),
+    }
+}
+
+/// Removes elements in order. On an error (a missing key is one), how many came before.
+pub fn delete_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    keys: &[K],
+) -> Result<(), (usize, io::Error)> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut request = BatchRequest {
+        keys: keys.as_ptr() as u64,
+        count: keys.len() as u32,
+        map: map.fd().as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: `count` keys lie behind the pointer, each as long as the map's.
+    match unsafe { bpf(Command::MapDeleteBatch, &mut request) } {
+        Ok(_) => Ok(()),
+        Err(error) => Err((done(&request, keys.len()), error)),
+    }
+}
+
+/// A kernel that failed before its first element may leave the count alone.
+fn done(request: &BatchRequest, all: usize) -> usize {
+    let count = request.count as usize;
+    if count >= all { 0 } else { count }
+}
+
+/// Elements of a map whose types this program need not know: their keys and values, one after
+/// another.
+#[derive(Debug, Default)]
+pub struct Raw {
+    pub keys: Vec<u8>,
+    pub values: Vec<u8>,
+}
+
+/// Reads on from `cursor` (empty at the start): up to `count` elements, and whether these were the
+/// last.
+pub fn lookup_raw(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    count: usize,
+) -> io::Result<(Raw, bool)> {
+    let info = map_info(map)?;
+    let per_cpu = [5, 6, 10].contains(&info.kind);
+    if per_cpu {
+        return Err(io::Error::other("a value for each CPU"));
+    }
+    let (key, value) = (info.key_size as usize, info.value_size as usize);
+    let mut raw = Raw {
+        keys: vec![0; count * key],
+        values: vec![0; count * value],
+    };
+    let pointers = (raw.keys.as_mut_ptr(), raw.values.as_mut_ptr());
+    // SAFETY: both buffers hold `count` elements of the map's own sizes.
+    let (read, last) = unsafe { lookup(map, cursor, key, pointers, count) }?;
+    raw.keys.truncate(read * key);
+    raw.values.truncate(read * value);
+    Ok((raw, last))
+}
+
+/// Reads on from `cursor` (empty at the start) up to the buffers' length. Returns how many elements
+/// were read and whether these were the last.
+pub fn lookup_batch<K: Plain, V: Plain>(
+    map: &Typed<K, V>,
+    cursor: &mut Vec<u8>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<(usize, bool)> {
+    let count = keys.len().min(values.len());
+    let pointers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+    // SAFETY: both buffers hold `count` elements, each as long as the map's, every bit pattern of
+    // them valid.
+    unsafe { lookup(map.fd(), cursor, size_of::<K>(), pointers, count) }
+}
+
+/// # Safety
+/// The map's keys have `key` bytes, and `count` keys and values lie behind the pointers.
+pub(super) unsafe fn lookup(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    key: usize,
+    (keys, values): (*mut u8, *mut u8),
+    count: usize,
+) -> io::Result<(usize, bool)> {
+    // A hash map's cursor is a bucket number, an array's or a trie's a key.
+    let mut next = vec![0u8; key.max(size_of::<u64>())];
+    let mut request = BatchRequest {
+        in_batch: if cursor.is_empty() {
+            0
+        } else {
+            cursor.as_ptr() as u64
+        },
+        out_batch: next.as_mut_ptr() as u64,
+        keys: keys as u64,
+        values: values as u64,
+        count: count as u32,
+        map: map.as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: cursor (of this length, from the last call) and `next` hold at least a key; the rest
+    // is the caller's promise.
+    match unsafe { bpf(Command::MapLookupBatch, &mut request) } {
+        Ok(_) => {
+            *cursor = next;
+            Ok((request.count as usize, false))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            Ok((request.count as usize, true))
+        }
+        Err(error) => Err(error),
+    }
+}

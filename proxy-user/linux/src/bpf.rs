@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The system call bpf(2) itself, and the command that every kind of object knows. Used by the
+//! other files of `sys`.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+/// Commands of bpf(2), from the kernel's `enum bpf_cmd`.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    MapNextKey = 4,
+    ObjectPin = 6,
+    ObjectGet = 7,
+    TestRun = 10,
+    ProgramById = 13,
+    MapById = 14,
+    ObjectInfo = 15,
+    ProgramQuery = 16,
+    BtfById = 19,
+    MapLookupBatch = 24,
+    MapUpdateBatch = 26,
+    MapDeleteBatch = 27,
+    LinkCreate = 28,
+    LinkUpdate = 29,
+    LinkDetach = 34,
+}
+
+/// Calls bpf(2). `attributes` is the part of the kernel's `union bpf_attr` that the command reads.
+///
+/// # Safety
+/// Every pointer in the attributes must be valid for what the command does with it.
+pub(super) unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: the attributes are a live value of the size given; their pointers are the caller's
+    // promise.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as i32,
+            std::ptr::from_mut(attributes),
+            size_of::<T>() as u32,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result as i32)
+}
+
+pub(super) fn address_of<T>(value: &T) -> u64 {
+    std::ptr::from_ref(value) as u64
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoRequest {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IdRequest {
+    id: u32,
+    next_id: u32,
+    flags: u32,
+}
+
+/// The start of the kernel's `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    _rest: [u64; 7],
+    name: [u8; 16],
+}
+
+/// The id of a loaded program.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = ProgramInfo::default();
+    object_info(program, &mut info)?;
+    Ok(info.id)
+}
+
+/// A descriptor of the program with this id.
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    by_id(Command::ProgramById, id)
+}
+
+/// The name of the program with this id; none if it has none, or for a caller without
+/// CAP_SYS_ADMIN.
+pub fn program_name(id: u32) -> Option<String> {
+    let program = program_by_id(id).ok()?;
+    let mut info = ProgramInfo::default();
+    object_info(program.as_fd(), &mut info).ok()?;
+    let name = info.name.split(|byte| *byte == 0).next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// A new descriptor of the object with this id, by the command for its kind.
+pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
+    let mut request = IdRequest {
+        id,
+        ..IdRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most its size.
+pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    let mut request = InfoRequest {
+        fd: fd.as_raw_fd() as u32,
+        length: size_of::<T>() as u32,
+        info: std::ptr::from_mut(info) as u64,
+    };
+    // SAFETY: `info` is exclusively borrowed and `length` is its size.
+    unsafe { bpf(Command::ObjectInfo, &mut request) }.map(drop)
+}
+
+/// Returns once every run of a program that was under way has ended.
+pub fn wait_for_programs() {
+    const GLOBAL: libc::c_long = 1;
+    // SAFETY: membarrier(2) takes plain numbers. This command waits until every CPU has left its
+    // RCU section, in which programs run.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result < 0 {
+        // Not with isolated CPUs; a program runs for microseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

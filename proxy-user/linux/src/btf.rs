@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the kernel knows of the types of a map's keys and values (BTF): which member lies where.
+//! Used by `succession`, which reads maps that another version has made. The format is the kernel's
+//! Documentation/bpf/btf.rst.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use super::bpf::{Command, by_id, object_info};
+
+const INT: u32 = 1;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const ENUM: u32 = 6;
+/// typedef, volatile, const, restrict, type tag: names for another type.
+const ALIASES: [u32; 5] = [8, 9, 10, 11, 18];
+/// Deeper than any of our types; the kernel refuses types that contain themselves.
+const DEPTH: u32 = 8;
+
+/// The bytes of each member of a type that is no struct itself, by its path, as in `entry.backend`.
+/// A plain number is the one member with an empty path.
+pub type Members = BTreeMap<String, Range<usize>>;
+
+/// The start of the kernel's `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct TypedMapInfo {
+    _sizes: [u32; 16],
+    btf: u32,
+    key_type: u32,
+    value_type: u32,
+    _pad: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct BtfInfo {
+    data: u64,
+    size: u32,
+    id: u32,
+}
+
+/// The members of a map's keys and of its values.
+pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
+    let mut info = TypedMapInfo::default();
+    object_info(map, &mut info)?;
+    let btf = by_id(Command::BtfById, info.btf)?;
+    let mut size = BtfInfo::default();
+    object_info(btf.as_fd(), &mut size)?;
+    let mut data = vec![0_u8; size.size as usize];
+    let mut filled = BtfInfo {
+        data: data.as_mut_ptr() as u64,
+        size: size.size,
+        id: 0,
+    };
+    object_info(btf.as_fd(), &mut filled)?;
+    let members = |id| members_of(&data, id).ok_or_else(unreadable);
+    Ok([members(info.key_type)?, members(info.value_type)?])
+}
+
+fn unreadable() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the types of its keys and values are unreadable",
+    )
+}
+
+/// The members of the type `id` in raw BTF; `None` if that is damaged, or the type is none that we
+/// make.
+fn members_of(data: &[u8], id: u32) -> Option<Members> {
+    let types = Types::new(data)?;
+    let mut members = Members::new();
+    types.collect(id, String::new(), 0, &mut members, DEPTH)?;
+    Some(members)
+}
+
+/// The types and strings of raw BTF.
+struct Types<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type begins; its id is its place, and there is no type 0.
+    starts: Vec<usize>,
+}
+
+/// One type's head: kind, number of members, size or the id of another type; where what follows
+/// begins.
+struct Head {
+    kind: u32,
+    count: u32,
+    is_bit_field: bool,
+    size_or_type: u32,
+    rest: usize,
+}
+
+impl<'a> Types<'a> {
+    fn new(data: &'a [u8]) -> Option<Self> {
+        const MAGIC: u32 = 0xeb9f;
+        if word(data, 0)? & 0xffff != MAGIC {
+            return None;
+        }
+        let header = word(data, 4)? as usize;
+        let section = |at| {
+            let start = header.checked_add(word(data, at)? as usize)?;
+            data.get(start..start.checked_add(word(data, at + 4)? as usize)?)
+        };
+        let mut types = Self {
+            types: section(8)?,
+            strings: section(16)?,
+            starts: vec![usize::MAX],
+        };
+        let mut at = 0;
+        while at < types.types.len() {
+            types.starts.push(at);
+            at = types.after(at)?;
+        }
+        Some(types)
+    }
+    fn head(&self, at: usize) -> Option<Head> {
+        let info = word(self.types, at + 4)?;
+        Some(Head {
+            kind: info >> 24 & 0x1f,
+            count: info & 0xffff,
+            is_bit_field: info >> 31 != 0,
+            size_or_type: word(self.types, at + 8)?,
+            rest: at + 12,
+        })
+    }
+    /// Where the next type begins.
+    fn after(&self, at: usize) -> Option<usize> {
+        let head = self.head(at)?;
+        let count = head.count as usize;
+        // Union, variable, data section, enum64, function prototype and tag beside those that are
+        // read.
+        Some(
+            head.rest
+                + match head.kind {
+                    INT | 14 | 17 => 4,
+                    ARRAY => 12,
+                    STRUCT | 5 | 15 | 19 => 12 * count,
+                    ENUM | 13 => 8 * count,
+                    _ => 0,
+                },
+        )
+    }
+    fn by_id(&self, id: u32) -> Option<Head> {
+        let at = *self.starts.get(id as usize)?;
+        self.head(at)
+    }
+    fn name(&self, at: usize) -> Option<&'a str> {
+        let text = self.strings.get(word(self.types, at)? as usize..)?;
+        std::str::from_utf8(text.split(|byte| *byte == 0).next()?).ok()
+    }
+
+    /// The size in bytes.
+    fn size(&self, id: u32, depth: u32) -> Option<usize> {
+        let head = self.by_id(id)?;
+        match head.kind {
+            ARRAY => {
+                let count = word(self.types, head.rest + 8)? as usize;
+                let element = word(self.types, head.rest)?;
+                self.size(element, depth.checked_sub(1)?)?
+                    .checked_mul(count)
+            }
+            kind if ALIASES.contains(&kind) => self.size(head.size_or_type, depth.checked_sub(1)?),
+            _ => Some(head.size_or_type as usize),
+        }
+    }
+
+    fn collect(
+        &self,
+        id: u32,
+        path: String,
+        start: usize,
+        members: &mut Members,
+        depth: u32,
+    ) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
+        let head = self.by_id(id)?;
+        match head.kind {
+            STRUCT => {
+                for number in 0..head.count as usize {
+                    let at = head.rest + 12 * number;
+                    let bits = word(self.types, at + 8)?;
+                    if head.is_bit_field || bits % 8 != 0 {
+                        return None;
+                    }
+                    let name = self.name(at)?;
+                    let path = match path.as_str() {
+                        "" => name.to_owned(),
+                        path => format!("{path}.{name}"),
+                    };
+                    let start = start + bits as usize / 8;
+                    self.collect(word(self.types, at + 4)?, path, start, members, depth)?;
+                }
+            }
+            kind if ALIASES.contains(&kind) => {
+                self.collect(head.size_or_type, path, start, members, depth)?;
+            }
+            _ => _ = members.insert(path, start..start + self.size(id, depth)?),
+        }
+        Some(())
+    }
+}
+
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    let bytes = data.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Raw BTF of these types (each as words) and strings.
+    fn btf(types: &[&[u32]], strings: &str) -> Vec<u8> {
+        let types: Vec<u32> = types.concat();
+        let (types_len, strings_len) = (4 * types.len() as u32, strings.len() as u32);
+        let header = [0x0001_eb9f, 24, 0, types_len, types_len, strings_len];
+        let words = header.iter().chain(&types);
+        let mut data: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+        data.extend(strings.bytes());
+        data
+    }
+
+    /// 1: u16. 2: an array of four of them. 3: struct inner { a: u16 }. 4: struct { b: [u16; 4], c:
+    /// inner }.
+    fn nested() -> Vec<u8> {
+        let types: [&[u32]; 4] = [
+            &[0, INT << 24, 2, 16],
+            &[0, ARRAY << 24, 0, 1, 1, 4],
+            &[0, STRUCT << 24 | 1, 2, 1, 1, 0],
+            &[0, STRUCT << 24 | 2, 10, 3, 2, 0, 5, 3, 64],
+        ];
+        btf(&types, "\0a\0b\0c\0")
+    }
+
+    #[test]
+    fn members_have_their_paths_and_places() {
+        let members = members_of(&nested(), 4).expect("readable");
+        let expected = [("b", 0..8), ("c.a", 8..10)].map(|(name, at)| (name.to_owned(), at));
+        assert_eq!(members, expected.into());
+        let number = members_of(&nested(), 1).expect("readable");
+        assert_eq!(number, [(String::new(), 0..2)].into());
+    }
+
+    #[test]
+    fn damaged_types_are_refused() {
+        let whole = nested();
+        for length in 0..whole.len() - 3 {
+            assert_eq!(members_of(&whole[..length], 4), None, "{length} bytes");
+        }
+        assert_eq!(members_of(&whole, 9), None, "no such type");
+        let endless = btf(&[&[0, 8 << 24, 1]], "\0");
+        assert_eq!(members_of(&endless, 1), None, "an alias of itself");
+    }
+}

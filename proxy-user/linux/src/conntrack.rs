@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The connections that nf_conntrack knows in this network namespace, listed by ctnetlink. Called
+//! by `import`.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::ControlFlow,
+};
+
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use proxy_common::Protocol;
+
+use super::netlink::{Connection, attribute};
+
+/// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
+pub(super) const GET: u16 = 1 << 8 | 1;
+
+/// Length of `struct nfgenmsg`, with which every message begins. All zero: any family, version 0.
+pub(super) const GENERIC: usize = 4;
+
+/// Attributes of a connection, of a tuple, of its addresses and its ports, as
+/// linux/netfilter/nfnetlink_conntrack.h numbers them.
+pub(super) mod kind {
+    pub(crate) const TUPLE_ORIGINAL: u16 = 1;
+    pub(crate) const TUPLE_REPLY: u16 = 2;
+    pub(crate) const STATUS: u16 = 3;
+    pub(crate) const PROTOCOL_INFO: u16 = 4;
+    pub(crate) const TIMEOUT: u16 = 7;
+    pub(crate) const MARK: u16 = 8;
+    pub(crate) const ID: u16 = 12;
+    pub(crate) const ZONE: u16 = 18;
+
+    pub(crate) const TUPLE_IP: u16 = 1;
+    pub(crate) const TUPLE_PROTOCOL: u16 = 2;
+    pub(crate) const V4_SOURCE: u16 = 1;
+    pub(crate) const V4_DESTINATION: u16 = 2;
+    pub(crate) const V6_SOURCE: u16 = 3;
+    pub(crate) const V6_DESTINATION: u16 = 4;
+    pub(crate) const NUMBER: u16 = 1;
+    pub(crate) const SOURCE_PORT: u16 = 2;
+    pub(crate) const DESTINATION_PORT: u16 = 3;
+
+    /// Of the protocol's own information: the nests of TCP and SCTP, and what both have.
+    pub(crate) const TCP: u16 = 1;
+    pub(crate) const SCTP: u16 = 3;
+    pub(crate) const STATE: u16 = 1;
+    pub(crate) const SCTP_TAG_ORIGINAL: u16 = 2;
+    pub(crate) const SCTP_TAG_REPLY: u16 = 3;
+    pub(crate) const TCP_SCALE_ORIGINAL: u16 = 2;
+    pub(crate) const TCP_SCALE_REPLY: u16 = 3;
+    pub(crate) const TCP_FLAGS_ORIGINAL: u16 = 4;
+    pub(crate) const TCP_FLAGS_REPLY: u16 = 5;
+}
+
+/// The packets of one direction: source and destination.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tuple {
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+}
+
+impl Tuple {
+    /// The packets of the opposite direction, if nothing is translated.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+        }
+    }
+}
+
+/// A connection of nf_conntrack, or an exchange of datagrams.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tracked {
+    pub protocol: Protocol,
+    /// As the client sends them.
+    pub original: Tuple,
+    /// As the server sends them.
+    pub reply: Tuple,
+    /// `enum ip_conntrack_status`.
+    pub status: u32,
+    /// The kernel's own number of it.
+    pub id: u32,
+    /// Seconds that it has left.
+    pub timeout: u32,
+    pub mark: u32,
+    /// Conntrack zones have connections of their own; 0 is the stack's.
+    pub zone: u16,
+    /// What TCP and SCTP have in addition, as the kernel encodes it; else empty.
+    pub protocol_info: Vec<u8>,
+}
+
+impl Tracked {
+    /// The server has answered.
+    pub const SEEN_REPLY: u32 = 1 << 1;
+    /// It is more than an exchange of a few packets.
+    pub const ASSURED: u32 = 1 << 2;
+
+    /// Whether the client's packets go elsewhere than they are addressed. Told by the tuples: NAT
+    /// sets bits of the status, IPVS changes the tuple alone.
+    pub fn is_sent_elsewhere(&self) -> bool {
+        self.reply.src != self.original.dst
+    }
+    pub fn has(&self, status: u32) -> bool {
+        self.status & status == status
+    }
+    /// TCP's or SCTP's state: `enum tcp_conntrack`, `enum sctp_conntrack`.
+    pub fn state(&self) -> Option<u8> {
+        let nest = match self.protocol {
+            Protocol::TCP => kind::TCP,
+            Protocol::SCTP => kind::SCTP,
+            _ => return None,
+        };
+        let info = attribute(&self.protocol_info, nest)?;
+        attribute(info, kind::STATE)?.first().copied()
+    }
+    /// SCTP: the tags of original and of reply packets, as on the wire; else 0.
+    pub fn tags(&self) -> (u32, u32) {
+        let info = attribute(&self.protocol_info, kind::SCTP).unwrap_or_default();
+        let tag = |kind| attribute(info, kind).and_then(|tag| tag.try_into().ok());
+        (
+            tag(kind::SCTP_TAG_ORIGINAL).map_or(0, u32::from_ne_bytes),
+            tag(kind::SCTP_TAG_REPLY).map_or(0, u32::from_ne_bytes),
+        )
+    }
+}
+
+/// Visits every connection. A kernel without nf_conntrack has none. Reads the whole table, which
+/// takes the longer the larger it is.
+pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
+    let connection = match Connection::open(NETLINK_NETFILTER) {
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
+        connection => connection?,
+    };
+    let asked = connection.ask(GET, NLM_F_DUMP, &[0; GENERIC], |answer| {
+        if let Some(found) = read(answer.get(GENERIC..).unwrap_or_default()) {
+            visit(found);
+        }
+        ControlFlow::Continue(())
+    });
+    match asked {
+        // The kernel has no ctnetlink.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+            Ok(())
+        }
+        asked => asked,
+    }
+}
+
+/// Reads a connection's attributes; `None` of a protocol without ports.
+pub(super) fn read(attributes: &[u8]) -> Option<Tracked> {
+    let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
+    let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
+    let (_, reply) = tuple(attribute(attributes, kind::TUPLE_REPLY)?)?;
+    let protocol_info = attribute(attributes, kind::PROTOCOL_INFO).unwrap_or_default();
+    Some(Tracked {
+        protocol,
+        original,
+        reply,
+        status: word(kind::STATUS)?,
+        id: word(kind::ID)?,
+        timeout: word(kind::TIMEOUT).unwrap_or(0),
+        mark: word(kind::MARK).unwrap_or(0),
+        zone: array(attributes, kind::ZONE).map_or(0, u16::from_be_bytes),
+        protocol_info: protocol_info.to_vec(),
+    })
+}
+
+fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
+    let transport = attribute(tuple, kind::TUPLE_PROTOCOL)?;
+    let port = |kind| Some(u16::from_be_bytes(array(transport, kind)?));
+    let (src, dst) = (port(kind::SOURCE_PORT)?, port(kind::DESTINATION_PORT)?);
+    let addresses = attribute(tuple, kind::TUPLE_IP)?;
+    let v4 = |kind| array(addresses, kind).map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
+    let v6 = |kind| array(addresses, kind).map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
+    let source = v4(kind::V4_SOURCE).or_else(|| v6(kind::V6_SOURCE))?;
+    let destination = v4(kind::V4_DESTINATION).or_else(|| v6(kind::V6_DESTINATION))?;
+    let [number] = array(transport, kind::NUMBER)?;
+    let tuple = Tuple {
+        src: SocketAddr::new(source, src),
+        dst: SocketAddr::new(destination, dst),
+    };
+    Some((Protocol(number), tuple))
+}
+
+/// The value of the first attribute of a kind, if it has this length.
+fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {
+    attribute(attributes, kind)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections as ctnetlink encodes them.
+
+use super::*;
+use crate::netlink::encode;
+
+/// A connection from 10.0.0.1:40000 to this address, port 443, served by 10.0.0.2:8443.
+fn connection(status: u32, protocol: u8, v4: bool) -> Vec<u8> {
+    let (client, service, server): (Vec<u8>, Vec<u8>, Vec<u8>) = if v4 {
+        (vec![10, 0, 0, 1], vec![172, 30, 0, 1], vec![10, 0, 0, 2])
+    } else {
+        let octets = |text: &str| {
+            let address: Ipv6Addr = text.parse().expect("an address");
+            address.octets().to_vec()
+        };
+        (octets("fd00::1"), octets("fd00:30::1"), octets("fd00::2"))
+    };
+    let tuple = |src: &[u8], src_port: u16, dst: &[u8], dst_port: u16| {
+        let (from, to) = if v4 { (1, 2) } else { (3, 4) };
+        let transport = [
+            encode(1, &[protocol]),
+            encode(2, &src_port.to_be_bytes()),
+            encode(3, &dst_port.to_be_bytes()),
+        ];
+        [
+            encode(1, &[encode(from, src), encode(to, dst)].concat()),
+            encode(2, &transport.concat()),
+        ]
+        .concat()
+    };
+    let tcp = [encode(1, &[3]), encode(2, &[7]), encode(3, &[7])].concat();
+    [
+        encode(1, &tuple(&client, 40_000, &service, 443)),
+        encode(2, &tuple(&server, 8443, &client, 40_000)),
+        encode(3, &status.to_be_bytes()),
+        encode(4, &encode(1, &tcp)),
+        encode(7, &86_400_u32.to_be_bytes()),
+        encode(12, &7_u32.to_be_bytes()),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_connection_is_read_whole() {
+    let found = read(&connection(0x1ae, 6, true)).expect("a connection");
+    assert_eq!(found.protocol, Protocol::TCP);
+    assert_eq!(found.original.src, ([10, 0, 0, 1], 40_000).into());
+    assert_eq!(found.original.dst, ([172, 30, 0, 1], 443).into());
+    assert_eq!(found.reply.src, ([10, 0, 0, 2], 8443).into());
+    assert_eq!(found.reply.dst, found.original.src);
+    assert_eq!((found.status, found.id, found.timeout), (0x1ae, 7, 86_400));
+    assert_eq!((found.state(), found.zone, found.mark), (Some(3), 0, 0));
+    let found = read(&connection(0x1ae, 17, false)).expect("an exchange");
+    assert_eq!((found.protocol, found.state()), (Protocol::UDP, None));
+    let service: Ipv6Addr = "fd00:30::1".parse().expect("an address");
+    assert_eq!(found.original.dst, (service, 443).into());
+}
+
+#[test]
+fn it_is_the_tuples_that_say_where_a_connection_goes() {
+    // IPVS sets no bit.
+    for status in [0x1ae, 0x18e] {
+        let found = read(&connection(status, 6, true)).expect("a connection");
+        assert!(found.is_sent_elsewhere());
+        let mut plain = found.clone();
+        plain.reply = plain.original.reversed();
+        assert!(!plain.is_sent_elsewhere());
+        // A redirect changes the port alone.
+        plain.reply.src.set_port(1);
+        assert!(plain.is_sent_elsewhere());
+    }
+}
+
+#[test]
+fn the_kernel_answers() {
+    tracked(drop).expect("the kernel answers");
+}
+
+proptest::proptest! {
+    #[test]
+    fn parser_never_panics(
+        bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..300,
+    ) {
+        _ = read(&bytes);
+        let mut damaged = connection(0x1ae, 6, true);
+        for (place, byte) in edits {
+            let place = usize::from(place) % damaged.len();
+            damaged[place] = byte;
+        }
+        damaged.truncate(length);
+        if let Some(found) = read(&damaged) {
+            _ = (found.state(), found.tags());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replaces connections of nf_conntrack, by ctnetlink. Called by `import`.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    ops::ControlFlow,
+};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use proxy_common::Protocol;
+
+use super::{
+    conntrack::{GENERIC, GET, Tracked, Tuple, kind, read},
+    netlink::{Connection, attribute, encode},
+};
+
+/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_DELETE`.
+const NEW: u16 = 1 << 8;
+const DELETE: u16 = 1 << 8 | 2;
+const CREATE: u16 = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+
+/// A connection to ctnetlink that changes the table of this network namespace.
+pub struct Editor(Connection);
+
+impl Editor {
+    pub fn open() -> io::Result<Self> {
+        Connection::open(NETLINK_NETFILTER).map(Self)
+    }
+    /// This very connection as it is now; none if it has ended.
+    pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
+        let request = named(tracked.protocol, tracked.original);
+        let mut found = None;
+        let asked = self.0.ask(GET, NLM_F_ACK, &request, |answer| {
+            found = read(answer.get(GENERIC..).unwrap_or_default());
+            ControlFlow::Continue(())
+        });
+        let is_there = was_there(asked)?;
+        Ok(found.filter(|found| is_there && found.id == tracked.id))
+    }
+    /// Enters a connection; the kernel gives it a number of its own. An error of the kind
+    /// `AlreadyExists`: one of its tuples is there.
+    pub fn create(&self, tracked: &Tracked) -> io::Result<()> {
+        self.tell([(NEW, CREATE, &created(tracked))])
+            .and_then(|[created]| created)
+    }
+    /// Removes this very connection; whether it was there.
+    pub fn remove(&self, tracked: &Tracked) -> io::Result<bool> {
+        let [removed] = self.tell([(DELETE, NLM_F_ACK, &removed(tracked))])?;
+        was_there(removed)
+    }
+    /// Removes the connection that has this tuple in either direction; whether there was one.
+    pub fn remove_tuple(&self, protocol: Protocol, tuple: Tuple) -> io::Result<bool> {
+        let [removed] = self.tell([(DELETE, NLM_F_ACK, &named(protocol, tuple))])?;
+        was_there(removed)
+    }
+    /// Removes one connection and enters another, with no more than a moment between. The results
+    /// of both.
+    pub fn replace(
+        &self,
+        old: &Tracked,
+        new: &Tracked,
+    ) -> io::Result<(io::Result<bool>, io::Result<()>)> {
+        let (old, new) = (removed(old), created(new));
+        let [removed, created] = self.tell([(DELETE, NLM_F_ACK, &old), (NEW, CREATE, &new)])?;
+        Ok((was_there(removed), created))
+    }
+
+    fn tell<const N: usize>(
+        &self,
+        requests: [(u16, u16, &[u8]); N],
+    ) -> io::Result<[io::Result<()>; N]> {
+        self.0.tell(requests)
+    }
+}
+
+fn was_there(removed: io::Result<()>) -> io::Result<bool> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+/// The request to remove what has this tuple. Without the tuple the kernel would remove everything.
+fn named(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
+    let mut request = generic(tuple);
+    request.extend(nested(kind::TUPLE_ORIGINAL, &encoded(protocol, tuple)));
+    request
+}
+
+fn removed(tracked: &Tracked) -> Vec<u8> {
+    let mut request = named(tracked.protocol, tracked.original);
+    request.extend(encode(kind::ID, &tracked.id.to_be_bytes()));
+    request
+}
+
+fn created(tracked: &Tracked) -> Vec<u8> {
+    /// The kernel wants to hear that it is in the table.
+    const CONFIRMED: u32 = 1 << 3;
+    let status = CONFIRMED | tracked.status & (Tracked::SEEN_REPLY | Tracked::ASSURED);
+    let mut request = named(tracked.protocol, tracked.original);
+    let reply = encoded(tracked.protocol, tracked.reply);
+    request.extend(nested(kind::TUPLE_REPLY, &reply));
+    request.extend(encode(kind::STATUS, &status.to_be_bytes()));
+    let timeout = tracked.timeout.max(1).to_be_bytes();
+    request.extend(encode(kind::TIMEOUT, &timeout));
+    request.extend(encode(kind::MARK, &tracked.mark.to_be_bytes()));
+    let info = &tracked.protocol_info;
+    match tracked.protocol {
+        Protocol::TCP => {
+            let info = nested(kind::TCP, &tcp_info(info));
+            request.extend(nested(kind::PROTOCOL_INFO, &info));
+        }
+        Protocol::SCTP => request.extend(nested(kind::PROTOCOL_INFO, info)),
+        _ => {}
+    }
+    request
+}
+
+/// TCP's state as it was, and window scales. The windows themselves are not told, so each side is
+/// believed about them.
+fn tcp_info(info: &[u8]) -> Vec<u8> {
+    const LIBERAL: u8 = 1 << 3;
+    let info = attribute(info, kind::TCP).unwrap_or_default();
+    let mut encoded = Vec::new();
+    for kind in [kind::STATE, kind::TCP_SCALE_ORIGINAL, kind::TCP_SCALE_REPLY] {
+        if let Some(value) = attribute(info, kind) {
+            encoded.extend(encode(kind, value));
+        }
+    }
+    for kind in [kind::TCP_FLAGS_ORIGINAL, kind::TCP_FLAGS_REPLY] {
+        let flags = attribute(info, kind).and_then(|flags| flags.first());
+        // Flags, and which of them are to be set.
+        let value = [flags.copied().unwrap_or(0) | LIBERAL, 0xff];
+        encoded.extend(encode(kind, &value));
+    }
+    encoded
+}
+
+/// `struct nfgenmsg`: the family, version 0.
+fn generic(tuple: Tuple) -> Vec<u8> {
+    let family = match tuple.src.ip() {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    vec![family as u8, 0, 0, 0]
+}
+
+fn encoded(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
+    let address = |v4, v6, end: SocketAddr| match end.ip() {
+        IpAddr::V4(ip) => encode(v4, &ip.octets()),
+        IpAddr::V6(ip) => encode(v6, &ip.octets()),
+    };
+    let addresses = [
+        address(kind::V4_SOURCE, kind::V6_SOURCE, tuple.src),
+        address(kind::V4_DESTINATION, kind::V6_DESTINATION, tuple.dst),
+    ];
+    let transport = [
+        encode(kind::NUMBER, &[protocol.0]),
+        encode(kind::SOURCE_PORT, &tuple.src.port().to_be_bytes()),
+        encode(kind::DESTINATION_PORT, &tuple.dst.port().to_be_bytes()),
+    ];
+    [
+        nested(kind::TUPLE_IP, &addresses.concat()),
+        nested(kind::TUPLE_PROTOCOL, &transport.concat()),
+    ]
+    .concat()
+}
+
+fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
+    const NESTED: u16 = 1 << 15;
+    encode(kind | NESTED, value)
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides
+//! which interfaces the programs are attached to; `agent` passes them to `datapath`.
+
+mod neighbours;
+mod netlink;
+mod pods;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proxy_common::masquerade::SOURCES;
+
+use crate::glob;
+
+pub use neighbours::follow_neighbours;
+pub use netlink::{Interfaces, InterfacesError};
+pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
+
+/// The role of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum InterfaceKind {
+    /// Leads out of the node.
+    Uplink,
+    /// The host's end of a pod's veth, in routed plumbing.
+    PodSide,
+    /// A port of a bridge.
+    BridgePort,
+    Tunnel,
+    /// A bridge itself: programs are never attached to it.
+    Bridge,
+    Loopback,
+    Other,
+}
+
+/// One interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    pub index: u32,
+    pub name: String,
+    pub kind: InterfaceKind,
+    /// Packets carry an Ethernet header.
+    pub link_layer: bool,
+    /// A veth that is a bridge's port.
+    pub veth_port: bool,
+    /// Index of the bridge whose port it is.
+    pub bridge: Option<u32>,
+    /// A tun or tap device: a program of user space makes the frames that come in by it.
+    pub made_by_program: bool,
+    /// A veth that is a port of an Open vSwitch: frames for the node are addressed to the switch's
+    /// own port.
+    pub switch_port: bool,
+    /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are
+    /// addressed to the bridge.
+    pub bridge_port: bool,
+    /// The longest IP packet that it carries, in bytes.
+    pub mtu: u32,
+    /// Its link-layer address, if it has one of Ethernet's.
+    pub mac: Option<Mac>,
+    /// A veth or netkit device whose other end is in another network namespace.
+    pub peer_elsewhere: bool,
+    /// It has a queueing discipline that may hold packets back.
+    pub queues: bool,
+    /// A bridge that filters by VLANs.
+    pub filters_vlans: bool,
+    /// A bridge's port whose frames no other such port gets.
+    pub isolated: bool,
+    pub addresses: Vec<IpNet>,
+    /// The addresses that netfilter's MASQUERADE would choose from for packets that leave by it, in
+    /// the kernel's order; of a family without any, the node's InternalIP is taken.
+    pub sources: Vec<Source>,
+    /// The kind of a virtual device as `ip link` spells it; empty for hardware.
+    pub driver: String,
+    /// The name of a VLAN, macvlan or ipvlan that lies on it.
+    pub carries: Option<String>,
+    /// VLANs lie on it whose interfaces have programs, and get their frames before a bridge does.
+    pub vlans: bool,
+    /// Whether it is selected for XDP.
+    pub uplink: bool,
+    /// Whether the programs are attached to it.
+    pub attach: bool,
+    /// Whether pods are behind it, if interfaces identify pods.
+    pub pods: bool,
+}
+
+impl Interface {
+    /// Whether one pod's packets come in by it, and nobody else's.
+    pub fn leads_to_one_pod(&self) -> bool {
+        self.kind == InterfaceKind::PodSide || self.veth_port
+    }
+    /// A device that a proxy with IPVS gives the cluster IPs of all services: kube-proxy's and
+    /// kube-router's.
+    pub fn is_of_ipvs(&self) -> bool {
+        ["kube-ipvs0", "kube-dummy-if"].contains(&self.name.as_str())
+    }
+}
+
+/// Settings that select interfaces by name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Patterns {
+    /// Globs over names; a leading `!` excludes. If there are any, they alone decide where programs
+    /// are attached.
+    pub attach: Vec<String>,
+    /// The same for XDP, which has no place at others; without any, it is for uplinks.
+    pub xdp: Vec<String>,
+    pub pods: Option<PodInterfaces>,
+}
+
+/// The interfaces with pods behind them.
+///
+/// KUBE: as `-i` in kube-proxy's rules: packets from a bridge's port count as packets from the
+/// bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PodInterfaces {
+    /// The interface of this name; of a bridge, all its ports as well.
+    Named(String),
+    /// Interfaces whose names begin with this.
+    Prefix(String),
+}
+
+impl PodInterfaces {
+    fn hold(&self, name: &str) -> bool {
+        match self {
+            Self::Named(wanted) => wanted == name,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// A link as rtnetlink describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Link {
+    index: u32,
+    name: String,
+    /// The kind of a virtual link as `ip link` spells it; empty for hardware.
+    kind: String,
+    /// Index of its bridge, bond or VRF.
+    master: Option<u32>,
+    /// Index of the device that it lies on.
+    lower: Option<u32>,
+    loopback: bool,
+    ethernet: bool,
+    /// The link-layer address; empty if it has none.
+    mac: Vec<u8>,
+    mtu: u32,
+    /// The queueing discipline's name.
+    qdisc: String,
+    peer_elsewhere: bool,
+    filters_vlans: bool,
+    /// A port of a bridge that gives its frames to no other such port.
+    isolated: bool,
+}
+
+/// An address that packets may leave an interface with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source {
+    pub address: IpAddr,
+    /// The addresses that it is preferred for; of a point-to-point link, IPv4's is the other end's.
+    pub subnet: IpNet,
+}
+
+/// An address as rtnetlink describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Address {
+    link: u32,
+    net: IpNet,
+    /// See [`Source::subnet`].
+    subnet: IpNet,
+    /// MASQUERADE may take it: of global scope; IPv4's not a secondary one, IPv6's not temporary,
+    /// tentative or deprecated.
+    preferred: bool,
+}
+
+/// All interfaces, from rtnetlink's links and addresses.
+fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
+    let mut interfaces: Vec<_> = links
+        .iter()
+        .map(|link| {
+            let kind = classify(link, links);
+            // KUBE: packets from a bridge's ports are masqueraded with the bridge's address and
+            // matched by its name.
+            let bridge = links
+                .iter()
+                .filter(|_| kind == InterfaceKind::BridgePort)
+                .find(|other| Some(other.index) == link.master);
+            let routed = bridge.unwrap_or(link);
+            let sender = routed.index;
+            Interface {
+                index: link.index,
+                name: link.name.clone(),
+                kind,
+                link_layer: link.ethernet,
+                veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
+                bridge: bridge.map(|bridge| bridge.index),
+                made_by_program: link.kind == "tun",
+                switch_port: link.kind == "veth" && is_switched(link, links),
+                bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
+                mtu: link.mtu,
+                mac: Mac::try_from(link.mac.as_slice()).ok(),
+                peer_elsewhere: link.peer_elsewhere && matches!(&*link.kind, "veth" | "netkit"),
+                queues: !matches!(&*link.qdisc, "" | "noqueue"),
+                filters_vlans: link.filters_vlans,
+                isolated: link.isolated,
+                addresses: addresses
+                    .iter()
+                    .filter(|address| address.link == link.index)
+                    .map(|address| address.net)
+                    .collect(),
+                sources: sources_of(sender, addresses),
+                driver: link.kind.clone(),
+                carries: lying_on(link, links).next().map(|upper| upper.name.clone()),
+                vlans: bridge.is_none()
+                    && lying_on(link, links)
+                        .filter(|upper| upper.kind == "vlan")
+                        .any(|upper| {
+                            belongs(&upper.name, classify(upper, links), &patterns.attach)
+                        }),
+                uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
+                attach: belongs(&link.name, kind, &patterns.attach),
+                pods: patterns
+                    .pods
+                    .as_ref()
+                    .is_some_and(|pods| pods.hold(&routed.name)),
+            }
+        })
+        .collect();
+    interfaces.sort_by_key(|interface| interface.index);
+    interfaces
+}
+
+/// The addresses that packets may leave a link with. Of one subnet the first is always taken. An
+/// IPv4 address that is its own subnet holds no next hop, so it is taken only where it is the first
+/// of all.
+fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
+    let mut sources: Vec<Source> = Vec::new();
+    for v4 in [true, false] {
+        let usable = addresses.iter().filter(|address| {
+            address.link == link && address.preferred && address.net.addr().is_ipv4() == v4
+        });
+        let before = sources.len();
+        for address in usable {
+            let own = &sources[before..];
+            let holds_itself = address.subnet == IpNet::from(address.net.addr());
+            let is_known = own.iter().any(|known| known.subnet == address.subnet);
+            if own.len() < SOURCES && !is_known && (own.is_empty() || !v4 || !holds_itself) {
+                sources.push(Source {
+                    address: address.net.addr(),
+                    subnet: address.subnet,
+                });
+            }
+        }
+    }
+    sources
+}
+
+/// Whether a link is a port of an Open vSwitch.
+fn is_switched(link: &Link, links: &[Link]) -> bool {
+    links
+        .iter()
+        .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
+}
+
+/// The devices on a link that share it by tags or addresses.
+fn lying_on<'a>(link: &Link, links: &'a [Link]) -> impl Iterator<Item = &'a Link> {
+    const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
+    let index = Some(link.index);
+    // Of one whose other end is elsewhere, the index is that of another namespace's interface.
+    links.iter().filter(move |other| {
+        other.lower == index && !other.peer_elsewhere && SHARING.contains(&other.kind.as_str())
+    })
+}
+
+fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
+    if link.loopback {
+        return InterfaceKind::Loopback;
+    }
+    if link.kind == "bridge" {
+        return InterfaceKind::Bridge;
+    }
+    let master = link
+        .master
+        .and_then(|master| links.iter().find(|link| link.index == master));
+    match master.map(|master| master.kind.as_str()) {
+        Some("bridge") => return InterfaceKind::BridgePort,
+        // Packets pass the bond or team itself.
+        Some("bond" | "team") => return InterfaceKind::Other,
+        _ => {}
+    }
+    match link.kind.as_str() {
+        "" | "bond" | "team" | "vlan" | "macvlan" | "ipvlan" | "virt_wifi" => InterfaceKind::Uplink,
+        "veth" | "netkit" => InterfaceKind::PodSide,
+        "vxlan" | "geneve" | "ipip" | "sit" | "ip6tnl" | "gre" | "gretap" | "ip6gre"
+        | "ip6gretap" | "wireguard" | "tun" | "xfrm" | "vti" | "vti6" => InterfaceKind::Tunnel,
+        _ => InterfaceKind::Other,
+    }
+}
+
+fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
+    use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
+    match kind {
+        Bridge => return false,
+        // Always: it drops the node's connections to itself that the policy drops.
+        Loopback => return true,
+        _ => {}
+    }
+    let detected = matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
+    is_selected(name, patterns, detected)
+}
+
+/// Whether patterns select a name. If all of them exclude, or there is none, `detected` decides
+/// about the others.
+fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
+    let excluded = patterns
+        .iter()
+        .filter_map(|pattern| pattern.strip_prefix('!'))
+        .any(|pattern| glob::matches(pattern, name));
+    let mut wanted = patterns
+        .iter()
+        .filter(|pattern| !pattern.starts_with('!'))
+        .peekable();
+    let only_exclusions = wanted.peek().is_none();
+    let included = if only_exclusions {
+        detected
+    } else {
+        wanted.any(|pattern| glob::matches(pattern, name))
+    };
+    included && !excluded
+}

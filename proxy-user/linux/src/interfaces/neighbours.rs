@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Follows the kernel's neighbours and the forwarding tables of its bridges by rtnetlink, and asks
+//! which of the neighbours routes lead to. What it means is decided in `pods`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::{RouteAttribute, RouteMessage, RouteType},
+};
+use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::pods::{Mac, Neighbours};
+
+/// How long a change waits for others.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often everything is listed anew, in case that a message was not understood.
+const LIST_EVERY: Duration = Duration::from_secs(30);
+/// Pause before another attempt.
+const PAUSE: Duration = Duration::from_secs(5);
+
+type Messages = BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>;
+
+/// Sends what is known at the start, and then whenever it differs. Ends when the receiver has.
+pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
+    let mut sent = None;
+    let mut tables = Tables::default();
+    loop {
+        if let Err(error) = follow(&changes, &mut sent, &mut tables).await {
+            tracing::warn!(
+                "neighbours could not be read by rtnetlink: {error}; packets to pods take the routes meanwhile, it is tried again in {} s",
+                PAUSE.as_secs()
+            );
+            // Nobody says any longer which of them have changed.
+            if send(&changes, &mut sent, Neighbours::default())
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+        if changes.is_closed() {
+            return;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Follows over one subscription, until that fails or nobody listens.
+async fn follow(
+    changes: &mpsc::Sender<Neighbours>,
+    sent: &mut Option<Neighbours>,
+    tables: &mut Tables,
+) -> Result<(), rtnetlink::Error> {
+    let groups = [
+        MulticastGroup::Neigh,
+        MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv6Route,
+        MulticastGroup::Ipv4Rule,
+        MulticastGroup::Ipv6Rule,
+    ];
+    // Subscribed before the first list: no change in between is lost.
+    let (connection, handle, messages) = new_multicast_connection(&groups)
+        .map_err(|error| rtnetlink::Error::NamespaceError(error.to_string()))?;
+    let connection = tokio::spawn(connection);
+    let mut messages: Messages = messages.map(|(message, _)| message.payload).boxed();
+    let followed = async {
+        loop {
+            tables.list(&handle).await?;
+            let list_at = Instant::now() + LIST_EVERY;
+            loop {
+                tables.verify(&handle).await;
+                if send(changes, sent, tables.described()).await.is_err() {
+                    return Ok(());
+                }
+                if !tables.take_some(&mut messages, list_at).await {
+                    break;
+                }
+            }
+        }
+    };
+    let ended = followed.await;
+    connection.abort();
+    ended
+}
+
+/// Sends it if it differs from what was sent last; fails if nobody listens.
+async fn send(
+    changes: &mpsc::Sender<Neighbours>,
+    sent: &mut Option<Neighbours>,
+    neighbours: Neighbours,
+) -> Result<(), ()> {
+    if sent.as_ref() == Some(&neighbours) {
+        return Ok(());
+    }
+    changes.send(neighbours.clone()).await.map_err(drop)?;
+    *sent = Some(neighbours);
+    Ok(())
+}
+
+/// The kernel's tables, and the answers to what was asked about them.
+#[derive(Debug, Default)]
+struct Tables {
+    neighbours: BTreeMap<(u32, IpAddr), Mac>,
+    ports: BTreeMap<(u32, Mac), u32>,
+    /// The interface that the route to an address leads out of, without a gateway.
+    routed: BTreeMap<IpAddr, Option<u32>>,
+}
+
+impl Tables {
+    /// Takes the whole tables. What a bridge has forgotten is kept: past the stack, it does not see
+    /// a pod's frames, by which it would remember.
+    async fn list(&mut self, handle: &Handle) -> Result<(), rtnetlink::Error> {
+        let mut listed = Self::default();
+        for family in [AddressFamily::Unspec, AddressFamily::Bridge] {
+            let request = handle.neighbours().get().set_address_family(family);
+            let all: Vec<_> = request.execute().try_collect().await?;
+            for message in &all {
+                listed.take(message, true);
+            }
+        }
+        self.neighbours = listed.neighbours;
+        let used: BTreeSet<_> = self
+            .neighbours
+            .iter()
+            .map(|((link, _), mac)| (*link, *mac))
+            .collect();
+        self.ports.retain(|place, _| used.contains(place));
+        self.ports.extend(listed.ports);
+        self.routed.clear();
+        Ok(())
+    }
+
+    /// Takes the messages of some milliseconds, after waiting for the first; whether they say
+    /// everything.
+    async fn take_some(&mut self, messages: &mut Messages, list_at: Instant) -> bool {
+        let Ok(Some(first)) = timeout_at(list_at, messages.next()).await else {
+            return false;
+        };
+        let mut known = self.take_message(&first);
+        let end = Instant::now() + SETTLE;
+        while known {
+            match timeout_at(end, messages.next()).await {
+                Ok(Some(next)) => known = self.take_message(&next),
+                Ok(None) => return false,
+                Err(_) => break,
+            }
+        }
+        known
+    }
+
+    fn take_message(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+        use RouteNetlinkMessage::{
+            DelNeighbour, DelRoute, DelRule, NewNeighbour, NewRoute, NewRule,
+        };
+        let NetlinkPayload::InnerMessage(message) = message else {
+            return false;
+        };
+        match message {
+            NewNeighbour(neighbour) => self.take(neighbour, true),
+            DelNeighbour(neighbour) => self.take(neighbour, false),
+            // Any route may lead elsewhere now.
+            NewRoute(_) | DelRoute(_) | NewRule(_) | DelRule(_) => self.routed.clear(),
+            _ => return false,
+        }
+        true
+    }
+
+    fn take(&mut self, message: &NeighbourMessage, is_there: bool) {
+        let header = &message.header;
+        let mac = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(mac) => Mac::try_from(mac.as_slice()).ok(),
+                _ => None,
+            });
+        if header.family == AddressFamily::Bridge {
+            let bridge = message
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    NeighbourAttribute::Controller(bridge) => Some(*bridge),
+                    _ => None,
+                });
+            // A permanent one is the port's own address.
+            if let (true, Some(bridge), Some(mac)) = (is_there, bridge, mac)
+                && header.state != NeighbourState::Permanent
+            {
+                self.ports.insert((bridge, mac), header.ifindex);
+            }
+            return;
+        }
+        let address = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
+                    Some(IpAddr::from(*address))
+                }
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
+                    Some(IpAddr::from(*address))
+                }
+                _ => None,
+            });
+        let Some(address) = address else {
+            return;
+        };
+        let place = (header.ifindex, address);
+        match mac {
+            Some(mac) if is_there && is_usable(header.state) => {
+                self.neighbours.insert(place, mac);
+            }
+            _ => drop(self.neighbours.remove(&place)),
+        }
+    }
+
+    /// Asks for the routes that are not known.
+    async fn verify(&mut self, handle: &Handle) {
+        let unknown: BTreeSet<IpAddr> = self
+            .neighbours
+            .keys()
+            .map(|(_, address)| *address)
+            .filter(|address| !self.routed.contains_key(address))
+            .collect();
+        for address in unknown {
+            let route = handle.route().get(question(address)).execute();
+            let answer = route.boxed().try_next().await.ok().flatten();
+            self.routed
+                .insert(address, answer.as_ref().and_then(leads_to));
+        }
+        let known = &self.neighbours;
+        self.routed
+            .retain(|address, _| known.keys().any(|(_, known)| known == address));
+    }
+
+    fn described(&self) -> Neighbours {
+        let known = self.neighbours.iter();
+        let known = known.filter(|((interface, address), _)| {
+            self.routed.get(address) == Some(&Some(*interface))
+        });
+        Neighbours {
+            known: known.map(|(place, mac)| (*place, *mac)).collect(),
+            ports: self.ports.clone(),
+        }
+    }
+}
+
+fn is_usable(state: NeighbourState) -> bool {
+    use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
+    matches!(state, Reachable | Stale | Delay | Probe | Permanent)
+}
+
+/// Asks for the route to one address.
+fn question(address: IpAddr) -> RouteMessage {
+    match address {
+        IpAddr::V4(address) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+            .destination_prefix(address, 32)
+            .build(),
+        IpAddr::V6(address) => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
+            .destination_prefix(address, 128)
+            .build(),
+    }
+}
+
+/// The interface of a route that ends at the neighbour itself.
+fn leads_to(route: &RouteMessage) -> Option<u32> {
+    let goes_on = |attribute: &RouteAttribute| {
+        matches!(
+            attribute,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_)
+        )
+    };
+    if route.header.kind != RouteType::Unicast || route.attributes.iter().any(goes_on) {
+        return None;
+    }
+    route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Oif(interface) => Some(*interface),
+            _ => None,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: Mac = [2, 0, 0, 0, 0, 9];
+
+    fn message(family: AddressFamily, index: u32, state: NeighbourState) -> NeighbourMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family;
+        message.header.ifindex = index;
+        message.header.state = state;
+        message.attributes = vec![NeighbourAttribute::LinkLayerAddress(POD.to_vec())];
+        message
+    }
+
+    fn pod(state: NeighbourState) -> NeighbourMessage {
+        let mut message = message(AddressFamily::Inet, 3, state);
+        let address = NeighbourAddress::Inet([10, 40, 1, 2].into());
+        message
+            .attributes
+            .push(NeighbourAttribute::Destination(address));
+        message
+    }
+
+    #[test]
+    fn a_neighbour_counts_while_its_link_layer_address_is_known_and_its_route_leads_there() {
+        let place = (3, IpAddr::from([10, 40, 1, 2]));
+        let mut tables = Tables::default();
+        tables.take(&pod(NeighbourState::Reachable), true);
+        assert_eq!(
+            tables.described(),
+            Neighbours::default(),
+            "nobody has asked for its route"
+        );
+        tables.routed.insert(place.1, Some(3));
+        assert_eq!(tables.described().known, BTreeMap::from([(place, POD)]));
+        tables.routed.insert(place.1, Some(4));
+        assert!(tables.described().known.is_empty());
+        tables.routed.insert(place.1, Some(3));
+        for (state, is_there) in [
+            (NeighbourState::Failed, true),
+            (NeighbourState::Stale, false),
+        ] {
+            tables.take(&pod(state), is_there);
+            assert!(tables.described().known.is_empty());
+            tables.take(&pod(NeighbourState::Stale), true);
+            assert_eq!(tables.described().known.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_port_is_kept_when_its_bridge_forgets_it_and_follows_an_address_that_moves() {
+        let learned = |port, state| {
+            let mut message = message(AddressFamily::Bridge, port, state);
+            message.attributes.push(NeighbourAttribute::Controller(3));
+            message
+        };
+        let mut tables = Tables::default();
+        tables.take(&learned(5, NeighbourState::Permanent), true);
+        assert!(tables.ports.is_empty(), "the port's own address");
+        tables.take(&learned(5, NeighbourState::Reachable), true);
+        tables.take(&learned(5, NeighbourState::Reachable), false);
+        assert_eq!(tables.ports, BTreeMap::from([((3, POD), 5)]));
+        tables.take(&learned(6, NeighbourState::Reachable), true);
+        assert_eq!(tables.ports, BTreeMap::from([((3, POD), 6)]));
+    }
+
+    #[test]
+    fn a_route_by_a_gateway_does_not_end_at_the_neighbour() {
+        let mut route = RouteMessage::default();
+        route.header.kind = RouteType::Unicast;
+        route.attributes = vec![RouteAttribute::Oif(3)];
+        assert_eq!(leads_to(&route), Some(3));
+        route.header.kind = RouteType::Local;
+        assert_eq!(leads_to(&route), None);
+        route.header.kind = RouteType::Unicast;
+        let gateway = std::net::Ipv4Addr::new(10, 40, 1, 1).into();
+        route.attributes.push(RouteAttribute::Gateway(gateway));
+        assert_eq!(leads_to(&route), None);
+    }
+}

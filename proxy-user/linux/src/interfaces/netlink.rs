@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads links and addresses by rtnetlink and waits for changes. Decides nothing.
+
+use std::{io, time::Duration};
+
+use futures_util::{StreamExt, stream::BoxStream};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::{RouteNetlinkMessage, address::AddressMessage, link::LinkMessage};
+use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{Interface, Patterns, seen::Seen};
+
+/// How long to wait for more after a change: a new interface causes several messages.
+const SETTLE: Duration = Duration::from_millis(1);
+/// The longest time that a change waits for others.
+const AT_MOST: Duration = Duration::from_millis(5);
+/// How often everything is listed anew, in case that a message was not understood.
+const LIST_EVERY: Duration = Duration::from_secs(30);
+/// How often an interrupted list is made again at once.
+const DUMPS: u32 = 10;
+/// Pauses before another attempt, the first and the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
+
+/// Follows the interfaces of the network namespace in which it was opened. Needs a tokio runtime.
+pub struct Interfaces {
+    connection: Connection,
+    patterns: Patterns,
+    seen: Seen,
+    list_at: Instant,
+    current: Vec<Interface>,
+}
+
+/// A subscription, and requests over the same socket.
+struct Connection {
+    handle: Handle,
+    messages: BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
+}
+
+impl Connection {
+    fn open() -> Result<Self, InterfacesError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Tc,
+        ];
+        let (mut connection, handle, messages) =
+            new_multicast_connection(&groups).map_err(|source| InterfacesError {
+                attempt: "open a socket",
+                source,
+            })?;
+        // The last message of a list may be the one that says that it was interrupted.
+        connection.set_forward_done(true);
+        tokio::spawn(connection);
+        let messages = messages.map(|(message, _)| message.payload);
+        Ok(Self {
+            handle,
+            messages: messages.boxed(),
+        })
+    }
+}
+
+async fn list(mut handle: Handle) -> Result<Seen, InterfacesError> {
+    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let links: Vec<LinkMessage> = dump(&mut handle, "list interfaces", request, |one| match one {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    })
+    .await?;
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let addresses: Vec<AddressMessage> =
+        dump(&mut handle, "list addresses", request, |one| match one {
+            RouteNetlinkMessage::NewAddress(address) => Some(address),
+            _ => None,
+        })
+        .await?;
+    Ok(Seen::new(&links, &addresses))
+}
+
+/// Lists everything. An interface that is known and missing has not said that it goes: it is
+/// believed to be gone once two lists agree.
+async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesError> {
+    let mut seen = list(handle.clone()).await?;
+    while seen.lacks(known) {
+        let again = list(handle.clone()).await?;
+        let agree = !again.lacks(&seen) && !seen.lacks(&again);
+        seen = again;
+        if agree {
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+/// A whole list. The kernel makes it in several steps; if something changes in between, elements
+/// may be missing, and it is made again.
+async fn dump<T>(
+    handle: &mut Handle,
+    attempt: &'static str,
+    request: RouteNetlinkMessage,
+    pick: impl Fn(RouteNetlinkMessage) -> Option<T>,
+) -> Result<Vec<T>, InterfacesError> {
+    let failed = |source| InterfacesError { attempt, source };
+    for _ in 0..DUMPS {
+        let mut request = NetlinkMessage::from(request.clone());
+        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let answers = handle.request(request).map_err(io::Error::other);
+        let answers = answers.map_err(failed)?.collect::<Vec<_>>().await;
+        if let Some(elements) = whole(answers).map_err(failed)? {
+            return Ok(elements.into_iter().filter_map(pick).collect());
+        }
+    }
+    let changing = "it changes faster than the kernel lists it";
+    Err(failed(io::Error::new(io::ErrorKind::Interrupted, changing)))
+}
+
+/// The elements of a list; none if it was interrupted.
+fn whole(
+    answers: Vec<NetlinkMessage<RouteNetlinkMessage>>,
+) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
+    let mut elements = Vec::new();
+    let (mut interrupted, mut ended) = (false, false);
+    for answer in answers {
+        interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
+        match answer.payload {
+            NetlinkPayload::InnerMessage(element) => elements.push(element),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::Done(done) if done.code < 0 => {
+                return Err(io::Error::from_raw_os_error(-done.code));
+            }
+            NetlinkPayload::Done(_) => ended = true,
+            _ => {}
+        }
+    }
+    Ok((ended && !interrupted).then_some(elements))
+}
+
+impl Interfaces {
+    /// Reads all interfaces.
+    pub async fn open(patterns: Patterns) -> Result<Self, InterfacesError> {
+        // Subscribed before the first list: no change in between is lost.
+        let connection = Connection::open()?;
+        let seen = list(connection.handle.clone()).await?;
+        let current = seen.describe(&patterns);
+        Ok(Self {
+            connection,
+            patterns,
+            seen,
+            list_at: Instant::now() + LIST_EVERY,
+            current,
+        })
+    }
+    /// All interfaces as last read.
+    pub fn current(&self) -> &[Interface] {
+        &self.current
+    }
+    /// Waits until something differs from [`Self::current`]; returns all interfaces. The kernel's
+    /// messages say what has changed, so a new interface is there at once, however many there are;
+    /// a list comes only after a message that does not.
+    pub async fn changed(&mut self) -> &[Interface] {
+        loop {
+            let messages = &mut self.connection.messages;
+            let known = take_messages(messages, &mut self.seen, self.list_at).await;
+            if !known {
+                self.list().await;
+            }
+            let fresh = self.seen.describe(&self.patterns);
+            if fresh != self.current {
+                self.current = fresh;
+                return &self.current;
+            }
+        }
+    }
+
+    /// Lists everything over a new subscription, however long it takes: programs stay where they
+    /// are meanwhile.
+    async fn list(&mut self) {
+        let (mut pause, last) = PAUSES;
+        loop {
+            let listed = match Connection::open() {
+                Ok(connection) => {
+                    let listed = list_again(&connection.handle, &self.seen).await;
+                    listed.map(|seen| (connection, seen))
+                }
+                Err(error) => Err(error),
+            };
+            match listed {
+                Ok((connection, seen)) => {
+                    self.connection = connection;
+                    self.seen = seen;
+                    self.list_at = Instant::now() + LIST_EVERY;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "interfaces: {error}: {}; new ones are not served until it works, it is tried again",
+                        error.source
+                    );
+                    sleep(pause).await;
+                    pause = (2 * pause).min(last);
+                }
+            }
+        }
+    }
+}
+
+/// Takes the messages of some milliseconds, after waiting for the first until `list_at`; whether
+/// they say everything.
+async fn take_messages(
+    messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
+    seen: &mut Seen,
+    list_at: Instant,
+) -> bool {
+    let Ok(first) = timeout_at(list_at, messages.next()).await else {
+        return false;
+    };
+    let mut known = first.is_some_and(|first| seen.take(&first));
+    let end = Instant::now() + AT_MOST;
+    while known && Instant::now() < end {
+        let settled = end.min(Instant::now() + SETTLE);
+        match timeout_at(settled, messages.next()).await {
+            Ok(next) => known = next.is_some_and(|next| seen.take(&next)),
+            Err(_) => break,
+        }
+    }
+    known
+}
+
+/// rtnetlink failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempt} by rtnetlink")]
+pub struct InterfacesError {
+    attempt: &'static str,
+    source: io::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use netlink_packet_route::AddressFamily;
+    use tokio::time::timeout;
+
+    use super::{super::seen::tests::link, *};
+
+    type Message = NetlinkPayload<RouteNetlinkMessage>;
+
+    #[tokio::test]
+    async fn a_new_interface_does_not_wait_until_the_kernel_falls_silent() {
+        let without_end = stream::unfold(1, |index| async move {
+            tokio::task::yield_now().await;
+            Some((link(index, AddressFamily::Unspec, true), index + 1))
+        });
+        let mut seen = Seen::default();
+        let list_at = Instant::now() + LIST_EVERY;
+        let taking = async { take_messages(&mut without_end.boxed(), &mut seen, list_at).await };
+        let taken = timeout(Duration::from_secs(1), taking).await;
+        assert_eq!(taken, Ok(true));
+        assert!(!seen.describe(&Patterns::default()).is_empty());
+    }
+
+    #[test]
+    fn a_list_that_was_interrupted_or_has_no_end_is_not_believed() {
+        use netlink_packet_core::{DoneMessage, NLM_F_MULTIPART, NetlinkHeader};
+        let message = |flags, payload| {
+            let mut header = NetlinkHeader::default();
+            header.flags = NLM_F_MULTIPART | flags;
+            NetlinkMessage::new(header, payload)
+        };
+        let one = |index| link(index, AddressFamily::Unspec, true);
+        let done = |code| {
+            let mut done = DoneMessage::default();
+            done.code = code;
+            Message::Done(done)
+        };
+        let count = |answers| whole(answers).expect("no error").map(|all| all.len());
+        let all = vec![message(0, one(1)), message(0, one(2)), message(0, done(0))];
+        assert_eq!(count(all.clone()), Some(2));
+        assert_eq!(count(all[..2].to_vec()), None, "cut off");
+        for interrupted in 0..3 {
+            let mut all = all.clone();
+            all[interrupted].header.flags |= NLM_F_DUMP_INTR;
+            assert_eq!(count(all), None, "message {interrupted}");
+        }
+        assert!(whole(vec![message(0, one(1)), message(0, done(-12))]).is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_or_missing_asks_for_a_list() {
+        let list_at = Instant::now() + LIST_EVERY;
+        for message in [Message::Overrun(Vec::new()), Message::Noop] {
+            let mut messages = stream::iter([message]).boxed();
+            assert!(!take_messages(&mut messages, &mut Seen::default(), list_at).await);
+        }
+        let mut ended = stream::empty().boxed();
+        assert!(!take_messages(&mut ended, &mut Seen::default(), list_at).await);
+        let mut silent = stream::pending().boxed();
+        assert!(!take_messages(&mut silent, &mut Seen::default(), Instant::now()).await);
+    }
+}

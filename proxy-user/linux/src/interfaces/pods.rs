@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which pods of this node a packet can be handed to past the stack, and how their frames are
+//! addressed: from interfaces and from the kernel's neighbours. Pure; called by `agent`.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use super::{Interface, InterfaceKind};
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// What the kernel knows of the neighbours of this node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Neighbours {
+    /// Interface and address of a neighbour whose link-layer address is known, and that no route
+    /// leads elsewhere.
+    pub known: BTreeMap<(u32, IpAddr), Mac>,
+    /// Bridge and link-layer address to the port behind which it is.
+    pub ports: BTreeMap<(u32, Mac), u32>,
+}
+
+/// How to hand a packet to a pod.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PodLink {
+    pub address: IpAddr,
+    /// Index of the host's end of the pod's link.
+    pub interface: u32,
+    /// The longest IP packet that fits, in bytes.
+    pub mtu: u32,
+    pub destination: Mac,
+    pub source: Mac,
+}
+
+/// The links of all pods that can be reached, by address.
+pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLink> {
+    let by_index: BTreeMap<_, _> = interfaces
+        .iter()
+        .map(|interface| (interface.index, interface))
+        .collect();
+    let known = neighbours.known.iter();
+    let mut links: BTreeMap<IpAddr, PodLink> = BTreeMap::new();
+    for ((index, address), mac) in known {
+        let Some(routed) = by_index.get(index) else {
+            continue;
+        };
+        let end = match routed.kind {
+            InterfaceKind::PodSide => Some(*routed),
+            InterfaceKind::Bridge => {
+                let port = neighbours.ports.get(&(*index, *mac));
+                let port = port.and_then(|port| by_index.get(port)).copied();
+                port.filter(|port| port.bridge == Some(*index) && port.veth_port)
+            }
+            _ => None,
+        };
+        let (Some(end), Some(source)) = (end, routed.mac) else {
+            continue;
+        };
+        if why_not(end, routed).is_some() {
+            continue;
+        }
+        let link = PodLink {
+            address: *address,
+            interface: end.index,
+            mtu: end.mtu.min(routed.mtu),
+            destination: *mac,
+            source,
+        };
+        links.insert(*address, link);
+    }
+    links.into_values().collect()
+}
+
+/// Why packets are not handed to the pod behind `end` past the stack, whose neighbours are
+/// `routed`'s: the same, or its bridge.
+pub fn why_not(end: &Interface, routed: &Interface) -> Option<&'static str> {
+    if !end.link_layer {
+        Some("its packets carry no Ethernet header")
+    } else if !end.peer_elsewhere {
+        Some("its other end is not in a pod")
+    } else if end.queues {
+        Some("it has a queueing discipline, which would not see them")
+    } else if routed.filters_vlans {
+        Some("its bridge filters VLANs")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: Mac = [2, 0, 0, 0, 0, 9];
+    const NODE: Mac = [2, 0, 0, 0, 0, 1];
+
+    fn interface(index: u32, kind: InterfaceKind) -> Interface {
+        Interface {
+            peer_elsewhere: true,
+            mac: Some(NODE),
+            mtu: 1500,
+            ..crate::testing::interface(index, &format!("if{index}"), kind)
+        }
+    }
+
+    fn port(index: u32) -> Interface {
+        Interface {
+            bridge: Some(3),
+            veth_port: true,
+            mtu: 1400,
+            mac: Some([2, 0, 0, 0, 0, 4]),
+            ..interface(index, InterfaceKind::BridgePort)
+        }
+    }
+
+    fn address() -> IpAddr {
+        IpAddr::from([10, 40, 1, 2])
+    }
+
+    fn neighbours(interface: u32) -> Neighbours {
+        Neighbours {
+            known: BTreeMap::from([((interface, address()), POD)]),
+            ports: BTreeMap::from([((3, POD), 4)]),
+        }
+    }
+
+    #[test]
+    fn a_routed_pod_is_behind_its_own_interface() {
+        let links = pod_links(&[interface(2, InterfaceKind::PodSide)], &neighbours(2));
+        let expected = PodLink {
+            address: address(),
+            interface: 2,
+            mtu: 1500,
+            destination: POD,
+            source: NODE,
+        };
+        assert_eq!(links, [expected]);
+    }
+
+    #[test]
+    fn a_bridged_pod_is_behind_the_port_that_its_bridge_has_learned_and_gets_frames_from_the_bridge()
+     {
+        let all = [interface(3, InterfaceKind::Bridge), port(4), port(5)];
+        let links = pod_links(&all, &neighbours(3));
+        let expected = PodLink {
+            address: address(),
+            interface: 4,
+            mtu: 1400,
+            destination: POD,
+            source: NODE,
+        };
+        assert_eq!(links, [expected]);
+        let unlearned = Neighbours {
+            ports: BTreeMap::new(),
+            ..neighbours(3)
+        };
+        assert_eq!(pod_links(&all, &unlearned), []);
+    }
+
+    #[test]
+    fn nobody_is_reached_where_something_would_be_skipped() {
+        let pod_side = || interface(2, InterfaceKind::PodSide);
+        let cases = [
+            Interface {
+                peer_elsewhere: false,
+                ..pod_side()
+            },
+            Interface {
+                queues: true,
+                ..pod_side()
+            },
+            Interface {
+                link_layer: false,
+                ..pod_side()
+            },
+            interface(2, InterfaceKind::Uplink),
+            interface(2, InterfaceKind::Tunnel),
+        ];
+        for case in cases {
+            assert_eq!(pod_links(&[case], &neighbours(2)), []);
+        }
+        let bridge = Interface {
+            filters_vlans: true,
+            ..interface(3, InterfaceKind::Bridge)
+        };
+        assert_eq!(pod_links(&[bridge, port(4)], &neighbours(3)), []);
+    }
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where programs are attached, and what is read from interfaces.
+
+use super::*;
+use rstest::rstest;
+
+fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+    Link {
+        index,
+        name: name.into(),
+        kind: kind.into(),
+        master,
+        lower: None,
+        mtu: 1500,
+        qdisc: String::new(),
+        peer_elsewhere: false,
+        filters_vlans: false,
+        isolated: false,
+        loopback: name == "lo",
+        ethernet: true,
+        // A hardware port gives the bridge its own address.
+        mac: vec![
+            2,
+            0,
+            0,
+            0,
+            0,
+            if kind.is_empty() || kind == "bridge" {
+                1
+            } else {
+                index as u8
+            },
+        ],
+    }
+}
+
+fn node() -> Vec<Link> {
+    vec![
+        link(1, "lo", "", None),
+        link(2, "eth0", "", None),
+        link(3, "cni0", "bridge", None),
+        link(4, "veth1", "veth", Some(3)),
+        link(5, "cali1", "veth", None),
+        link(6, "flannel.1", "vxlan", None),
+        link(7, "dummy0", "dummy", None),
+        link(8, "bond0", "bond", None),
+        link(9, "eth1", "", Some(8)),
+    ]
+}
+
+fn attached(patterns: &[&str]) -> Vec<String> {
+    let attach = patterns.iter().map(|pattern| (*pattern).to_owned());
+    let patterns = Patterns {
+        attach: attach.collect(),
+        pods: None,
+        ..Patterns::default()
+    };
+    describe(&node(), &[], &patterns)
+        .into_iter()
+        .filter(|interface| interface.attach)
+        .map(|interface| interface.name)
+        .collect()
+}
+
+#[test]
+fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
+    assert_eq!(
+        attached(&[]),
+        ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
+    );
+}
+
+#[rstest]
+#[case(&["eth*"], &["lo", "eth0", "eth1"])]
+#[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
+#[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
+#[case(&["cni0", "!lo"], &["lo"])]
+fn patterns_replace_detection_but_for_bridges_and_loopback(
+    #[case] patterns: &[&str],
+    #[case] expected: &[&str],
+) {
+    assert_eq!(attached(patterns), expected);
+}
+
+fn address(link: u32, net: &str, preferred: bool) -> Address {
+    let net: IpNet = net.parse().expect("a network");
+    Address {
+        link,
+        net,
+        subnet: net.trunc(),
+        preferred,
+    }
+}
+
+fn sources(interfaces: &[Interface], name: &str) -> Vec<String> {
+    let mut named = interfaces.iter().filter(|one| one.name == name);
+    let sources = &named.next().expect("is there").sources;
+    sources.iter().map(|one| one.address.to_string()).collect()
+}
+
+#[test]
+fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
+    let addresses = [
+        address(3, "fe80::1/64", false),
+        address(3, "10.40.1.1/24", true),
+        address(3, "10.40.1.2/24", false),
+        address(3, "fd00:40:0:1::1/64", true),
+        address(3, "10.50.1.1/24", true),
+    ];
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    assert_eq!(
+        sources(&interfaces, "veth1"),
+        ["10.40.1.1", "10.50.1.1", "fd00:40:0:1::1"]
+    );
+    let mut ports = interfaces.iter().filter(|one| one.name == "veth1");
+    assert!(ports.next().expect("it").addresses.is_empty());
+    assert_eq!(sources(&interfaces, "cali1"), [""; 0]);
+}
+
+#[test]
+fn addresses_that_can_never_be_chosen_take_no_room() {
+    let mut addresses = vec![address(2, "192.0.2.1/24", true)];
+    addresses.extend((10..30).map(|n| address(2, &format!("192.0.2.{n}/32"), true)));
+    addresses.push(address(2, "198.51.100.1/24", true));
+    // An IPv6 address of its own prefix length 128 may share more of a destination than any other.
+    addresses.extend((1..9).map(|n| address(2, &format!("2001:db8::{n}/64"), true)));
+    addresses.push(address(2, "2001:db8::9/128", true));
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let expected = ["192.0.2.1", "198.51.100.1", "2001:db8::1", "2001:db8::9"];
+    assert_eq!(sources(&interfaces, "eth0"), expected);
+}
+
+#[test]
+fn no_more_addresses_than_the_programs_know_and_of_each_family_its_own() {
+    let mut addresses = vec![address(2, "192.0.2.100/32", true)];
+    for n in 1..20 {
+        addresses.push(address(2, &format!("10.{n}.0.1/16"), true));
+        addresses.push(address(2, &format!("2001:db8:{n}::1/64"), true));
+    }
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let found = sources(&interfaces, "eth0");
+    assert_eq!(found.len(), 2 * SOURCES);
+    assert_eq!(
+        (&*found[0], &*found[SOURCES]),
+        ("192.0.2.100", "2001:db8:1::1")
+    );
+}
+
+#[rstest]
+#[case(PodInterfaces::Named("cni0".into()), &["cni0", "veth1"])]
+#[case(PodInterfaces::Named("cali1".into()), &["cali1"])]
+#[case(PodInterfaces::Prefix("ca".into()), &["cali1"])]
+#[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
+// Packets from a bridge's port count under the bridge's name.
+#[case(PodInterfaces::Prefix("veth".into()), &[])]
+fn pods_are_behind_the_interfaces_that_are_said_so(
+    #[case] pods: PodInterfaces,
+    #[case] expected: &[&str],
+) {
+    let patterns = Patterns {
+        attach: Vec::new(),
+        pods: Some(pods),
+        ..Patterns::default()
+    };
+    let interfaces = describe(&node(), &[], &patterns);
+    let of_pods = interfaces.iter().filter(|interface| interface.pods);
+    let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, expected);
+}
+
+/// The tagged frames of a VLAN are left to its interface, unless that has no programs, or a bridge
+/// gets them.
+#[rstest]
+#[case(&[], None, false, true)]
+#[case(&["!eth0.7"], None, false, false)]
+#[case(&[], Some(3), false, false)]
+#[case(&[], None, true, false)]
+fn a_vlans_frames_are_left_to_its_interface(
+    #[case] patterns: &[&str],
+    #[case] bridge: Option<u32>,
+    #[case] of_another_namespace: bool,
+    #[case] expected: bool,
+) {
+    let mut links = node();
+    links[1].master = bridge;
+    links.push(Link {
+        lower: Some(2),
+        peer_elsewhere: of_another_namespace,
+        ..link(10, "eth0.7", "vlan", None)
+    });
+    let patterns = Patterns {
+        attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
+        ..Patterns::default()
+    };
+    let interfaces = describe(&links, &[], &patterns);
+    assert_eq!(
+        (&*interfaces[1].name, interfaces[1].vlans),
+        ("eth0", expected)
+    );
+    assert_eq!(interfaces[1].carries.is_none(), of_another_namespace);
+    assert!(interfaces.iter().skip(2).all(|other| !other.vlans));
+}
+
+#[test]
+fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
+    let mut links = node();
+    links.push(link(10, "eth2", "", Some(3)));
+    let interfaces = describe(&links, &[], &Patterns::default());
+    let ports = interfaces.iter().filter(|interface| interface.bridge_port);
+    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, ["veth1"]);
+}
+
+#[test]
+fn pods_at_an_open_vswitch_are_told_by_their_ports() {
+    let mut links = node();
+    links.push(link(20, "ovs-system", "openvswitch", None));
+    links.push(link(21, "pod-1", "veth", Some(20)));
+    links.push(link(22, "eth3", "", Some(20)));
+    let interfaces = describe(&links, &[], &Patterns::default());
+    let ports = interfaces.iter().filter(|interface| interface.switch_port);
+    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, ["pod-1"]);
+}

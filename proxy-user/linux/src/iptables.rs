@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether iptables of the kind legacy drops forwarded packets by its policy, and whether
+//! kube-proxy masquerades by it. Called by `agent` and `portolan explain`.
+
+use std::{fs, io, os::fd::AsRawFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::nftables::KUBE_POSTROUTING;
+
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6.
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
+/// Length of a table's name.
+const NAME: usize = 32;
+
+/// So many bytes of rules are read to look for a chain. Who has more has a proxy's.
+const READABLE: u32 = 4 << 20;
+
+/// How the tables of a family are read.
+struct Family {
+    program: &'static str,
+    address: AddressFamily,
+    level: i32,
+    /// Lists the tables that there are: to ask for another one would make it.
+    tables: &'static str,
+    /// Where an entry says where its target begins: `target_offset` of `struct ipt_entry` and
+    /// `struct ip6t_entry`.
+    target: usize,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family {
+        program: "iptables-legacy",
+        address: AddressFamily::Inet,
+        level: libc::IPPROTO_IP,
+        tables: "/proc/net/ip_tables_names",
+        target: 88,
+    },
+    Family {
+        program: "ip6tables-legacy",
+        address: AddressFamily::Inet6,
+        level: libc::IPPROTO_IPV6,
+        tables: "/proc/net/ip6_tables_names",
+        target: 140,
+    },
+];
+
+/// The chain FORWARD of one family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LegacyForward {
+    /// The program that manages it.
+    pub program: &'static str,
+    pub v6: bool,
+    /// Its policy drops what no rule has accepted.
+    pub drops: bool,
+    pub has_rules: bool,
+}
+
+/// The programs whose chain FORWARD drops by its policy in this network namespace.
+pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
+    let chains = legacy_forward()?.into_iter();
+    let drop = chains.filter(|chain| chain.drops);
+    Ok(drop.map(|chain| chain.program).collect())
+}
+
+/// The chains FORWARD that there are in this network namespace.
+pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
+    let there = FAMILIES.iter().filter(|family| family.has("filter"));
+    there.map(Family::forward).collect()
+}
+
+/// Whether the chain by which kube-proxy masquerades packets that have its mark is in this network
+/// namespace.
+pub fn legacy_masquerades_marked() -> io::Result<bool> {
+    for family in &FAMILIES {
+        if family.has("nat") && family.masquerades_marked()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Where a table's entries are, in bytes from the first. Only the table `filter` has a chain
+/// FORWARD in this place.
+struct Info {
+    start_of_forward: u32,
+    policy_of_forward: u32,
+    /// Of all entries.
+    size: u32,
+}
+
+impl Family {
+    fn has(&self, name: &str) -> bool {
+        let tables = fs::read_to_string(self.tables).unwrap_or_default();
+        tables.lines().any(|table| table == name)
+    }
+
+    fn forward(&self) -> io::Result<LegacyForward> {
+        let info = self.info("filter")?;
+        let entries = self.entries("filter", info.size)?;
+        let is_drop = is_drop(&entries, info.policy_of_forward as usize, self.target);
+        Ok(LegacyForward {
+            program: self.program,
+            v6: self.address == AddressFamily::Inet6,
+            drops: is_drop.ok_or(io::ErrorKind::InvalidData)?,
+            has_rules: info.start_of_forward != info.policy_of_forward,
+        })
+    }
+
+    fn masquerades_marked(&self) -> io::Result<bool> {
+        let size = self.info("nat")?.size;
+        if size > READABLE {
+            return Ok(true);
+        }
+        let entries = self.entries("nat", size)?;
+        let name = KUBE_POSTROUTING.as_bytes();
+        Ok(entries.windows(name.len()).any(|bytes| bytes == name))
+    }
+
+    fn info(&self, table: &str) -> io::Result<Info> {
+        /// Offsets in `struct ipt_getinfo`.
+        const START_OF_FORWARD: usize = NAME + 4 + 2 * 4;
+        const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
+        const SIZE: usize = NAME + 4 + 10 * 4 + 4;
+        const LENGTH: usize = SIZE + 4;
+        let mut info = vec![0; LENGTH];
+        self.get(table, GET_INFO, &mut info)?;
+        let at = |offset| word(&info, offset).ok_or(io::ErrorKind::InvalidData);
+        Ok(Info {
+            start_of_forward: at(START_OF_FORWARD)?,
+            policy_of_forward: at(UNDERFLOW_OF_FORWARD)?,
+            size: at(SIZE)?,
+        })
+    }
+
+    fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
+        /// Length of `struct ipt_get_entries` before its entries.
+        const HEADER: usize = 40;
+        let mut entries = vec![0; HEADER + size as usize];
+        entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+        self.get(table, GET_ENTRIES, &mut entries)?;
+        Ok(entries.split_off(HEADER))
+    }
+
+    fn get(&self, table: &str, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+        buffer[..table.len()].copy_from_slice(table.as_bytes());
+        let socket = socket(
+            self.address,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )?;
+        let mut length = libc::socklen_t::try_from(buffer.len()).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `length` bytes, which is the buffer's length.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                self.level,
+                option,
+                buffer.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// Whether the verdict of the entry at an offset, which stands for a policy, is to drop.
+fn is_drop(entries: &[u8], entry: usize, target_offset: usize) -> Option<bool> {
+    /// Length of `struct xt_entry_target`.
+    const TARGET: usize = 32;
+    /// `-NF_DROP - 1`.
+    const DROP: u32 = u32::MAX;
+
+    let offset = entries.get(entry + target_offset..)?.first_chunk()?;
+    let target = entry + usize::from(u16::from_ne_bytes(*offset));
+    Some(word(entries, target + TARGET)? == DROP)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*bytes))
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent asks of Linux and aya lacks. In: descriptors, paths, plain values. Out: BPF maps
+//! by element, batch and memory; pins, links, test runs; sockets, connections, rules and interfaces
+//! by netlink. The one crate below `proxy-user` with unsafe code; safe to call. Knows no service.
+#![expect(
+    unsafe_code,
+    reason = "bpf(2) and mmap(2) take pointers, and shared types are passed as bytes"
+)]
+
+mod batches;
+mod bpf;
+mod btf;
+mod clock;
+mod conntrack;
+mod conntrack_edit;
+mod empty;
+pub mod glob;
+mod heap;
+pub mod interfaces;
+mod iptables;
+mod links;
+mod mapping;
+mod maps;
+mod namespace;
+mod netlink;
+mod nft_forward;
+mod nft_verdicts;
+mod nftables;
+mod per_cpu;
+mod pins;
+mod plain;
+mod reach;
+mod reconnect;
+mod route;
+mod routing;
+mod sock_diag;
+mod tc;
+mod test_run;
+#[doc(hidden)]
+pub mod testing;
+mod used_maps;
+mod xdp;
+
+pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
+pub use bpf::{program_by_id, program_id, program_name, wait_for_programs};
+pub use btf::{Members, map_members};
+pub use clock::{monotonic, now};
+pub use conntrack::{Tracked, Tuple, tracked};
+pub use conntrack_edit::Editor;
+pub use empty::empty_map;
+pub use heap::trim_heap;
+pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
+pub use links::{
+    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
+    replace, tcx_programs,
+};
+pub use mapping::Mapping;
+pub use maps::{
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
+    per_cpu_add, per_cpu_sums, possible_cpus, update,
+};
+pub use namespace::network_namespace;
+pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
+pub use nft_verdicts::{interfering_chain, rules_generation};
+pub use nftables::{NftChain, nft_chains};
+pub use per_cpu::PerCpu;
+pub use pins::{get_pinned, pin};
+pub use plain::{LpmKey, Plain};
+pub use reach::{Reach, Route};
+pub use reconnect::sockets_of;
+pub use route::{Incoming, LinkFacts, Routed, is_silent, link, route};
+pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
+pub use sock_diag::{LostSockets, Mended, mend_udp, socket_inodes};
+pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
+pub use test_run::{TestRun, test_run};
+pub use used_maps::{UsedMap, maps_of_program};
+pub use xdp::{attached_xdp, has_lro, takes_redirected};

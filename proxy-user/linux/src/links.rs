@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6; XDP) or a
+//! cgroup. Used by `programs`.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use super::bpf::{Command, bpf, object_info};
+
+const TCX_INGRESS: u32 = 46;
+const TCX_EGRESS: u32 = 47;
+const BEFORE: u32 = 1 << 3;
+const AFTER: u32 = 1 << 4;
+/// The relative is a link, not a program.
+const RELATIVE_LINK: u32 = 1 << 13;
+
+fn attach_type(egress: bool) -> u32 {
+    if egress { TCX_EGRESS } else { TCX_INGRESS }
+}
+
+/// What the kernel says about a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C, align(8))]
+pub struct LinkInfo {
+    pub kind: u32,
+    pub id: u32,
+    pub program: u32,
+    _pad: u32,
+    /// For tcx: 0 once the interface is gone.
+    pub ifindex: u32,
+    pub attach_type: u32,
+    _rest: [u64; 8],
+}
+
+impl LinkInfo {
+    /// `BPF_LINK_TYPE_TCX`.
+    pub const TCX: u32 = 11;
+
+    /// `BPF_LINK_TYPE_XDP`.
+    const XDP: u32 = 6;
+
+    /// `BPF_LINK_TYPE_CGROUP`.
+    const CGROUP: u32 = 3;
+
+    /// Whether it is a link of this kind to the cgroup with this id.
+    pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
+        // A cgroup link has its id at the place of a tcx link's index and type. Its type comes
+        // after the id.
+        let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
+    }
+    /// The id of the cgroup that it leads to.
+    pub fn cgroup_id(&self) -> Option<u64> {
+        let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
+        (self.kind == Self::CGROUP && id != 0).then_some(id)
+    }
+    /// Whether it is a link to a cgroup that has not been detached.
+    pub fn is_of_some_cgroup(&self) -> bool {
+        self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
+    }
+    /// Whether it is an XDP link; its interface is 0 once it is detached.
+    pub fn is_xdp(&self) -> bool {
+        self.kind == Self::XDP
+    }
+    /// Whether it is a tcx link of this direction.
+    pub fn is_tcx(&self, egress: bool) -> bool {
+        self.kind == Self::TCX && self.attach_type == attach_type(egress)
+    }
+}
+
+/// What the kernel says about a link; an error if the descriptor is none.
+pub fn link_info(fd: impl AsFd) -> io::Result<LinkInfo> {
+    let mut info = LinkInfo::default();
+    object_info(fd.as_fd(), &mut info)?;
+    Ok(info)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkRequest {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    _pad: u32,
+    revision: u64,
+}
+
+/// Attaches a program to an interface of the caller's network namespace: behind the program of the
+/// link `after`, or else before all others at its hook, because one that ends the chain would hide
+/// packets from those behind it. Foreign programs so see packets translated at ingress, and as the
+/// client sees them at egress.
+pub fn attach_tcx(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    egress: bool,
+    after: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: ifindex,
+        attach_type: attach_type(egress),
+        flags: after.map_or(BEFORE, |_| AFTER | RELATIVE_LINK),
+        relative: after.map_or(0, |link| link.as_raw_fd() as u32),
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches an XDP program to an interface of the caller's network namespace, in its driver or
+/// behind it; `EBUSY` or `EEXIST` where there is one.
+pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Result<OwnedFd> {
+    const XDP: u32 = 37;
+    const SKB_MODE: u32 = 1 << 1;
+    const DRV_MODE: u32 = 1 << 2;
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: ifindex,
+        attach_type: XDP,
+        flags: if native { DRV_MODE } else { SKB_MODE },
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches a program to a cgroup. Foreign programs stay attached.
+pub fn attach_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
+    let mut request = LinkRequest {
+        program: program.as_raw_fd() as u32,
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
+        ..LinkRequest::default()
+    };
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+#[repr(C)]
+struct ReplaceRequest {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old: u32,
+}
+
+/// Replaces a link's program. Every packet meets either the old or the new one.
+pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut request = ReplaceRequest {
+        link: link.as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
+        flags: 0,
+        old: 0,
+    };
+    // SAFETY: the request holds no pointer.
+    unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
+}
+
+/// Detaches a link's program at once. The kernel would do so some time after the last pin has gone.
+pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut request = link.as_raw_fd() as u32;
+    // SAFETY: the request is the descriptor alone.
+    unsafe { bpf(Command::LinkDetach, &mut request) }.map(drop)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QueryRequest {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    _pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// Ids of the tcx links at an interface of the caller's network namespace; `EINVAL` or `EOPNOTSUPP`
+/// where the kernel has no tcx.
+pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
+    let links = tcx(ifindex, egress)?.into_iter().map(|(_, link)| link);
+    Ok(links.filter(|id| *id != 0).collect())
+}
+
+/// Ids of the tcx programs at an interface, in the order in which the kernel runs them; errors as
+/// of [`query_tcx`].
+pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
+    let programs = tcx(ifindex, egress)?;
+    Ok(programs.into_iter().map(|(program, _)| program).collect())
+}
+
+/// Ids of the programs that are attached to a cgroup itself at a hook, by the hook's attach type.
+pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    // The kernel takes at most 64 programs per hook.
+    let mut programs = [0u32; 64];
+    let mut request = QueryRequest {
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
+        programs: programs.as_mut_ptr() as u64,
+        count: programs.len() as u32,
+        ..QueryRequest::default()
+    };
+    // SAFETY: the array is exclusively borrowed and holds `count` words.
+    unsafe { bpf(Command::ProgramQuery, &mut request) }?;
+    let all = programs.into_iter();
+    Ok(all.take(request.count as usize).collect())
+}
+
+/// Programs and their links; 0 for a program that is attached without a link.
+fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
+    // The kernel takes at most 64 programs per hook.
+    let mut programs = [0u32; 64];
+    let mut links = [0u32; 64];
+    let mut request = QueryRequest {
+        target: ifindex,
+        attach_type: attach_type(egress),
+        programs: programs.as_mut_ptr() as u64,
+        count: programs.len() as u32,
+        links: links.as_mut_ptr() as u64,
+        ..QueryRequest::default()
+    };
+    // SAFETY: both arrays are exclusively borrowed and hold `count` words.
+    unsafe { bpf(Command::ProgramQuery, &mut request) }?;
+    let all = programs.into_iter().zip(links);
+    Ok(all.take(request.count as usize).collect())
+}

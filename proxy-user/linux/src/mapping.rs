@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An array's elements as memory that is shared with the kernel programs. Used by `maps::arrays`.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering},
+};
+
+use super::plain::Plain;
+
+/// A window into an array's elements, shared with the kernel. Accesses are whole words, never torn.
+pub struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is shared with the kernel anyway and accessed through atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes from `offset`, both multiples of the page size.
+    pub fn new(fd: impl AsFd, offset: usize, length: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing touches no memory of ours.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_fd().as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Self { start, length })
+    }
+
+    fn word<W>(&self, offset: usize) -> &W {
+        assert!(
+            offset.is_multiple_of(align_of::<W>()) && offset + size_of::<W>() <= self.length,
+            "cannot fail because ids are checked against the map's capacity"
+        );
+        // SAFETY: in bounds and aligned (just checked); the memory lives as long as self; W is one
+        // of the atomic integers below, for which shared mutation is fine and every bit pattern
+        // valid.
+        unsafe { self.start.add(offset).cast().as_ref() }
+    }
+    /// Makes every byte zero.
+    pub fn zero(&self) {
+        // SAFETY: the memory is ours for its length, and every bit pattern valid.
+        unsafe { self.start.write_bytes(0, self.length) }
+    }
+    /// Stores a word after everything stored before it.
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.word::<AtomicU64>(offset)
+            .store(value, Ordering::Release);
+    }
+    /// Sets bits of a word; programs may set other bits of it at the same time.
+    pub fn set_bits(&self, offset: usize, bits: u64) {
+        self.word::<AtomicU64>(offset)
+            .fetch_or(bits, Ordering::Release);
+    }
+    /// Replaces a word if it is `from`; returns the word before.
+    pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
+        let word = self.word::<AtomicU64>(offset);
+        match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(before) | Err(before) => before,
+        }
+    }
+    /// Adds to a word; programs may add to it at the same time.
+    pub fn add_u32(&self, offset: usize, by: u32) {
+        self.word::<AtomicU32>(offset)
+            .fetch_add(by, Ordering::AcqRel);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u32(&self, offset: usize, value: u32) {
+        self.word::<AtomicU32>(offset)
+            .store(value, Ordering::Release);
+    }
+    /// As [`Self::store_u64`].
+    pub fn store_u16(&self, offset: usize, value: u16) {
+        self.word::<AtomicU16>(offset)
+            .store(value, Ordering::Release);
+    }
+    /// Loads a word.
+    pub fn load_u32(&self, offset: usize) -> u32 {
+        self.word::<AtomicU32>(offset).load(Ordering::Relaxed)
+    }
+    /// Copies a value out, word by word; its size must be a multiple of four.
+    pub fn load<T: Plain>(&self, offset: usize) -> T {
+        let mut value = T::zeroed();
+        let words = size_of::<T>() / 4;
+        // SAFETY: T is plain, exclusively borrowed, and as long as `words` words, which need no
+        // alignment when written as bytes.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut value).cast::<[u8; 4]>(), words)
+        };
+        for (i, bytes) in bytes.iter_mut().enumerate() {
+            *bytes = self.load_u32(offset + 4 * i).to_ne_bytes();
+        }
+        value
+    }
+    /// Copies a value in, word by word; only for elements that no program can reach.
+    pub fn store<T: Plain>(&self, offset: usize, value: &T) {
+        for (i, word) in value.bytes().chunks_exact(4).enumerate() {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(word);
+            self.store_u32(offset + 4 * i, u32::from_ne_bytes(bytes));
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what mmap returned, and no reference into it outlives self.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Portolan's rules in the chains of nf_tables that forwarded packets pass, by nfnetlink; those of
+//! iptables are among them if it is of the kind nf_tables. Called by `agent` and `cleanup`.
+
+use std::{fmt, io};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::{
+    netlink::{Connection, attribute},
+    nftables::{BRIDGE, NftChain, nft_chains, text},
+};
+
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u16 = 10;
+const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+/// Length of `struct nfgenmsg`, with which every message begins: family, version, resource.
+const GENERIC: usize = 4;
+/// What the comments of portolan's rules begin with.
+const OURS: &str = "portolan: ";
+
+// Attributes of a rule.
+const TABLE: u16 = 1;
+const CHAIN: u16 = 2;
+const HANDLE: u16 = 3;
+const EXPRESSIONS: u16 = 4;
+const USER_DATA: u16 = 7;
+
+/// A base chain that forwarded packets pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForwardChain(NftChain);
+
+/// As nft spells it.
+impl fmt::Display for ForwardChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.0.family, self.0.table, self.0.name)
+    }
+}
+
+/// A rule of portolan's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnRule {
+    handle: [u8; 8],
+    pub comment: String,
+}
+
+/// The comments of the rules that [`ForwardChain::accept`] makes.
+pub fn comments(mark: u32) -> [String; 2] {
+    [
+        format!("{OURS}masqueraded connections, mark {mark:#x}"),
+        format!("{OURS}packets that follow"),
+    ]
+}
+
+/// All base chains of this network namespace that forwarded packets pass.
+pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
+    let chains = nft_chains()?.into_iter();
+    Ok(chains.filter_map(ForwardChain::new).collect())
+}
+
+impl ForwardChain {
+    /// This chain, if packets pass it that the node's stack forwards.
+    pub fn new(chain: NftChain) -> Option<Self> {
+        (chain.forward && chain.family != BRIDGE).then_some(Self(chain))
+    }
+
+    /// Its policy drops what no rule has accepted.
+    pub fn drops(&self) -> bool {
+        self.0.drops
+    }
+
+    /// Packets of the family pass it.
+    pub fn sees(&self, v6: bool) -> bool {
+        self.0.family == "inet" || self.0.family == if v6 { "ip6" } else { "ip" }
+    }
+
+    /// Portolan's rules in the chain.
+    pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
+        let mut found = Vec::new();
+        let request = self.message(&[]);
+        let connection = Connection::open(NETLINK_NETFILTER)?;
+        connection.list(GET_RULE, &request, |answer| {
+            found.extend(own_rule(answer.get(GENERIC..).unwrap_or_default()));
+        })?;
+        Ok(found)
+    }
+
+    /// How many rules it has, portolan's included.
+    pub fn rules(&self) -> io::Result<usize> {
+        let mut count = 0;
+        let request = self.message(&[]);
+        let connection = Connection::open(NETLINK_NETFILTER)?;
+        connection.list(GET_RULE, &request, |_| count += 1)?;
+        Ok(count)
+    }
+
+    /// Puts rules first that accept packets with all bits of the mark, and those that belong to a
+    /// connection already seen.
+    ///
+    /// KUBE: the rules of `KUBE-FORWARD` in mode iptables.
+    pub fn accept(&self, mark: u32) -> io::Result<()> {
+        let conditions = if self.is_of_iptables() {
+            [matches_mark(mark), matches_state()]
+        } else {
+            [has_mark(mark), has_state()]
+        };
+        // The last one comes first.
+        let rules = comments(mark).into_iter().zip(conditions).rev();
+        let rules = rules.map(|(comment, condition)| {
+            let expressions = [condition, expression("counter", &[]), accept()].concat();
+            // As nft stores a comment: type, length, text with a zero at its end.
+            let mut data = vec![0, comment.len() as u8 + 1];
+            data.extend(comment.bytes().chain([0]));
+            let attributes = [nested(EXPRESSIONS, &expressions), encoded(USER_DATA, &data)];
+            (NEW_RULE, NLM_F_CREATE, self.message(&attributes.concat()))
+        });
+        batch(rules.collect())
+    }
+
+    /// Removes rules.
+    pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
+        let deleted = |rule: &OwnRule| {
+            let handle = encoded(HANDLE, &rule.handle);
+            (DELETE_RULE, 0, self.message(&handle))
+        };
+        batch(rules.iter().map(deleted).collect())
+    }
+
+    /// Whether iptables keeps the chain: it refuses tables with expressions that it does not make
+    /// itself.
+    fn is_of_iptables(&self) -> bool {
+        (self.0.table.as_str(), self.0.name.as_str()) == ("filter", "FORWARD")
+    }
+
+    /// A message about the chain.
+    fn message(&self, attributes: &[u8]) -> Vec<u8> {
+        let zero_ended = |text: &str| [text.as_bytes(), &[0]].concat();
+        let table = encoded(TABLE, &zero_ended(&self.0.table));
+        let chain = encoded(CHAIN, &zero_ended(&self.0.name));
+        [
+            &[self.0.family_number(), 0, 0, 0],
+            &*table,
+            &chain,
+            attributes,
+        ]
+        .concat()
+    }
+}
+
+fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
+    let handle = attribute(attributes, HANDLE)?.try_into().ok()?;
+    let data = attribute(attributes, USER_DATA)?;
+    let comment = match data {
+        [0, length, rest @ ..] => text(rest.get(..usize::from(*length))?),
+        _ => return None,
+    };
+    let is_ours = comment.starts_with(OURS);
+    is_ours.then_some(OwnRule { handle, comment })
+}
+
+/// Does all of it or nothing.
+fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
+    let bound = [&[0, 0], &SUBSYSTEM.to_be_bytes()[..]].concat();
+    let acknowledged = messages.len();
+    let mut all = vec![(BATCH_BEGIN, 0, bound.clone())];
+    let ask = |(kind, flags, payload)| (kind, flags | NLM_F_ACK, payload);
+    all.extend(messages.into_iter().map(ask));
+    all.push((BATCH_END, 0, bound));
+    Connection::open(NETLINK_NETFILTER)?.send_all(&all, acknowledged)
+}
+
+fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len();
+    let mut bytes = [(length as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(length.next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
+    const NESTED: u16 = 0x8000;
+    encoded(kind | NESTED, attributes)
+}
+
+/// An attribute with a number.
+fn word(kind: u16, value: u32) -> Vec<u8> {
+    encoded(kind, &value.to_be_bytes())
+}
+
+/// An attribute with a value that is compared with a register, byte by byte.
+fn value(kind: u16, value: u32) -> Vec<u8> {
+    nested(kind, &encoded(1, &value.to_ne_bytes()))
+}
+
+/// One element of a rule's list of expressions.
+fn expression(name: &str, data: &[u8]) -> Vec<u8> {
+    let name = encoded(1, &[name.as_bytes(), &[0]].concat());
+    nested(1, &[name, nested(2, data)].concat())
+}
+
+/// Register 1 has bits of `mask`: all of them, or any.
+fn register_has(mask: u32, all: bool) -> Vec<u8> {
+    const EQUAL: u32 = 0;
+    const NOT_EQUAL: u32 = 1;
+    let masked = [
+        word(1, 1),
+        word(2, 1),
+        word(3, 4),
+        value(4, mask),
+        value(5, 0),
+    ];
+    let (operator, wanted) = if all { (EQUAL, mask) } else { (NOT_EQUAL, 0) };
+    let compared = [word(1, 1), word(2, operator), value(3, wanted)];
+    [
+        expression("bitwise", &masked.concat()),
+        expression("cmp", &compared.concat()),
+    ]
+    .concat()
+}
+
+/// Bits of connections seen before, for both kinds of condition.
+const ESTABLISHED_RELATED: u16 = 0b110;
+
+fn has_mark(mark: u32) -> Vec<u8> {
+    const MARK: u32 = 3;
+    let loaded = expression("meta", &[word(1, 1), word(2, MARK)].concat());
+    [loaded, register_has(mark, true)].concat()
+}
+
+fn has_state() -> Vec<u8> {
+    const STATE: u32 = 0;
+    let loaded = expression("ct", &[word(1, 1), word(2, STATE)].concat());
+    [loaded, register_has(ESTABLISHED_RELATED.into(), false)].concat()
+}
+
+/// A match of iptables, with its revision and its data.
+fn matches(name: &str, revision: u32, data: &[u8]) -> Vec<u8> {
+    let name = encoded(1, &[name.as_bytes(), &[0]].concat());
+    expression(
+        "match",
+        &[name, word(2, revision), encoded(3, data)].concat(),
+    )
+}
+
+fn matches_mark(mark: u32) -> Vec<u8> {
+    // `struct xt_mark_mtinfo1`: mark, mask, whether inverted; aligned to eight.
+    let mut data = [mark.to_ne_bytes(), mark.to_ne_bytes()].concat();
+    data.resize(16, 0);
+    matches("mark", 1, &data)
+}
+
+fn matches_state() -> Vec<u8> {
+    // `struct xt_conntrack_mtinfo3`, aligned to eight.
+    const LENGTH: usize = 168;
+    const FLAGS: usize = 146;
+    const STATES: usize = 150;
+    const BY_STATE: u16 = 1;
+    let mut data = vec![0; LENGTH];
+    data[FLAGS..FLAGS + 2].copy_from_slice(&BY_STATE.to_ne_bytes());
+    data[STATES..STATES + 2].copy_from_slice(&ESTABLISHED_RELATED.to_ne_bytes());
+    matches("conntrack", 3, &data)
+}
+
+fn accept() -> Vec<u8> {
+    const VERDICT_REGISTER: u32 = 0;
+    const ACCEPT: u32 = 1;
+    let verdict = nested(2, &word(1, ACCEPT));
+    let data = [word(1, VERDICT_REGISTER), nested(2, &verdict)].concat();
+    expression("immediate", &data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridges_chain_is_given_no_rules() {
+        let of = |family| NftChain {
+            family,
+            forward: true,
+            ..NftChain::default()
+        };
+        assert!(ForwardChain::new(of("inet")).is_some());
+        assert!(ForwardChain::new(of(BRIDGE)).is_none());
+    }
+}

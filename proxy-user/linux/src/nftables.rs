@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft
+//! are among them. Called by `portolan check`, `nft_forward` and `nft_verdicts`.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::netlink::{Connection, attribute};
+
+/// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+/// Length of `struct nfgenmsg`, with which every message begins: its first byte is the family.
+pub(super) const GENERIC: usize = 4;
+
+/// A chain of rules.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NftChain {
+    /// As nft spells it: `ip`, `ip6`, `inet`.
+    pub family: &'static str,
+    pub table: String,
+    pub name: String,
+    /// A base chain at the hook `forward`.
+    pub forward: bool,
+    /// A base chain that drops what no rule of it accepts.
+    pub drops: bool,
+    /// A base chain's hook, as the kernel numbers it.
+    pub hook: Option<u32>,
+    /// A base chain that translates addresses.
+    pub nat: bool,
+}
+
+/// Every chain. A kernel without nf_tables has none.
+pub fn nft_chains() -> io::Result<Vec<NftChain>> {
+    let connection = match Connection::open(NETLINK_NETFILTER) {
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
+        connection => connection?,
+    };
+    let mut found = Vec::new();
+    let asked = connection.list(GET_CHAIN, &[0; GENERIC], |answer| {
+        found.extend(answer.split_at_checked(GENERIC).and_then(chain));
+    });
+    match asked {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+            Ok(Vec::new())
+        }
+        asked => asked.map(|()| found),
+    }
+}
+
+impl NftChain {
+    /// A chain by which kube-proxy masquerades packets that have its mark.
+    pub fn masquerades_marked(&self) -> bool {
+        self.name == KUBE_POSTROUTING
+            || (self.table.as_str(), self.name.as_str()) == ("kube-proxy", "masquerading")
+    }
+}
+
+/// The chain of kube-proxy's mode iptables, and of kubelets older than 1.28, that masquerades
+/// marked packets.
+pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
+
+/// Frames that a bridge forwards belong to it.
+pub(super) const BRIDGE: &str = "bridge";
+
+/// Families of what the node forwards, by `NFPROTO_INET`, `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and
+/// `NFPROTO_IPV6`. ARP and devices have others: no service's packets are translated there.
+const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (7, BRIDGE), (10, "ip6")];
+
+impl NftChain {
+    /// As messages name the family.
+    pub(super) fn family_number(&self) -> u8 {
+        let found = FAMILIES.iter().find(|(_, name)| *name == self.family);
+        found.map_or(0, |(number, _)| *number)
+    }
+}
+
+/// The family's name; none for one that nothing forwarded belongs to.
+pub(super) fn family_name(number: u8) -> Option<&'static str> {
+    let found = FAMILIES.iter().find(|(meant, _)| *meant == number);
+    found.map(|(_, name)| *name)
+}
+
+fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
+    const TABLE: u16 = 1;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const POLICY: u16 = 5;
+    const TYPE: u16 = 7;
+    const HOOK_NUMBER: u16 = 1;
+    const FORWARD: u32 = 2;
+    const DROP: u32 = 0;
+    let family = family_name(*header.first()?)?;
+    let hook = attribute(attributes, HOOK).and_then(|hook| attribute(hook, HOOK_NUMBER));
+    Some(NftChain {
+        family,
+        table: text(attribute(attributes, TABLE)?),
+        name: text(attribute(attributes, NAME)?),
+        forward: hook.and_then(word) == Some(FORWARD),
+        drops: hook.is_some() && attribute(attributes, POLICY).and_then(word) == Some(DROP),
+        hook: hook.and_then(word),
+        nat: attribute(attributes, TYPE).map(text).as_deref() == Some("nat"),
+    })
+}
+
+/// Numbers of nf_tables are in network byte order.
+pub(super) fn word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::netlink::encode, *};
+
+    fn message(hook: Option<u32>, policy: u32) -> Vec<u8> {
+        let mut bytes = [encode(1, b"filter\0"), encode(3, b"FORWARD\0")].concat();
+        if let Some(hook) = hook {
+            bytes.extend(encode(4 | 0x8000, &encode(1, &hook.to_be_bytes())));
+            bytes.extend(encode(5, &policy.to_be_bytes()));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_chain_is_read_with_its_hook_and_policy() {
+        let read = |family, bytes: &[u8]| chain((&[family, 0, 0, 0], bytes));
+        let found = read(2, &message(Some(2), 0)).expect("a chain");
+        assert_eq!(
+            (found.family, &*found.table, &*found.name),
+            ("ip", "filter", "FORWARD")
+        );
+        assert!(found.forward && found.drops);
+        let accepts = read(10, &message(Some(2), 1)).expect("a chain");
+        assert!(accepts.forward && !accepts.drops);
+        assert!(!read(1, &message(Some(1), 0)).expect("a chain").forward);
+        let plain = read(1, &message(None, 0)).expect("a chain");
+        assert!(!plain.forward && !plain.drops);
+        let bridged = read(7, &message(Some(2), 0)).expect("a chain");
+        assert_eq!(bridged.family, BRIDGE);
+        assert_eq!(read(3, &message(Some(2), 0)), None, "of ARP");
+        let whole = message(Some(2), 0);
+        for length in 0..whole.len() {
+            // Cut off anywhere, it does not panic.
+            _ = read(2, &whole[..length]);
+        }
+    }
+
+    #[test]
+    fn kube_proxys_chain_for_masquerading_is_known() {
+        let of = |table: &str, name: &str| NftChain {
+            table: table.to_owned(),
+            name: name.to_owned(),
+            ..NftChain::default()
+        };
+        for (table, name) in [("nat", "KUBE-POSTROUTING"), ("kube-proxy", "masquerading")] {
+            assert!(of(table, name).masquerades_marked());
+        }
+        for (table, name) in [("nat", "POSTROUTING"), ("mine", "masquerading")] {
+            assert!(!of(table, name).masquerades_marked());
+        }
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        _ = nft_chains().expect("the kernel answers");
+    }
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Maps with a value for each CPU, typed, by element and by batch. Used by `maps::counted`.
+
+use std::{
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+};
+
+use super::{
+    batches::{BatchRequest, lookup},
+    bpf::{Command, bpf},
+    maps::{ElementRequest, MapInfo, MapKind, map_info, possible_cpus},
+    plain::Plain,
+};
+
+/// Bytes of values by one call.
+const STEP_BYTES: usize = 1 << 20;
+
+/// A map whose elements have a `V` for each CPU.
+pub struct PerCpu<K, V> {
+    fd: OwnedFd,
+    info: MapInfo,
+    cpus: usize,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Plain, V: Plain> PerCpu<K, V> {
+    /// Wraps a map; fails if its kind or its sizes are not those of the types.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = map_info(&fd)?;
+        let kinds = [MapKind::PerCpuArray as u32, MapKind::PerCpuHash as u32];
+        let sizes = (info.key_size as usize, info.value_size as usize);
+        // The kernel rounds each CPU's value up to words.
+        let is_whole = size_of::<V>().is_multiple_of(8);
+        if !kinds.contains(&info.kind) || sizes != (size_of::<K>(), size_of::<V>()) || !is_whole {
+            return Err(io::Error::other("it has no such value for each CPU"));
+        }
+        Ok(Self {
+            fd,
+            info,
+            cpus: possible_cpus()?,
+            types: PhantomData,
+        })
+    }
+    /// How many elements the map has room for.
+    pub fn capacity(&self) -> u32 {
+        self.info.max_entries
+    }
+
+    /// The values of a key, one for each CPU.
+    pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
+        let mut values = vec![V::zeroed(); self.cpus];
+        match self.call(Command::MapLookup, key, values.as_mut_ptr() as u64, 0) {
+            Ok(()) => Ok(Some(values)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+    /// Stores the values of a key, one for each CPU. What a program adds at the same moment may be
+    /// lost.
+    pub fn update(&self, key: &K, values: &[V]) -> io::Result<()> {
+        self.store(key, values, 0)
+    }
+    /// Enters a key with a value of zero on each CPU, unless it is there.
+    pub fn enter(&self, key: &K) -> io::Result<()> {
+        const NO_EXIST: u64 = 1;
+        match self.store(key, &vec![V::zeroed(); self.cpus], NO_EXIST) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            done => done,
+        }
+    }
+    fn store(&self, key: &K, values: &[V], flags: u64) -> io::Result<()> {
+        assert_eq!(values.len(), self.cpus, "one value for each CPU");
+        self.call(Command::MapUpdate, key, values.as_ptr() as u64, flags)
+    }
+    /// Removes an element; whether it was there.
+    pub fn delete(&self, key: &K) -> io::Result<bool> {
+        match self.call(Command::MapDelete, key, 0, 0) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+    fn call(&self, command: Command, key: &K, value: u64, flags: u64) -> io::Result<()> {
+        let mut request = ElementRequest {
+            map: self.fd.as_raw_fd() as u32,
+            key: std::ptr::from_ref(key) as u64,
+            value,
+            flags,
+            ..ElementRequest::default()
+        };
+        // SAFETY: the key is as long as the map's; the value is none, or as long as one for each
+        // CPU (checked by the callers).
+        unsafe { bpf(command, &mut request) }.map(drop)
+    }
+
+    /// Stores one value on every CPU for each key.
+    pub fn store_all(&self, elements: &[(K, V)]) -> io::Result<()> {
+        for part in elements.chunks(self.step()) {
+            let keys: Vec<K> = part.iter().map(|(key, _)| *key).collect();
+            let of_each = |(_, value): &(K, V)| std::iter::repeat_n(*value, self.cpus);
+            let values: Vec<V> = part.iter().flat_map(of_each).collect();
+            let mut request = BatchRequest {
+                keys: keys.as_ptr() as u64,
+                values: values.as_ptr() as u64,
+                count: keys.len() as u32,
+                map: self.fd.as_raw_fd() as u32,
+                ..BatchRequest::default()
+            };
+            // SAFETY: `count` keys, and for each a value for every CPU, lie behind the pointers.
+            unsafe { bpf(Command::MapUpdateBatch, &mut request) }?;
+        }
+        Ok(())
+    }
+    /// Visits every element: its key and its values. `visit` says whether to go on.
+    pub fn each(&self, mut visit: impl FnMut(K, &[V]) -> bool) -> io::Result<()> {
+        let (mut cursor, mut step) = (Vec::new(), self.step());
+        loop {
+            let mut keys = vec![K::zeroed(); step];
+            let mut values = vec![V::zeroed(); step * self.cpus];
+            let pointers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+            // SAFETY: both buffers hold `step` elements of the map's sizes, with a value for every
+            // CPU.
+            let read =
+                unsafe { lookup(self.fd.as_fd(), &mut cursor, size_of::<K>(), pointers, step) };
+            let (count, last) = match read {
+                // One bucket holds more than a whole batch.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    step *= 2;
+                    continue;
+                }
+                read => read?,
+            };
+            let elements = keys.into_iter().zip(values.chunks_exact(self.cpus));
+            for (key, values) in elements.take(count) {
+                if !visit(key, values) {
+                    return Ok(());
+                }
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+    /// Elements by one call.
+    fn step(&self) -> usize {
+        let of_one = size_of::<V>() * self.cpus;
+        (STEP_BYTES / of_one).clamp(64, 4096)
+    }
+}

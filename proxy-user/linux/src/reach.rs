@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where an address is reached: routes, neighbours and ports of bridges, by netlink. Called by
+//! `import`.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
+};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::netlink::{Connection, attribute, encode};
+
+const GET_ROUTE: u16 = 26;
+const GET_NEIGHBOUR: u16 = 30;
+/// Length of `struct rtmsg` and of `struct ndmsg`.
+const HEADER: usize = 12;
+
+/// An address in a link layer.
+type LinkAddress = Vec<u8>;
+
+/// A route to one address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// The address is the node's own.
+    Own,
+    /// By the interface with this index.
+    By(u32),
+    None,
+}
+
+/// Which of the node's interfaces leads to an address.
+pub struct Reach {
+    connection: Connection,
+    /// Interface and address, and who answers there.
+    neighbours: HashMap<(u32, IpAddr), LinkAddress>,
+    /// Bridge and link-layer address, and the port that leads there.
+    ports: HashMap<(u32, LinkAddress), u32>,
+}
+
+impl Reach {
+    /// Reads neighbours and bridges. Routes are asked for one by one.
+    pub fn read() -> io::Result<Self> {
+        let mut reach = Self {
+            connection: Connection::open(NETLINK_ROUTE)?,
+            neighbours: HashMap::new(),
+            ports: HashMap::new(),
+        };
+        for family in [libc::AF_INET, libc::AF_INET6, libc::AF_BRIDGE] {
+            let mut request = [0; HEADER];
+            request[0] = family as u8;
+            let Self {
+                connection,
+                neighbours,
+                ports,
+            } = &mut reach;
+            let dumped = connection.list(GET_NEIGHBOUR, &request, |answer| {
+                if family == libc::AF_BRIDGE {
+                    ports.extend(port(answer));
+                } else {
+                    neighbours.extend(neighbour(answer));
+                }
+            });
+            // A kernel without IPv6 or bridges has none.
+            let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
+            match dumped {
+                Err(error) if absent.contains(&error.raw_os_error()) => {}
+                dumped => dumped?,
+            }
+        }
+        Ok(reach)
+    }
+
+    /// The route to an address.
+    pub fn route_to(&self, address: IpAddr) -> Route {
+        const DESTINATION: u16 = 1;
+        const INTERFACE: u16 = 4;
+        const KIND: usize = 7;
+        const UNICAST: u8 = 1;
+        const LOCAL: u8 = 2;
+        let (family, octets) = match address {
+            IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+        };
+        let mut request = vec![0; HEADER];
+        request[0] = family as u8;
+        request[1] = octets.len() as u8 * 8;
+        request.extend(encode(DESTINATION, &octets));
+        let mut found = Route::None;
+        let asked = self.connection.ask(GET_ROUTE, 0, &request, |answer| {
+            if let Some((header, attributes)) = answer.split_at_checked(HEADER) {
+                let interface = attribute(attributes, INTERFACE);
+                let interface = interface.and_then(|word| word.try_into().ok());
+                found = match (header[KIND], interface) {
+                    (LOCAL, _) => Route::Own,
+                    (UNICAST, Some(index)) => Route::By(u32::from_ne_bytes(index)),
+                    _ => Route::None,
+                };
+            }
+            ControlFlow::Break(())
+        });
+        // There is none, or it says so.
+        asked.map_or(Route::None, |()| found)
+    }
+
+    /// The port of a bridge that leads to this address; none if the neighbour is not known.
+    pub fn port_to(&self, bridge: u32, address: IpAddr) -> Option<u32> {
+        let at = self.neighbours.get(&(bridge, address))?;
+        self.ports.get(&(bridge, at.clone())).copied()
+    }
+}
+
+/// Interface, attributes: `struct ndmsg` begins with the family, and the index follows four bytes
+/// later.
+fn parts(answer: &[u8]) -> Option<(u32, &[u8])> {
+    let (header, attributes) = answer.split_at_checked(HEADER)?;
+    let index = header.get(4..8)?.try_into().ok()?;
+    Some((u32::from_ne_bytes(index), attributes))
+}
+
+const NEIGHBOUR_ADDRESS: u16 = 1;
+const NEIGHBOUR_LINK: u16 = 2;
+
+fn neighbour(answer: &[u8]) -> Option<((u32, IpAddr), LinkAddress)> {
+    let (interface, attributes) = parts(answer)?;
+    let address = attribute(attributes, NEIGHBOUR_ADDRESS)?;
+    let address = if let Ok(v4) = <[u8; 4]>::try_from(address) {
+        Ipv4Addr::from(v4).into()
+    } else {
+        Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?).into()
+    };
+    let link = attribute(attributes, NEIGHBOUR_LINK)?;
+    Some(((interface, address), link.to_vec()))
+}
+
+fn port(answer: &[u8]) -> Option<((u32, LinkAddress), u32)> {
+    const MASTER: u16 = 9;
+    let (port, attributes) = parts(answer)?;
+    let bridge = attribute(attributes, MASTER)?.try_into().ok()?;
+    let link = attribute(attributes, NEIGHBOUR_LINK)?;
+    Some(((u32::from_ne_bytes(bridge), link.to_vec()), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_and_ports_are_read() {
+        let header = [2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+        let link = encode(2, &[2, 0, 0, 0, 0, 1]);
+        let v4 = [&header[..], &encode(1, &[10, 0, 0, 1]), &link].concat();
+        let expected = (7, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(neighbour(&v4).expect("a neighbour").0, expected);
+        let at_bridge = [&header[..], &link, &encode(9, &3_u32.to_ne_bytes())].concat();
+        let ((bridge, _), interface) = port(&at_bridge).expect("a port");
+        assert_eq!((bridge, interface), (3, 7));
+        for length in 0..at_bridge.len() {
+            // Cut off anywhere, it does not panic.
+            _ = port(&at_bridge[..length]);
+            _ = neighbour(&at_bridge[..length]);
+        }
+    }
+
+    #[test]
+    fn the_node_knows_its_own_addresses() {
+        let reach = Reach::read().expect("the kernel answers");
+        assert_eq!(reach.route_to([127, 0, 0, 1].into()), Route::Own);
+    }
+}

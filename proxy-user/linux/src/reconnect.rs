@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connects sockets of other processes anew: a copy of the descriptor (pidfd_getfd(2), Linux 5.6)
+//! is the same socket. Called by `sock_diag`. It needs the host's PID namespace and CAP_SYS_PTRACE.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    fs::{FileType, fstat},
+    net::{connect, getpeername, sockopt::socket_cookie},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
+
+/// A process's descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Holder {
+    pid: i32,
+    descriptor: i32,
+}
+
+/// One holder of each of these sockets, by the socket's inode. Sockets of processes that are not
+/// seen from here have none.
+pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
+    let mut found = HashMap::new();
+    for pid in numbers("/proc").into_iter().flatten() {
+        let sockets = match sockets_of(pid) {
+            Ok(sockets) => sockets,
+            // The folder of another user's process is closed to root without CAP_DAC_READ_SEARCH.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => by_copies(pid),
+            Err(_) => continue,
+        };
+        for (descriptor, inode) in sockets {
+            if inodes.contains(&inode) {
+                found.entry(inode).or_insert(Holder { pid, descriptor });
+            }
+        }
+    }
+    found
+}
+
+/// The process's sockets, by the links in its folder: descriptor and inode.
+pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
+    let folder = format!("/proc/{pid}/fd");
+    let descriptors = numbers(&folder)?.into_iter();
+    let sockets = descriptors.filter_map(|descriptor| {
+        let link = fs::read_link(format!("{folder}/{descriptor}")).ok()?;
+        Some((descriptor, inode_in(link.to_str()?)?))
+    });
+    Ok(sockets.collect())
+}
+
+/// The same, by copies of every descriptor that its table has room for.
+fn by_copies(pid: i32) -> Vec<(i32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let size = status
+        .lines()
+        .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+    let sockets = (0..size.unwrap_or(0)).filter_map(|descriptor| {
+        let stat = fstat(copy_of(Holder { pid, descriptor }).ok()?).ok()?;
+        let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+        is_socket.then_some((descriptor, stat.st_ino as u32))
+    });
+    sockets.collect()
+}
+
+fn numbers(folder: &str) -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir(folder)?.flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(numbers.collect())
+}
+
+/// The inode that a link of /proc/PID/fd to a socket names.
+fn inode_in(link: &str) -> Option<u32> {
+    let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+    number.parse().ok()
+}
+
+/// Connects the socket with this cookie to an address, in the form that the socket's family has. It
+/// keeps its own port. `false` if it is no longer connected to `from`, nor to that address, which
+/// the hooks may show in its place.
+pub(super) fn reconnect(
+    holder: Holder,
+    cookie: u64,
+    is_v6: bool,
+    from: SocketAddr,
+    to: SocketAddr,
+) -> io::Result<bool> {
+    let socket = copy_of(holder)?;
+    // The descriptor may be another socket's by now.
+    if socket_cookie(&socket)? != cookie {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let peer = getpeername(&socket).ok().flatten();
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    let is_there = peer.is_some_and(|peer| {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        peer == from || peer == to
+    });
+    if is_there {
+        let ip = match to.ip() {
+            IpAddr::V4(v4) if is_v6 => v4.to_ipv6_mapped().into(),
+            ip => ip,
+        };
+        connect(&socket, &SocketAddr::new(ip, to.port()))?;
+    }
+    Ok(is_there)
+}
+
+fn copy_of(holder: Holder) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(holder.pid).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(
+        &process,
+        holder.descriptor,
+        PidfdGetfdFlags::empty(),
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::UdpSocket, os::fd::AsRawFd};
+
+    use super::*;
+
+    #[test]
+    fn only_links_to_sockets_name_one() {
+        assert_eq!(inode_in("socket:[1234]"), Some(1234));
+        for other in ["pipe:[1234]", "socket:[]", "socket:[x]", "/dev/null"] {
+            assert_eq!(inode_in(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_socket_is_found_and_connected_elsewhere_if_it_is_still_there() {
+        let [socket, one, two] =
+            [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+        socket
+            .connect(one.local_addr().expect("an address"))
+            .expect("connected");
+        let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd()));
+        let inode = link
+            .ok()
+            .and_then(|link| inode_in(link.to_str()?))
+            .expect("an inode");
+        let found = holders(&HashSet::from([inode]));
+        let holder = found[&inode];
+        let pid = std::process::id().cast_signed();
+        assert_eq!(holder.pid, pid);
+        assert!(by_copies(pid).contains(&(socket.as_raw_fd(), inode)));
+        let own = socket.local_addr().expect("an address");
+        let cookie = socket_cookie(&socket).expect("a cookie");
+        let to = two.local_addr().expect("an address");
+        let from = one.local_addr().expect("an address");
+        let other = reconnect(holder, cookie + 1, false, from, to).expect_err("another socket");
+        assert_eq!(other.kind(), io::ErrorKind::NotFound);
+        assert!(reconnect(holder, cookie, false, from, to).expect("connected"));
+        assert_eq!(socket.peer_addr().expect("a peer"), to);
+        assert_eq!(
+            socket.local_addr().expect("an address"),
+            own,
+            "its own port"
+        );
+        let left = reconnect(holder, cookie, false, from, from).expect("asked");
+        assert!(!left, "its process has connected it elsewhere");
+        assert_eq!(socket.peer_addr().expect("a peer"), to);
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The way of one packet as the kernel would choose it: its route, the neighbour that it goes to,
+//! the interfaces. By rtnetlink, one question each. Called by `portolan explain`.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
+};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::netlink::{Connection, attribute, encode};
+
+const GET_LINK: u16 = 18;
+const GET_ROUTE: u16 = 26;
+const GET_NEIGHBOUR: u16 = 30;
+/// Length of `struct rtmsg` and of `struct ndmsg`.
+const HEADER: usize = 12;
+/// Length of `struct ifinfomsg`.
+const LINK_HEADER: usize = 16;
+
+/// What becomes of a packet by the kernel's routes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Routed {
+    /// This node receives it.
+    Here,
+    /// It leaves by the interface with this index, to this neighbour. The route may have an MTU of
+    /// its own.
+    Leaves {
+        interface: u32,
+        neighbour: IpAddr,
+        mtu: Option<u32>,
+    },
+    /// A route of this kind ends it, as `ip route` spells it: `blackhole`, `unreachable`,
+    /// `prohibit`.
+    Ended(&'static str),
+    /// There is no route.
+    None,
+    /// There is a route, and the kernel does not forward a packet from this source that comes in by
+    /// this interface.
+    Refused,
+}
+
+/// A packet that is forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    pub source: IpAddr,
+    /// Index of the interface that it comes in by; of a bridge, not of its port.
+    pub interface: u32,
+    pub mark: u32,
+}
+
+/// An interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LinkFacts {
+    pub name: String,
+    pub mtu: u32,
+    pub up: bool,
+    /// Index of its bridge, bond or VRF.
+    pub master: Option<u32>,
+    /// Its link-layer address, if it has one of six bytes.
+    pub mac: Option<[u8; 6]>,
+    pub is_bridge: bool,
+}
+
+/// The route of a packet to an address: of one that comes in, else of one that this node sends.
+pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
+    let own = ask_route(to, None);
+    let Some(incoming) = incoming else {
+        return own.or_else(|error| named(&error).ok_or(error));
+    };
+    match ask_route(to, Some(incoming)) {
+        Ok(routed) => Ok(routed),
+        // The kernel names a black hole and a source that it does not accept by the same error.
+        Err(error) => match own {
+            Err(without) => named(&without).ok_or(without),
+            Ok(_) if named(&error).is_some() => Ok(Routed::Refused),
+            Ok(_) => Err(error),
+        },
+    }
+}
+
+/// What an error means in the answer to a question for a route.
+fn named(error: &io::Error) -> Option<Routed> {
+    match error.raw_os_error()? {
+        libc::EINVAL | libc::EXDEV => Some(Routed::Ended("blackhole")),
+        libc::EHOSTUNREACH => Some(Routed::Ended("unreachable")),
+        libc::EACCES => Some(Routed::Ended("prohibit")),
+        libc::ENETUNREACH => Some(Routed::None),
+        _ => None,
+    }
+}
+
+fn ask_route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
+    const DESTINATION: u16 = 1;
+    const SOURCE: u16 = 2;
+    const INCOMING: u16 = 3;
+    const MARK: u16 = 16;
+    let (family, octets) = family_and_octets(to);
+    let mut request = vec![0; HEADER];
+    (request[0], request[1]) = (family, octets.len() as u8 * 8);
+    request.extend(encode(DESTINATION, &octets));
+    if let Some(incoming) = incoming {
+        let (_, source) = family_and_octets(incoming.source);
+        request[2] = source.len() as u8 * 8;
+        request.extend(encode(SOURCE, &source));
+        request.extend(encode(INCOMING, &incoming.interface.to_ne_bytes()));
+        request.extend(encode(MARK, &incoming.mark.to_ne_bytes()));
+    }
+    let mut found = Routed::None;
+    Connection::open(NETLINK_ROUTE)?.ask(GET_ROUTE, 0, &request, |answer| {
+        found = routed(answer, to).unwrap_or(Routed::None);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
+    const OUTGOING: u16 = 4;
+    const GATEWAY: u16 = 5;
+    const METRICS: u16 = 8;
+    const MTU: u16 = 2;
+    const VIA: u16 = 18;
+    const KIND: usize = 7;
+    let (header, attributes) = answer.split_at_checked(HEADER)?;
+    let via = || attribute(attributes, VIA).and_then(|via| via.get(2..));
+    let gateway = attribute(attributes, GATEWAY).or_else(via);
+    Some(match header[KIND] {
+        1 => Routed::Leaves {
+            interface: word(attribute(attributes, OUTGOING)?)?,
+            neighbour: gateway.and_then(address).unwrap_or(to),
+            mtu: attribute(attributes, METRICS)
+                .and_then(|metrics| attribute(metrics, MTU))
+                .and_then(word),
+        },
+        2 => Routed::Here,
+        6 => Routed::Ended("blackhole"),
+        7 => Routed::Ended("unreachable"),
+        8 => Routed::Ended("prohibit"),
+        _ => Routed::None,
+    })
+}
+
+/// Whether the kernel has asked in vain for the link-layer address of a neighbour at an interface.
+pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
+    const ADDRESS: u16 = 1;
+    const STATE: usize = 8;
+    const FAILED: u16 = 0x20;
+    let (family, octets) = family_and_octets(neighbour);
+    let mut request = vec![0; HEADER];
+    request[0] = family;
+    request[4..8].copy_from_slice(&interface.to_ne_bytes());
+    request.extend(encode(ADDRESS, &octets));
+    let mut silent = false;
+    let asked = Connection::open(NETLINK_ROUTE)?.ask(GET_NEIGHBOUR, 0, &request, |answer| {
+        let state = answer.get(STATE..STATE + 2);
+        let state = state.and_then(|bytes| bytes.try_into().ok());
+        silent = state.is_some_and(|bytes| u16::from_ne_bytes(bytes) & FAILED != 0);
+        ControlFlow::Break(())
+    });
+    match asked {
+        // Not known yet, or at an interface without neighbours.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
+            Ok(false)
+        }
+        asked => asked.map(|()| silent),
+    }
+}
+
+/// What the kernel says of an interface; `ENODEV` if there is none with this index.
+pub fn link(index: u32) -> io::Result<LinkFacts> {
+    let mut request = vec![0; LINK_HEADER];
+    request[4..8].copy_from_slice(&index.to_ne_bytes());
+    let mut found = None;
+    Connection::open(NETLINK_ROUTE)?.ask(GET_LINK, 0, &request, |answer| {
+        found = link_facts(answer);
+        ControlFlow::Break(())
+    })?;
+    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
+    const ADDRESS: u16 = 1;
+    const NAME: u16 = 3;
+    const MTU: u16 = 4;
+    const MASTER: u16 = 10;
+    const INFO: u16 = 18;
+    const KIND: u16 = 1;
+    const UP: u32 = 1;
+    let (header, attributes) = answer.split_at_checked(LINK_HEADER)?;
+    let name = attribute(attributes, NAME)?;
+    let name = name.split(|byte| *byte == 0).next()?;
+    Some(LinkFacts {
+        name: String::from_utf8_lossy(name).into_owned(),
+        mtu: attribute(attributes, MTU).and_then(word)?,
+        up: word(&header[8..12])? & UP != 0,
+        master: attribute(attributes, MASTER).and_then(word),
+        mac: attribute(attributes, ADDRESS).and_then(|mac| mac.try_into().ok()),
+        is_bridge: attribute(attributes, INFO)
+            .and_then(|info| attribute(info, KIND))
+            .is_some_and(|kind| kind.starts_with(b"bridge\0")),
+    })
+}
+
+fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+    }
+}
+
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(octets) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    Some(Ipv6Addr::from(<[u8; 16]>::try_from(octets).ok()?).into())
+}
+
+fn word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_reaches_itself_and_knows_its_loopback() {
+        assert_eq!(
+            route([127, 0, 0, 1].into(), None).expect("an answer"),
+            Routed::Here
+        );
+        let loopback = link(1).expect("loopback");
+        assert_eq!((loopback.name.as_str(), loopback.master), ("lo", None));
+        assert!(loopback.mtu >= 1280);
+        assert_eq!(
+            link(u32::MAX >> 1).map_err(|e| e.raw_os_error()),
+            Err(Some(libc::ENODEV))
+        );
+        assert!(!is_silent(1, [127, 0, 0, 1].into()).expect("an answer"));
+    }
+
+    #[test]
+    fn a_route_is_read_with_its_neighbour_and_its_mtu_and_cut_off_anywhere_does_no_harm() {
+        let mut header = [0; HEADER];
+        header[7] = 1;
+        let metrics = encode(8, &encode(2, &1400_u32.to_ne_bytes()));
+        let parts = [
+            encode(4, &7_u32.to_ne_bytes()),
+            encode(5, &[192, 0, 2, 1]),
+            metrics,
+        ];
+        let answer = [&header[..], &parts.concat()].concat();
+        let to = IpAddr::from([10, 0, 0, 1]);
+        let found = Routed::Leaves {
+            interface: 7,
+            neighbour: [192, 0, 2, 1].into(),
+            mtu: Some(1400),
+        };
+        assert_eq!(routed(&answer, to), Some(found));
+        for length in 0..answer.len() {
+            _ = routed(&answer[..length], to);
+            _ = link_facts(&answer[..length]);
+        }
+        header[7] = 6;
+        assert_eq!(routed(&header, to), Some(Routed::Ended("blackhole")));
+    }
+
+    #[test]
+    fn an_error_names_the_route_that_ends_a_packet() {
+        let of = |number| named(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(libc::EINVAL), Some(Routed::Ended("blackhole")));
+        assert_eq!(of(libc::ENETUNREACH), Some(Routed::None));
+        assert_eq!(of(libc::EPERM), None);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What decides about the way of packets beside routes, in this network namespace: routing rules
+//! and XFRM policies, by netlink. Called by `agent`.
+
+use std::{io, ops::ControlFlow};
+
+use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_XFRM};
+
+use super::netlink::{Connection, attribute};
+
+const GET_RULE: u16 = 34;
+const GET_POLICIES_INFO: u16 = 0x25;
+
+/// A routing rule, as far as a FIB look-up by the programs differs from the stack's.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RoutingRule {
+    pub priority: u32,
+    /// The incoming interface that it is for, by name; none: any.
+    pub interface: Option<String>,
+    /// What it asks that the look-up cannot answer, as `ip rule` spells it.
+    pub asks: Option<&'static str>,
+}
+
+/// All routing rules, of both families.
+pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
+    const HEADER: usize = 12;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut request = [0; HEADER];
+        request[0] = family as u8;
+        let dumped = Connection::open(NETLINK_ROUTE)?.list(GET_RULE, &request, |answer| {
+            found.extend(answer.split_at_checked(HEADER).map(rule));
+        });
+        // A kernel without IPv6 has no rules for it.
+        let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
+        match dumped {
+            Err(error) if absent.contains(&error.raw_os_error()) => {}
+            dumped => dumped?,
+        }
+    }
+    Ok(found)
+}
+
+/// Reads `struct fib_rule_hdr` and its attributes.
+fn rule((header, attributes): (&[u8], &[u8])) -> RoutingRule {
+    const TOS: usize = 3;
+    const INTERFACE: u16 = 3;
+    const PRIORITY: u16 = 6;
+    const ASKS: [(u16, &str); 5] = [
+        (10, "fwmark"),
+        (16, "fwmark"),
+        (12, "tun_id"),
+        (20, "uidrange"),
+        (25, "dscp"),
+    ];
+    let mut asked = ASKS
+        .iter()
+        .filter(|(kind, _)| attribute(attributes, *kind).is_some());
+    let tos = header.get(TOS).is_some_and(|tos| *tos != 0);
+    let priority = attribute(attributes, PRIORITY).and_then(|word| word.try_into().ok());
+    let interface = attribute(attributes, INTERFACE).map(|name| {
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    });
+    RoutingRule {
+        // The kernel leaves out the priority 0.
+        priority: priority.map_or(0, u32::from_ne_bytes),
+        interface,
+        asks: asked.next().map(|(_, name)| *name).or(tos.then_some("tos")),
+    }
+}
+
+/// Whether there are XFRM policies for packets that are not a local socket's: IPsec. A kernel
+/// without XFRM has none.
+pub fn has_xfrm_policies() -> io::Result<bool> {
+    /// Length of the flags with which request and answer begin.
+    const FLAGS: usize = 4;
+    const COUNTS: u16 = 1;
+    let connection = match Connection::open(NETLINK_XFRM) {
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
+        connection => connection?,
+    };
+    let mut found = false;
+    connection.ask(GET_POLICIES_INFO, 0, &[0xff; FLAGS], |answer| {
+        let counts = answer.get(FLAGS..).and_then(|rest| attribute(rest, COUNTS));
+        found = counts.is_some_and(counts_any);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// `struct xfrmu_spdinfo`: policies in, out, forwarded, and then as many of sockets.
+fn counts_any(counts: &[u8]) -> bool {
+    const OF_ALL: usize = 3 * 4;
+    let of_all = counts.get(..OF_ALL).unwrap_or(counts);
+    of_all.iter().any(|byte| *byte != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::netlink::encode, *};
+
+    #[test]
+    fn what_a_rule_asks_is_read() {
+        let plain = [2, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+        let mut tos = plain;
+        tos[3] = 0x10;
+        let read = |header: &[u8], attributes: &[u8]| rule((header, attributes));
+        let priority = encode(6, &32766_u32.to_ne_bytes());
+        let main = read(&plain, &priority);
+        assert_eq!(
+            (main.priority, main.interface, main.asks),
+            (32766, None, None)
+        );
+        assert_eq!(read(&tos, &priority).asks, Some("tos"));
+        let mark = [priority.clone(), encode(10, &1_u32.to_ne_bytes())].concat();
+        assert_eq!(read(&plain, &mark).asks, Some("fwmark"));
+        let ports = [encode(24, &[80, 0, 80, 0]), encode(22, &[6])].concat();
+        assert_eq!(read(&plain, &ports).asks, None, "ports are looked up with");
+        let by_interface = read(&plain, &encode(3, b"cni0\0"));
+        assert_eq!(by_interface.interface.as_deref(), Some("cni0"));
+        for length in 0..mark.len() {
+            // Cut off anywhere, it does not panic.
+            _ = read(&plain, &mark[..length]);
+        }
+    }
+
+    #[test]
+    fn policies_of_sockets_do_not_count() {
+        let counts = |of_all: u32, of_sockets: u32| {
+            [0, of_all, 0, of_sockets, 0, 0]
+                .map(u32::to_ne_bytes)
+                .concat()
+        };
+        assert!(counts_any(&counts(1, 0)));
+        assert!(!counts_any(&counts(0, 1)));
+        assert!(!counts_any(&[]));
+    }
+
+    #[test]
+    fn the_kernel_lists_its_own_rules() {
+        let rules = routing_rules().expect("the kernel answers");
+        assert!(rules.iter().any(|rule| rule.priority == 32766));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parser_never_panics(header: Vec<u8>, attributes: Vec<u8>) {
+            _ = rule((&header, &attributes));
+            _ = counts_any(&attributes);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connects UDP sockets of this network namespace anew or closes them, by their cookies, and lists
+//! sockets: sock_diag(7). Called by `sweep` and the command line.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::ControlFlow,
+};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use proxy_common::{Protocol, SocketCookie};
+
+use super::{
+    netlink::Connection,
+    plain::Plain,
+    reconnect::{holders, reconnect},
+};
+
+const DUMP: u16 = 20;
+const DESTROY: u16 = 21;
+
+/// `struct inet_diag_sockid`; ports and addresses in network order.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SocketId {
+    ports: [u16; 2],
+    addresses: [[u32; 4]; 2],
+    interface: u32,
+    cookie: SocketCookie,
+}
+
+/// `struct inet_diag_req_v2`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Request {
+    family: u8,
+    protocol: u8,
+    extensions: u8,
+    _pad: u8,
+    states: u32,
+    id: SocketId,
+}
+
+/// The start of `struct inet_diag_msg`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Described {
+    family: u8,
+    state: u8,
+    _timer: [u8; 2],
+    id: SocketId,
+    _expires: u32,
+    _queues: [u32; 2],
+    _user: u32,
+    inode: u32,
+}
+
+// SAFETY: repr(C), no padding (all fields lie at multiples of their size), valid for every bit
+// pattern.
+unsafe impl Plain for Request {}
+// SAFETY: as above.
+unsafe impl Plain for Described {}
+
+impl SocketId {
+    /// The peer, an IPv4-mapped address as IPv4.
+    fn peer(&self, family: u8) -> SocketAddr {
+        let [_, address] = self.addresses;
+        let [_, port] = self.ports;
+        let octets = |word: u32| word.to_ne_bytes();
+        let ip: IpAddr = if family == libc::AF_INET as u8 {
+            Ipv4Addr::from(octets(address[0])).into()
+        } else {
+            let words = address.map(octets);
+            let octets = words.as_flattened().try_into().unwrap_or([0; 16]);
+            Ipv6Addr::from(octets).to_canonical()
+        };
+        SocketAddr::new(ip, u16::from_be(port))
+    }
+}
+
+impl Request {
+    fn new(family: u8, protocol: Protocol, id: SocketId) -> Self {
+        Self {
+            family,
+            protocol: protocol.0,
+            extensions: 0,
+            _pad: 0,
+            states: u32::MAX,
+            id,
+        }
+    }
+}
+
+/// What became of sockets that had lost their backend.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Connected to their service again.
+    pub reconnected: usize,
+    /// Closed, because their process is not seen from here, or the service cannot be connected to.
+    pub closed: usize,
+    /// Why the kernel refused to close a socket; the last reason where there are several.
+    pub refused: Option<io::Error>,
+}
+
+/// The node's connected UDP sockets that need another backend, with the addresses that they are
+/// connected to; and their frontends.
+pub type LostSockets = HashMap<(SocketCookie, SocketAddr), SocketAddr>;
+
+/// Connects UDP sockets of the calling thread's network namespace to their frontends again; the
+/// hooks choose another backend. A process that never opens another socket is served again, and
+/// keeps its port. The sockets are found by their cookies and the addresses that they are connected
+/// to: one that is connected elsewhere by now, or to nobody, is left alone. Where a socket cannot
+/// be connected, it is closed, and its process sees ECONNABORTED.
+pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
+    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        list(&connection, family, Protocol::UDP, |socket| {
+            let id = socket.id;
+            if let Some(frontend) = lost.get(&(id.cookie, id.peer(family))) {
+                found.push((family, socket.inode, id, *frontend));
+            }
+        })?;
+    }
+    let inodes: HashSet<_> = found.iter().map(|(_, inode, ..)| *inode).collect();
+    let holders = if inodes.is_empty() {
+        HashMap::new()
+    } else {
+        holders(&inodes)
+    };
+    let mut mended = Mended::default();
+    for (family, inode, id, frontend) in found {
+        let is_v6 = family == libc::AF_INET6 as u8;
+        let cookie = id.cookie.number();
+        let connected = holders
+            .get(&inode)
+            .map(|holder| reconnect(*holder, cookie, is_v6, id.peer(family), frontend));
+        if let Some(Ok(is_done)) = connected {
+            mended.reconnected += usize::from(is_done);
+            continue;
+        }
+        if let Some(Err(error)) = connected {
+            tracing::info!(%frontend, %error, "a UDP socket of the node cannot be connected to its service again; it is closed");
+        }
+        let request = Request::new(family, Protocol::UDP, id);
+        let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
+            ControlFlow::Continue(())
+        });
+        match answered {
+            Ok(()) => mended.closed += 1,
+            // Closed meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => mended.refused = Some(error),
+        }
+    }
+    Ok(mended)
+}
+
+/// Cookie and inode of every TCP and UDP socket of the calling thread's network namespace.
+pub fn socket_inodes() -> io::Result<Vec<(u64, u32)>> {
+    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            list(&connection, family, protocol, |socket| {
+                found.push((socket.id.cookie.number(), socket.inode));
+            })?;
+        }
+    }
+    Ok(found)
+}
+
+/// Visits every socket of a family and protocol.
+fn list(
+    connection: &Connection,
+    family: u8,
+    protocol: Protocol,
+    mut visit: impl FnMut(Described),
+) -> io::Result<()> {
+    let any = SocketId {
+        ports: [0; 2],
+        addresses: [[0; 4]; 2],
+        interface: 0,
+        cookie: SocketCookie { low: 0, high: 0 },
+    };
+    let request = Request::new(family, protocol, any);
+    connection.ask(DUMP, NLM_F_DUMP, request.bytes(), |answer| {
+        if let Some(socket) = Described::from_bytes(answer) {
+            visit(socket);
+        }
+        ControlFlow::Continue(())
+    })
+}

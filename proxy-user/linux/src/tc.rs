@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The clsact qdiscs of this network namespace and their filters, listed by rtnetlink. Used by
+//! `programs`.
+
+use std::{collections::HashMap, io, ops::ControlFlow};
+
+use netlink_packet_core::NLM_F_ACK;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::netlink::{Connection, attribute};
+
+const DELETE_QDISC: u16 = 37;
+const GET_QDISC: u16 = 38;
+const GET_FILTER: u16 = 46;
+
+/// Length of `struct tcmsg`, with which every message begins: family, interface, handle, parent,
+/// info.
+const HEADER: usize = 20;
+
+const KIND: u16 = 1;
+
+/// A filter of the clsact qdisc.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// The kernel runs filters in the order of their priorities.
+    pub priority: u16,
+    /// Unique among the filters of one priority.
+    pub handle: u32,
+    /// As tc spells it: `bpf`, `flower`.
+    pub kind: String,
+    /// The id of its BPF program.
+    pub program: Option<u32>,
+    /// The name that its maker gave it, usually file and section.
+    pub name: Option<String>,
+}
+
+/// The interfaces that have a qdisc for filters, by index: whether it has filters at egress as
+/// well.
+pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
+    let mut found = HashMap::new();
+    Connection::open(NETLINK_ROUTE)?.list(GET_QDISC, &[0; HEADER], |answer| {
+        let kind = answer
+            .get(HEADER..)
+            .and_then(|attributes| text(attributes, KIND));
+        match (word(answer, 4), kind.as_deref()) {
+            (Some(index), Some("clsact")) => _ = found.insert(index, true),
+            (Some(index), Some("ingress")) => _ = found.insert(index, false),
+            _ => {}
+        }
+    })?;
+    Ok(found)
+}
+
+/// The filters at an interface in the order in which the kernel runs them; none where it has no
+/// such qdisc.
+pub fn filters(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
+    let mut found = Vec::new();
+    each_filter(index, egress, |answer| found.extend(filter(answer)))?;
+    Ok(found)
+}
+
+/// Whether an interface has filters in any chain of its clsact qdisc.
+pub fn has_filters(index: u32) -> io::Result<bool> {
+    let mut found = false;
+    for egress in [false, true] {
+        each_filter(index, egress, |_| found = true)?;
+    }
+    Ok(found)
+}
+
+fn each_filter(index: u32, egress: bool, visit: impl FnMut(&[u8])) -> io::Result<()> {
+    const INGRESS: u32 = 0xffff_fff2;
+    const EGRESS: u32 = 0xffff_fff3;
+    let parent = if egress { EGRESS } else { INGRESS };
+    let header = [0, index, 0, parent, 0].map(u32::to_ne_bytes);
+    let request = header.as_flattened();
+    Connection::open(NETLINK_ROUTE)?.list(GET_FILTER, request, visit)
+}
+
+/// Removes the clsact qdisc of an interface, and with it the filters there.
+pub fn remove_clsact(index: u32) -> io::Result<()> {
+    const HANDLE: u32 = 0xffff_0000;
+    const PARENT: u32 = 0xffff_fff1;
+    let mut request = [0, index, HANDLE, PARENT, 0]
+        .map(u32::to_ne_bytes)
+        .as_flattened()
+        .to_vec();
+    let kind = b"clsact\0";
+    request.extend(
+        [4 + kind.len() as u16, KIND]
+            .map(u16::to_ne_bytes)
+            .as_flattened(),
+    );
+    request.extend(kind);
+    request.resize(request.len().next_multiple_of(4), 0);
+    Connection::open(NETLINK_ROUTE)?.ask(DELETE_QDISC, NLM_F_ACK, &request, |_| {
+        ControlFlow::Continue(())
+    })
+}
+
+/// A filter of the first chain; others run only if one of the first says so. The kernel also lists
+/// each priority itself, as a filter without a handle.
+fn filter(message: &[u8]) -> Option<Filter> {
+    const OPTIONS: u16 = 2;
+    const CHAIN: u16 = 11;
+    const BPF_NAME: u16 = 7;
+    const BPF_ID: u16 = 11;
+    let (handle, info) = (word(message, 8)?, word(message, 16)?);
+    let attributes = message.get(HEADER..)?;
+    let is_later = attribute(attributes, CHAIN).is_some_and(|chain| chain != [0; 4]);
+    if handle == 0 || is_later {
+        return None;
+    }
+    let kind = text(attributes, KIND)?;
+    let options = attribute(attributes, OPTIONS)
+        .filter(|_| kind == "bpf")
+        .unwrap_or_default();
+    Some(Filter {
+        priority: (info >> 16) as u16,
+        handle,
+        program: attribute(options, BPF_ID).and_then(|id| word(id, 0)),
+        name: text(options, BPF_NAME),
+        kind,
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(word))
+}
+
+fn text(attributes: &[u8], kind: u16) -> Option<String> {
+    let bytes = attribute(attributes, kind)?;
+    let text = bytes.split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).expect("short");
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn message(handle: u32, info: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let header = [0, 7, handle, 0, info].map(u32::to_ne_bytes);
+        [header.as_flattened(), &attributes.concat()].concat()
+    }
+
+    #[test]
+    fn a_filter_is_read_with_its_program_and_its_priority_alone_is_none() {
+        let kind = encoded(1, b"bpf\0");
+        let options = [encoded(7, b"a.o:[tc]\0"), encoded(11, &9_u32.to_ne_bytes())];
+        let options = encoded(2, &options.concat());
+        let whole = message(3, 5 << 16 | 0x300, &[kind.clone(), options]);
+        let read = filter(&whole).expect("a filter");
+        assert_eq!((read.priority, read.handle, read.program), (5, 3, Some(9)));
+        assert_eq!(
+            (read.kind.as_str(), read.name.as_deref()),
+            ("bpf", Some("a.o:[tc]"))
+        );
+        assert_eq!(
+            filter(&message(0, 5 << 16, std::slice::from_ref(&kind))),
+            None
+        );
+        let later = encoded(11, &1_u32.to_ne_bytes());
+        assert_eq!(filter(&message(3, 5 << 16, &[kind, later])), None);
+        for length in 0..whole.len() {
+            // Cut off anywhere, it does not panic.
+            _ = filter(&whole[..length]);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parser_never_panics(
+            bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..200,
+        ) {
+            _ = filter(&bytes);
+            let options = [encoded(7, b"portolan"), encoded(11, &7_u32.to_ne_bytes())].concat();
+            let mut damaged = message(1, 0x1_0003, &[encoded(1, b"bpf"), encoded(2, &options)]);
+            for (place, byte) in edits {
+                let place = usize::from(place) % damaged.len();
+                damaged[place] = byte;
+            }
+            damaged.truncate(length);
+            _ = filter(&damaged);
+        }
+    }
+}

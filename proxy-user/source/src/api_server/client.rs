@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The address of the API server and our credentials: a kubeconfig file, or the pod's service
+//! account together with the server's own address. Called by `api_server`.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use control::causes::chain;
+use kube::{
+    Client, Config,
+    client::ClientBuilder,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+
+use super::requests::Requests;
+use crate::SourceError;
+
+/// Put into every pod by the kubelet.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// How long to wait for a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A connection silent for this long is dead: the server sends bookmarks more often.
+const SILENCE: Duration = Duration::from_secs(150);
+
+/// How to reach the API server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Access {
+    Kubeconfig {
+        file: PathBuf,
+        /// Replaces the server's address in the file.
+        master: Option<String>,
+    },
+    /// As the pod's service account.
+    ServiceAccount { master: String },
+}
+
+impl Access {
+    /// KUBE: `--master` has precedence over the address in the kubeconfig.
+    ///
+    /// The cluster IP that a pod's environment names is of no use here: on a starting node it works
+    /// only after the agent has read the services from this very server.
+    pub fn new(kubeconfig: Option<PathBuf>, master: Option<String>) -> Result<Self, SourceError> {
+        match (kubeconfig, master) {
+            (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
+            (None, Some(master)) => Ok(Self::ServiceAccount { master }),
+            (None, None) => Err(SourceError::NoAddress),
+        }
+    }
+
+    /// A client whose requests are counted.
+    pub(crate) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
+        let invalid = |reason: String| SourceError::Access {
+            access: self.to_string(),
+            reason,
+        };
+        let mut config = match self {
+            Self::Kubeconfig { file, .. } => {
+                let content =
+                    Kubeconfig::read_from(file).map_err(|error| invalid(chain(&error)))?;
+                Config::from_custom_kubeconfig(content, &KubeConfigOptions::default())
+                    .await
+                    .map_err(|error| invalid(chain(&error)))?
+            }
+            Self::ServiceAccount { master } => {
+                let uri = address(master).map_err(invalid)?;
+                service_account(SERVICE_ACCOUNT.as_ref(), &uri)
+                    .await
+                    .map_err(invalid)?
+            }
+        };
+        if let Self::Kubeconfig {
+            master: Some(master),
+            ..
+        } = self
+        {
+            config.cluster_url = address(master).map_err(invalid)?;
+        }
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = Some(SILENCE);
+        config.reset_reader_on_write = true;
+        // `follow` has pauses of its own and says what it waits for.
+        config.default_retry = false;
+        let host = config.cluster_url.authority().map(ToString::to_string);
+        let counting = requests.to(&host.unwrap_or_default());
+        let builder = ClientBuilder::try_from(config).map_err(|error| invalid(chain(&error)))?;
+        Ok(builder.with_layer(&counting).build())
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig {
+                file,
+                master: Some(master),
+            } => write!(f, "{master} (kubeconfig {})", file.display()),
+            Self::Kubeconfig { file, master: None } => {
+                write!(f, "of kubeconfig {}", file.display())
+            }
+            Self::ServiceAccount { master } => f.write_str(master),
+        }
+    }
+}
+
+/// The server with the authorities and the token in a folder. The authorities are read here as
+/// well: without any, kube begins with those of the system, which a container does not have, and
+/// fails.
+async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, String> {
+    let file = |name: &str| folder.join(name);
+    let content = json!({
+        "clusters": [{"name": "here", "cluster": {
+            "server": server.to_string(), "certificate-authority": file("ca.crt"),
+        }}],
+        "users": [{"name": "pod", "user": {"tokenFile": file("token")}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "pod"}}],
+        "current-context": "here",
+    });
+    let content: Kubeconfig = serde_json::from_value(content).map_err(|error| chain(&error))?;
+    let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| chain(&error))?;
+    // kube reads both files again from time to time: tokens and authorities rotate.
+    config.root_cert_file = Some(file("ca.crt"));
+    Ok(config)
+}
+
+/// KUBE: without a scheme it is https.
+fn address(master: &str) -> Result<http::Uri, String> {
+    let full = if master.contains("://") {
+        master.to_owned()
+    } else {
+        format!("https://{master}")
+    };
+    let reason =
+        |error| format!("{master:?} is no address ({error}); write it like https://192.0.2.1:6443");
+    let uri: http::Uri = full
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| reason(error.to_string()))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("https" | "http"), Some(_)) => Ok(uri),
+        _ => Err(reason("neither https nor http".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn access(kubeconfig: Option<&str>, master: Option<&str>) -> Result<Access, SourceError> {
+        Access::new(kubeconfig.map(Into::into), master.map(Into::into))
+    }
+
+    #[test]
+    fn without_an_address_of_its_own_the_server_cannot_be_reached() {
+        let fault = access(None, None).expect_err("no address");
+        assert!(fault.to_string().contains("--master"), "{fault}");
+        assert_eq!(
+            access(None, Some("192.0.2.1:6443")).expect("an address"),
+            Access::ServiceAccount {
+                master: "192.0.2.1:6443".into()
+            }
+        );
+    }
+
+    #[rstest]
+    #[case("192.0.2.1:6443", "https://192.0.2.1:6443/")]
+    #[case("http://127.0.0.1:8080", "http://127.0.0.1:8080/")]
+    #[case("https://[fd00::1]:6443", "https://[fd00::1]:6443/")]
+    fn an_address_may_lack_its_scheme(#[case] given: &str, #[case] expected: &str) {
+        assert_eq!(address(given).expect("an address").to_string(), expected);
+    }
+
+    #[rstest]
+    #[case("ftp://192.0.2.1")]
+    #[case("https://")]
+    #[case("a b")]
+    fn what_is_no_address_is_named(#[case] given: &str) {
+        let fault = address(given).expect_err("no address");
+        assert!(
+            fault.contains(given) && fault.contains("write it like"),
+            "{fault}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_named() {
+        let access = access(Some("/nowhere/kubeconfig"), None).expect("said");
+        let fault = access
+            .client(&Requests::default())
+            .await
+            .map(drop)
+            .expect_err("no file");
+        assert!(fault.to_string().contains("/nowhere/kubeconfig"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn a_pods_authorities_are_known_before_the_first_connection() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pem = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
+        std::fs::write(folder.path().join("ca.crt"), pem).expect("written");
+        std::fs::write(folder.path().join("token"), "secret").expect("written");
+        let server = address("192.0.2.1:6443").expect("an address");
+        let config = service_account(folder.path(), &server).await.expect("read");
+        assert_eq!(config.cluster_url, server);
+        assert_eq!(config.root_cert, Some(vec![vec![0, 1, 2]]));
+        let file = |name: &str| Some(folder.path().join(name));
+        assert_eq!(config.root_cert_file, file("ca.crt"));
+        assert_eq!(
+            config.auth_info.token_file.map(PathBuf::from),
+            file("token")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_pod_without_a_service_account_is_told_of_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = address("192.0.2.1:6443").expect("an address");
+        let fault = service_account(folder.path(), &server).await;
+        assert!(fault.expect_err("no file").contains("ca.crt"));
+    }
+}

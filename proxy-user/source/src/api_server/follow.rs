@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lists and watches one kind of object until the agent ends: reports faults and retries.
+//! `api_server` starts one per kind.
+
+use std::{fmt::Debug, pin::pin, time::Duration};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use control::{
+    causes::chain,
+    model::{Kind, Original},
+};
+use futures_util::StreamExt;
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
+};
+use kube::{
+    Api, Resource,
+    runtime::watcher::{self, Event, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// A watch that has not failed for this long counts as accepted: without changes the server sends
+/// nothing.
+const SETTLED: Duration = Duration::from_secs(6);
+
+/// The pause before asking again for a kind that the server does not know: it may be upgraded.
+const UPGRADE: Duration = Duration::from_secs(300);
+
+const GONE: u16 = 410;
+
+/// What happened to objects of a kind.
+pub(super) enum News {
+    Service(Box<Event<Service>>),
+    EndpointSlice(Box<Event<EndpointSlice>>),
+    Node(Box<Event<Node>>),
+    ServiceCidr(Box<Event<ServiceCIDR>>),
+}
+
+/// What a watch sends to the merger.
+pub(super) enum Message {
+    News(News),
+    /// Following failed, with the reason.
+    Fault(Kind, String),
+    /// Following works again.
+    Fine(Kind),
+}
+
+/// Which objects to follow.
+pub(super) enum Selector {
+    All,
+    Labels(String),
+    Fields(String),
+}
+
+/// A kind of object that is followed.
+pub(super) trait Followed:
+    Original + Resource + Clone + Debug + DeserializeOwned + Send + 'static
+{
+    /// Whether a server may not know the kind at all.
+    const IS_OPTIONAL: bool = false;
+}
+impl Followed for Service {}
+impl Followed for EndpointSlice {}
+impl Followed for Node {}
+/// KUBE: part of `networking.k8s.io/v1` since 1.33.
+impl Followed for ServiceCIDR {
+    const IS_OPTIONAL: bool = true;
+}
+
+/// Follows until the receiver is gone.
+pub(super) async fn follow<K: Followed>(
+    api: Api<K>,
+    selector: Selector,
+    news: fn(Box<Event<K>>) -> News,
+    sender: mpsc::Sender<Message>,
+) {
+    let config = match &selector {
+        Selector::All => watcher::Config::default(),
+        Selector::Labels(labels) => watcher::Config::default().labels(labels),
+        Selector::Fields(fields) => watcher::Config::default().fields(fields),
+    };
+    // Streamed lists if the server has them (KUBE: 1.32 and later), otherwise page by page.
+    let mut streamed = true;
+    loop {
+        let config = if streamed {
+            config.clone().streaming_lists()
+        } else {
+            config.clone()
+        };
+        match until_stuck(watcher(api.clone(), config), news, &sender).await {
+            Ended::Unheard => return,
+            Ended::NotStreamed => streamed = false,
+            Ended::Gone => {}
+            Ended::Unknown => {
+                for event in [Event::Init, Event::InitDone] {
+                    let none = Message::News(news(event.into()));
+                    if sender.send(none).await.is_err() {
+                        return;
+                    }
+                }
+                sleep(UPGRADE).await;
+            }
+        }
+    }
+}
+
+/// Why a watcher was dropped.
+enum Ended {
+    /// The receiver is gone.
+    Unheard,
+    /// The server does not stream lists.
+    NotStreamed,
+    /// The server no longer has the version to continue from; the watcher would ask for it again
+    /// and again.
+    Gone,
+    /// The server does not know an optional kind.
+    Unknown,
+}
+
+async fn until_stuck<K: Followed>(
+    events: impl futures_util::Stream<Item = watcher::Result<Event<K>>>,
+    news: fn(Box<Event<K>>) -> News,
+    sender: &mpsc::Sender<Message>,
+) -> Ended {
+    let mut events = pin!(events);
+    // The pauses between attempts, while they fail.
+    let mut failing: Option<ExponentialBackoff> = None;
+    loop {
+        let wait = if failing.is_some() {
+            SETTLED
+        } else {
+            Duration::MAX
+        };
+        let next = tokio::select! {
+            next = timeout(wait, events.next()) => next,
+            () = sender.closed() => return Ended::Unheard,
+        };
+        let message = match next {
+            Err(_) => {
+                failing = None;
+                Message::Fine(K::KIND)
+            }
+            // A watcher never ends by itself.
+            Ok(None) => return Ended::Gone,
+            Ok(Some(Ok(event))) => {
+                // `Init` only announces a list: the server has not answered yet.
+                if !matches!(event, Event::Init)
+                    && failing.take().is_some()
+                    && sender.send(Message::Fine(K::KIND)).await.is_err()
+                {
+                    return Ended::Unheard;
+                }
+                Message::News(news(event.into()))
+            }
+            Ok(Some(Err(error))) => match fault_of(&error) {
+                Fault::NotStreamed => return Ended::NotStreamed,
+                Fault::Gone => return Ended::Gone,
+                Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
+                // Not a fault: the watcher lists anew by itself.
+                Fault::Relist => continue,
+                Fault::Unknown | Fault::Other => {
+                    let fault = Message::Fault(K::KIND, in_words(&error));
+                    if sender.send(fault).await.is_err() {
+                        return Ended::Unheard;
+                    }
+                    let pause = failing.get_or_insert_with(pauses).next();
+                    sleep(pause.unwrap_or(LAST_PAUSE)).await;
+                    continue;
+                }
+            },
+        };
+        if sender.send(message).await.is_err() {
+            return Ended::Unheard;
+        }
+    }
+}
+
+/// Growing, with jitter: not all nodes should ask at once when a server comes back.
+fn pauses() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(FIRST_PAUSE)
+        .with_max_delay(LAST_PAUSE)
+        .with_factor(2.0)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+enum Fault {
+    NotStreamed,
+    /// The answer to the request itself: the watcher would repeat the same request.
+    Gone,
+    /// The same within a watch: the watcher lists anew.
+    Relist,
+    /// The server does not know the kind.
+    Unknown,
+    Other,
+}
+
+/// An error as an operator understands it. A server, or what stands before it, may end a watch with
+/// a Status in which nothing is set.
+fn in_words(error: &watcher::Error) -> String {
+    let (attempt, status) = match error {
+        watcher::Error::WatchError(status) => ("watching", status),
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => ("starting to watch", status),
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => ("listing", status),
+        watcher::Error::WatchFailed(kube::Error::Api(status)) => ("watching", status),
+        _ => return chain(error),
+    };
+    if status.code != 0 || !status.message.is_empty() || !status.reason.is_empty() {
+        return chain(error);
+    }
+    format!(
+        "{attempt} ended with an error in which the server says neither a code nor a reason (an empty Status), as servers do that stop or are overloaded"
+    )
+}
+
+fn fault_of(error: &watcher::Error) -> Fault {
+    const NOT_FOUND: u16 = 404;
+    const BAD_REQUEST: u16 = 400;
+    const INVALID: u16 = 422;
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => match status.code {
+            GONE => Fault::Gone,
+            BAD_REQUEST | INVALID if status.message.contains("sendInitialEvents") => {
+                Fault::NotStreamed
+            }
+            NOT_FOUND => Fault::Unknown,
+            _ => Fault::Other,
+        },
+        // The next page of a list that is too old by now.
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == GONE => {
+            Fault::Gone
+        }
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+            Fault::Unknown
+        }
+        watcher::Error::WatchError(status) if status.code == GONE => Fault::Relist,
+        _ => Fault::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_nothing_is_said_in_words() {
+        let empty = watcher::Error::WatchError(Box::default());
+        let said = in_words(&empty);
+        assert!(
+            said.starts_with("watching ended with an error in which"),
+            "{said}"
+        );
+        let full = Status {
+            code: 500,
+            message: "etcd is away".into(),
+            ..Status::default()
+        };
+        let said = in_words(&watcher::Error::WatchError(Box::new(full)));
+        assert!(said.contains("etcd is away"), "{said}");
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Merges the messages of all watches into batches. Called by the loop in `api_server`.
+
+use std::collections::{BTreeMap, HashSet};
+
+use control::{
+    change::{Batch, Change, Trigger},
+    model::{Converter, Kind, Object, ObjectKey},
+    object::{ObjectName, Warning},
+    warnings::Topic,
+};
+use k8s_openapi::{api::discovery::v1::EndpointSlice, jiff::Timestamp};
+use kube::runtime::watcher::Event;
+
+use super::follow::{Followed, Message, News};
+
+/// KUBE: when the endpoints of a slice changed, for the latency metric.
+pub(super) const ANNOTATION_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// The names of one kind: enough to find the objects that a new list lacks.
+#[derive(Debug, Default)]
+struct Known {
+    names: HashSet<ObjectName>,
+    /// The names in the list that is arriving.
+    listing: Option<HashSet<ObjectName>>,
+    listed: bool,
+}
+
+/// Turns messages of the watches into batches.
+pub(super) struct Merger {
+    converter: Converter,
+    server: String,
+    started: Timestamp,
+    services: Known,
+    slices: Known,
+    nodes: Known,
+    service_cidrs: Known,
+    /// Objects with warnings in force.
+    warned: HashSet<ObjectKey>,
+    /// Why a kind cannot be followed at present.
+    faults: BTreeMap<Kind, String>,
+    batch: Batch,
+    /// Whether the batch has anything new besides changes and warnings.
+    news: bool,
+}
+
+impl Merger {
+    pub(super) fn new(converter: Converter, server: String) -> Self {
+        Self {
+            converter,
+            server,
+            started: Timestamp::now(),
+            services: Known::default(),
+            slices: Known::default(),
+            nodes: Known::default(),
+            service_cidrs: Known::default(),
+            warned: HashSet::new(),
+            faults: BTreeMap::new(),
+            batch: Batch::default(),
+            news: false,
+        }
+    }
+
+    /// Do not wait for objects of this kind: it is not followed.
+    pub(super) fn leave_out(&mut self, kind: Kind) {
+        self.known(kind).listed = true;
+    }
+
+    /// How many changes the next batch has so far.
+    pub(super) fn changes(&self) -> usize {
+        self.batch.changes.len()
+    }
+
+    /// Everything since the last batch; none if there is nothing.
+    pub(super) fn batch(&mut self) -> Option<Batch> {
+        if !self.news && self.batch.changes.is_empty() && self.batch.warnings.is_empty() {
+            return None;
+        }
+        self.news = false;
+        let complete = self.batch.complete;
+        let batch = std::mem::take(&mut self.batch);
+        self.batch.complete = complete;
+        Some(batch)
+    }
+
+    pub(super) fn take(&mut self, message: Message) {
+        match message {
+            Message::News(News::Service(event)) => self.event(*event),
+            Message::News(News::EndpointSlice(event)) => {
+                if let Event::Apply(slice) = &*event {
+                    self.note_trigger(slice);
+                }
+                self.event(*event);
+            }
+            Message::News(News::Node(event)) => self.event(*event),
+            Message::News(News::ServiceCidr(event)) => self.event(*event),
+            Message::Fault(kind, reason) => {
+                if self.faults.insert(kind, reason.clone()) != Some(reason) {
+                    self.warn_of_faults();
+                }
+            }
+            Message::Fine(kind) => {
+                if self.faults.remove(&kind).is_some() {
+                    self.warn_of_faults();
+                }
+            }
+        }
+    }
+
+    fn warn_of_faults(&mut self) {
+        let server = &self.server;
+        let warnings = self.faults.iter().map(|(kind, reason)| Warning {
+            object: format!("API server {server}"),
+            reason: format!(
+                "its {kind}s cannot be followed: {reason}; services stay as last known, will retry with growing pauses: check the server and the network to it"
+            ),
+        });
+        let warnings = warnings.collect();
+        self.batch.warnings.push((Topic::ApiServer, warnings));
+    }
+
+    fn known(&mut self, kind: Kind) -> &mut Known {
+        match kind {
+            Kind::Service => &mut self.services,
+            Kind::EndpointSlice => &mut self.slices,
+            Kind::Node => &mut self.nodes,
+            Kind::ServiceCidr => &mut self.service_cidrs,
+        }
+    }
+
+    fn event<K: Followed>(&mut self, event: Event<K>) {
+        let kind = K::KIND;
+        match event {
+            Event::Init => self.known(kind).listing = Some(HashSet::new()),
+            Event::InitApply(object) | Event::Apply(object) => {
+                match object.convert(&mut self.converter) {
+                    Ok((object, warnings)) => self.upsert(kind, object, warnings),
+                    // No name: cannot happen with a real server, and no topic would identify the
+                    // warning.
+                    Err(warning) => tracing::warn!("{warning}"),
+                }
+            }
+            Event::Delete(object) => {
+                if let Ok(name) = self.converter.object_name(kind, object.meta()) {
+                    self.delete(kind, name);
+                }
+            }
+            Event::InitDone => {
+                let known = self.known(kind);
+                known.listed = true;
+                let listed = known.listing.take().unwrap_or_default();
+                let gone: Vec<_> = known.names.difference(&listed).cloned().collect();
+                for name in gone {
+                    self.delete(kind, name);
+                }
+                let all = [
+                    &self.services,
+                    &self.slices,
+                    &self.nodes,
+                    &self.service_cidrs,
+                ];
+                if all.iter().all(|known| known.listed) && !self.batch.complete {
+                    self.batch.complete = true;
+                    self.batch.listed = true;
+                    self.news = true;
+                }
+            }
+        }
+    }
+
+    fn upsert(&mut self, kind: Kind, object: Object, warnings: Vec<Warning>) {
+        let name = object.name().clone();
+        let key = object.key();
+        if warnings.is_empty() {
+            self.forget_warnings(&key);
+        } else {
+            self.warned.insert(key.clone());
+            self.batch.warnings.push((Topic::Object(key), warnings));
+        }
+        let known = self.known(kind);
+        if let Some(listing) = &mut known.listing {
+            listing.insert(name.clone());
+        }
+        known.names.insert(name);
+        self.batch.changes.push(Change::Upsert(object));
+    }
+
+    fn delete(&mut self, kind: Kind, name: ObjectName) {
+        self.known(kind).names.remove(&name);
+        let key = ObjectKey { kind, name };
+        self.forget_warnings(&key);
+        self.batch.changes.push(Change::Delete(key));
+    }
+
+    fn forget_warnings(&mut self, key: &ObjectKey) {
+        if self.warned.remove(key) {
+            let topic = Topic::Object(key.clone());
+            self.batch.warnings.push((topic, Vec::new()));
+        }
+    }
+
+    /// KUBE: changes from before the start of the agent say nothing about its latency.
+    fn note_trigger(&mut self, slice: &EndpointSlice) {
+        let annotations = slice.metadata.annotations.as_ref();
+        let time = annotations.and_then(|all| all.get(ANNOTATION_TRIGGER));
+        if let Some(time) = time.and_then(|time| time.parse::<Timestamp>().ok())
+            && time > self.started
+        {
+            let v6 = slice.address_type == "IPv6";
+            self.batch.triggers.push(Trigger { time, v6 });
+        }
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Follows the API server: one watch per kind of object (`follow`), all merged into batches
+//! (`merge`). Objects are converted at once; only their names are kept here. Started by `agent`.
+
+mod client;
+mod events;
+mod follow;
+mod merge;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use control::{
+    change::Batch,
+    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
+    warnings::{Report, Warnings},
+};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
+};
+use kube::Api;
+use tokio::{
+    sync::mpsc::{self, error::TryRecvError},
+    task::JoinSet,
+};
+
+use super::{ObjectSource, SourceError};
+
+pub use client::Access;
+use follow::{News, Selector, follow};
+use merge::Merger;
+pub use requests::Requests;
+
+/// Changes per batch while a list arrives: few batches, but never a whole list in a queue.
+const BATCH: usize = 1024;
+/// Messages of the watches that may wait for the merger.
+const QUEUE: usize = 64;
+
+/// The API server that keeps the cluster's objects.
+#[derive(Debug)]
+pub struct ApiServer {
+    access: Access,
+    node_name: String,
+    converter: Converter,
+    service_cidrs: bool,
+    reports: Option<mpsc::Receiver<Report>>,
+    requests: Requests,
+}
+
+impl ApiServer {
+    /// Of the nodes, only `node_name` is followed.
+    pub fn new(access: Access, node_name: &str) -> Self {
+        Self {
+            access,
+            node_name: node_name.to_owned(),
+            converter: Converter::new(node_name),
+            service_cidrs: false,
+            reports: None,
+            requests: Requests::default(),
+        }
+    }
+    /// Whether to follow the ServiceCIDR objects as well.
+    #[must_use]
+    pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
+        Self {
+            service_cidrs,
+            ..self
+        }
+    }
+    /// Whether services may have link-local addresses.
+    #[must_use]
+    pub fn with_link_local(self, link_local: bool) -> Self {
+        Self {
+            converter: self.converter.with_link_local(link_local),
+            ..self
+        }
+    }
+    /// Also the warnings whose reports about objects it turns into events at these objects.
+    #[must_use]
+    pub fn with_events(self) -> (Self, Warnings) {
+        let (warnings, reports) = events::reported();
+        let source = Self {
+            reports: Some(reports),
+            ..self
+        };
+        (source, warnings)
+    }
+}
+
+impl ObjectSource for ApiServer {
+    fn requests(&self) -> Requests {
+        self.requests.clone()
+    }
+
+    async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
+        let client = self.access.client(&self.requests).await?;
+        // KUBE: objects with these labels belong to others; the server does not even send them.
+        let ours = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
+        let own_node = format!("metadata.name={}", self.node_name);
+        let (sender, mut messages) = mpsc::channel(QUEUE);
+        // Dropped, and so ended, with this future.
+        let mut watches = JoinSet::new();
+        watches.spawn(follow(
+            Api::<Service>::all(client.clone()),
+            Selector::Labels(ours.clone()),
+            News::Service,
+            sender.clone(),
+        ));
+        watches.spawn(follow(
+            Api::<EndpointSlice>::all(client.clone()),
+            Selector::Labels(ours),
+            News::EndpointSlice,
+            sender.clone(),
+        ));
+        watches.spawn(follow(
+            Api::<Node>::all(client.clone()),
+            Selector::Fields(own_node),
+            News::Node,
+            sender.clone(),
+        ));
+        if let Some(reports) = self.reports {
+            watches.spawn(events::publish(client.clone(), self.node_name, reports));
+        }
+        let mut merger = Merger::new(self.converter, self.access.to_string());
+        if self.service_cidrs {
+            watches.spawn(follow(
+                Api::<ServiceCIDR>::all(client),
+                Selector::All,
+                News::ServiceCidr,
+                sender,
+            ));
+        } else {
+            drop(sender);
+            merger.leave_out(Kind::ServiceCidr);
+        }
+        loop {
+            let first = tokio::select! {
+                first = messages.recv() => first,
+                () = batches.closed() => return Ok(()),
+            };
+            let Some(first) = first else {
+                return Err(SourceError::WatchEnded);
+            };
+            merger.take(first);
+            while merger.changes() < BATCH {
+                match messages.try_recv() {
+                    Ok(more) => merger.take(more),
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            if let Some(batch) = merger.batch()
+                && batches.send(batch).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+    }
+}

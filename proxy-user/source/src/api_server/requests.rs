@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts the requests to the API server and measures how long they take, for metrics under
+//! client-go's names. A layer of the client; shown by `metrics`.
+
+use std::{
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+};
+use tower::{Layer, Service};
+
+/// Requests to the API server.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    pub answers: Family<Answer, Counter>,
+    pub durations: Family<Asked, Histogram, fn() -> Histogram>,
+}
+
+/// KUBE: the labels of `rest_client_requests_total`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct Answer {
+    /// The status, or `<error>`.
+    code: String,
+    host: String,
+    method: String,
+}
+
+/// KUBE: the labels of `rest_client_request_duration_seconds`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct Asked {
+    host: String,
+    verb: String,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        // KUBE: client-go's buckets, in seconds.
+        const BUCKETS: [f64; 12] = [
+            0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+        ];
+        Self {
+            answers: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+        }
+    }
+}
+
+impl Requests {
+    /// Of a client of this server.
+    pub(super) fn to(&self, host: &str) -> Counting {
+        Counting {
+            requests: self.clone(),
+            host: host.to_owned(),
+        }
+    }
+
+    /// Notes an answer; `begun` is when it was asked for, unless it is a watch, which lasts by
+    /// itself.
+    pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {
+        let (host, method) = (host.to_owned(), method.to_owned());
+        if let Some(begun) = begun {
+            let asked = Asked {
+                host: host.clone(),
+                verb: method.clone(),
+            };
+            let durations = self.durations.get_or_create(&asked);
+            durations.observe(begun.elapsed().as_secs_f64());
+        }
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let answer = Answer { code, host, method };
+        self.answers.get_or_create(&answer).inc();
+    }
+}
+
+/// The layer of a client.
+#[derive(Clone)]
+pub(super) struct Counting {
+    requests: Requests,
+    host: String,
+}
+
+impl<S> Layer<S> for Counting {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        let counting = self.clone();
+        Counted { counting, inner }
+    }
+}
+
+/// A client whose requests are counted.
+#[derive(Clone)]
+pub(super) struct Counted<S> {
+    counting: Counting,
+    inner: S,
+}
+
+impl<S, B, A> Service<Request<B>> for Counted<S>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Counting { requests, host } = self.counting.clone();
+        let method = request.method().to_string();
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|pair| pair == "watch=true");
+        let begun = (!is_watch).then(Instant::now);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            requests.note(&host, &method, code, begun);
+            answer
+        })
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Following a server whose answers are scripted: slow, twice, out of order, half, or missing.
+//! Here: what is sent when all goes well.
+
+mod events;
+mod fake;
+mod faults;
+mod requests;
+
+use std::time::Duration;
+
+use control::{
+    change::{Batch, Change, Trigger},
+    model::{Kind, Object},
+    object::Warning,
+    warnings::Topic,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{Access, ApiServer, merge::ANNOTATION_TRIGGER};
+use crate::ObjectSource;
+use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn service(name: &str, version: u32) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]}
+    })
+}
+
+fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
+    let annotations = trigger.map(|time| json!({ANNOTATION_TRIGGER: time.to_string()}));
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": name, "namespace": "shop", "resourceVersion": version.to_string(),
+            "labels": {"kubernetes.io/service-name": "cart"}, "annotations": annotations
+        },
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []
+    })
+}
+
+fn source(fake: &Fake) -> ApiServer {
+    let access = Access::new(Some(fake.kubeconfig()), None);
+    ApiServer::new(access.expect("an address"), "node-a")
+}
+
+/// Follows a server; holds what was received so far.
+struct Heard {
+    batches: mpsc::Receiver<Batch>,
+    /// Names of the services.
+    services: Vec<String>,
+    listed: bool,
+    complete: bool,
+    triggers: Vec<Trigger>,
+    faults: Vec<Warning>,
+    /// Ranges of cluster IPs.
+    ranges: Vec<String>,
+}
+
+impl Heard {
+    fn from(fake: &Fake) -> Self {
+        Self::from_source(source(fake))
+    }
+    fn from_source(source: ApiServer) -> Self {
+        let (sender, batches) = mpsc::channel(16);
+        tokio::spawn(source.run(sender));
+        Self {
+            batches,
+            services: Vec::new(),
+            listed: false,
+            complete: false,
+            triggers: Vec::new(),
+            faults: Vec::new(),
+            ranges: Vec::new(),
+        }
+    }
+
+    /// Receives batches until the condition holds.
+    async fn until(&mut self, what: &str, so: impl Fn(&Self) -> bool) {
+        while !so(self) {
+            let batch = timeout(SOON, self.batches.recv()).await;
+            let batch = batch.unwrap_or_else(|_| {
+                panic!(
+                    "not heard: {what}; services {:?}, faults {:?}",
+                    self.services, self.faults
+                )
+            });
+            self.take(batch.expect("following goes on"));
+        }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        for change in batch.changes {
+            match change {
+                Change::Upsert(Object::Service(service)) => {
+                    let name = service.name.name.to_string();
+                    self.services.retain(|known| *known != name);
+                    self.services.push(name);
+                }
+                Change::Delete(key) if key.kind == Kind::Service => {
+                    self.services.retain(|known| *known != *key.name.name);
+                }
+                Change::Upsert(Object::ServiceCidr(cidr)) => {
+                    self.ranges
+                        .extend(cidr.ranges.iter().map(ToString::to_string));
+                }
+                _ => {}
+            }
+        }
+        for (topic, warnings) in batch.warnings {
+            if topic == Topic::ApiServer {
+                self.faults = warnings;
+            }
+        }
+        self.listed |= batch.listed;
+        self.complete = batch.complete;
+        self.triggers.extend(batch.triggers);
+    }
+
+    fn has(&self, services: &[&str]) -> bool {
+        let mut known: Vec<_> = self.services.iter().map(String::as_str).collect();
+        known.sort_unstable();
+        known == services
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_complete_before_every_list_is() {
+    let fake = Fake::start().await;
+    let wait = Duration::from_millis(300);
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    fake.script(
+        SLICES,
+        [Answer::initial(&[slice("cart-1", 1, None)]).after(wait)],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("the service", |heard| heard.has(&["cart"]))
+        .await;
+    assert!(!heard.listed && !heard.complete, "the slices have not come");
+    heard.until("all lists", |heard| heard.complete).await;
+    assert!(heard.listed);
+    // Each kind is asked for as narrowly as can be, and once.
+    for (path, selector) in [
+        (
+            SERVICES,
+            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
+        ),
+        (
+            SLICES,
+            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
+        ),
+        (NODES, "fieldSelector=metadata.name%3Dnode-a"),
+    ] {
+        let asked = fake.asked(path);
+        assert_eq!(asked.len(), 1, "{path}: {asked:?}");
+        assert!(asked[0].contains(selector), "{path}: {asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_lists_are_not_streamed_they_come_page_by_page() {
+    let fake = Fake::start().await;
+    let refusal = Answer::Status(422, "sendInitialEvents: Forbidden: the feature is disabled");
+    fake.script(
+        SERVICES,
+        [
+            refusal,
+            Answer::page(&[service("one", 1)], Some("next")),
+            Answer::page(&[service("two", 2)], None),
+            Answer::watch(&[("ADDED", service("three", 3))]),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    let all = ["one", "three", "two"];
+    heard
+        .until("all pages and the watch", |heard| {
+            heard.has(&all) && heard.complete
+        })
+        .await;
+    let asked = fake.asked(SERVICES);
+    assert!(
+        asked[1].contains("limit=500") && asked[2].contains("continue=next"),
+        "{asked:?}"
+    );
+    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+}
+
+#[tokio::test]
+async fn events_twice_out_of_order_or_about_nothing_known_do_no_harm() {
+    let fake = Fake::start().await;
+    fake.script(
+        SERVICES,
+        [Answer::initial(&[service("one", 5)]).then(&[
+            ("ADDED", service("two", 6)),
+            ("ADDED", service("two", 6)),
+            ("DELETED", service("never-seen", 7)),
+            ("MODIFIED", service("three", 8)),
+            ("DELETED", service("one", 9)),
+            ("DELETED", service("one", 9)),
+            ("ADDED", service("last", 10)),
+        ])],
+    );
+    let mut heard = Heard::from(&fake);
+    let left = ["last", "three", "two"];
+    heard
+        .until("the last event", |heard| heard.has(&left))
+        .await;
+}
+
+#[tokio::test]
+async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
+    let fake = Fake::start().await;
+    let now = Timestamp::now();
+    let [before, after] = [-60, 60].map(|seconds| now + SignedDuration::from_secs(seconds));
+    fake.script(
+        SLICES,
+        [Answer::initial(&[slice("one", 1, Some(after))]).then(&[
+            ("MODIFIED", slice("one", 2, Some(before))),
+            ("MODIFIED", slice("one", 3, Some(after))),
+        ])],
+    );
+    let mut heard = Heard::from(&fake);
+    heard
+        .until("the trigger", |heard| !heard.triggers.is_empty())
+        .await;
+    let after = Trigger {
+        time: after,
+        v6: false,
+    };
+    assert_eq!(heard.triggers, [after]);
+}
+
+#[tokio::test]
+async fn ranges_of_cluster_ips_are_asked_for_by_those_who_need_them() {
+    let fake = Fake::start().await;
+    let mut heard = Heard::from(&fake);
+    heard.until("all lists", |heard| heard.complete).await;
+    assert_eq!(fake.asked(SERVICE_CIDRS), Vec::<String>::new());
+
+    let fake = Fake::start().await;
+    let ranges = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes", "resourceVersion": "1"},
+        "spec": {"cidrs": ["10.96.0.0/16"]}
+    });
+    let wait = Duration::from_millis(300);
+    fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    heard
+        .until("the service", |heard| heard.has(&["cart"]))
+        .await;
+    assert!(!heard.complete, "the ranges have not come");
+    heard.until("the ranges", |heard| heard.complete).await;
+    assert_eq!(heard.ranges, ["10.96.0.0/16"]);
+}
+
+#[tokio::test]
+async fn a_token_that_is_replaced_is_used_within_a_minute() {
+    const WITHIN: Duration = Duration::from_secs(70);
+    let fake = Fake::start().await;
+    // A watch that ends is asked for anew.
+    let ended: [Answer; 100] = std::array::from_fn(|_| Answer::initial(&[]).close().after(SOON));
+    fake.script(NODES, ended);
+    let _heard = Heard::from(&fake);
+    let bearer = |token: &str| format!("Bearer {token}");
+    let has = async |token: &str| {
+        while !fake.tokens().contains(&bearer(token)) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, has("secret")).await.expect("the first token");
+    fake.set_token("rotated");
+    timeout(WITHIN, has("rotated")).await.expect("the new one");
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where objects come from: the API server or a folder of manifests. Each lists everything once,
+//! then follows changes. `agent` starts one of the two and hands its batches to `syncer`.
+#![deny(unsafe_code)]
+
+pub mod api_server;
+pub mod manifests;
+pub mod named;
+mod pods;
+
+use std::future::Future;
+
+use control::change::Batch;
+use tokio::sync::mpsc;
+
+use self::api_server::Requests;
+
+/// Lists and follows the cluster's objects.
+pub trait ObjectSource: Send + 'static {
+    /// Counts of its requests to an API server, if it has one.
+    fn requests(&self) -> Requests {
+        Requests::default()
+    }
+
+    /// Sends every object, then every change, until the receiver is gone or following has become
+    /// impossible.
+    fn run(
+        self,
+        batches: mpsc::Sender<Batch>,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send;
+}
+
+/// Why objects cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(
+        "cannot read the manifest folder {folder}; create it, or name another one with --manifests"
+    )]
+    Folder {
+        folder: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(
+        "cannot watch the manifest folder {folder} for changes; raise the sysctls fs.inotify.max_user_watches and fs.inotify.max_user_instances"
+    )]
+    Watch {
+        folder: String,
+        #[source]
+        source: notify::Error,
+    },
+    #[error(
+        "no API server and no manifests given: pass the API server's own address with --master https://ADDRESS:6443 (not its service address, which works only once this agent serves it), --kubeconfig FILE, or --manifests DIR"
+    )]
+    NoAddress,
+    #[error("cannot use the API server {access}: {reason}; check --kubeconfig and --master")]
+    Access { access: String, reason: String },
+    #[error("all watches on the API server ended unexpectedly; restart portolan")]
+    WatchEnded,
+}

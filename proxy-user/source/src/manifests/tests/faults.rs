@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Unreadable files, objects given twice and a missing folder: each has its warning.
+
+use std::{fs, path::Path};
+
+use control::model::Converter;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::{Follower, put, service};
+use crate::{ObjectSource, SourceError, manifests::Manifests};
+
+#[tokio::test]
+async fn a_malformed_file_changes_nothing_and_is_told_once() {
+    let folder = TempDir::new().expect("a folder");
+    put(folder.path(), "a.yaml", &service("cart", 80));
+    put(folder.path(), "b.yaml", &service("till", 81));
+    let mut follower = Follower::start(folder.path());
+    follower.changes().await;
+    let broken = service("cart", 90) + "kind: [Service\n";
+    put(folder.path(), "a.yaml", &broken);
+    assert_eq!(follower.anything().await, [""; 0]);
+    assert!(follower.complete, "what the file last held is known");
+    let warnings = follower.warnings();
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    assert!(warning.contains("a.yaml, document 2, line "), "{warning}");
+    assert!(
+        warning.ends_with("its last good content stays in force, correct the file"),
+        "{warning}"
+    );
+    // Others go on meanwhile.
+    put(folder.path(), "b.yaml", &service("till", 82));
+    assert_eq!(follower.changes().await, ["+till:82"]);
+    assert_eq!(follower.warnings().len(), 1);
+    put(folder.path(), "a.yaml", &service("cart", 91));
+    assert_eq!(follower.changes().await, ["+cart:91"]);
+    assert_eq!(follower.warnings(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_file_malformed_from_the_start_keeps_the_list_incomplete_until_it_is_mended() {
+    let folder = TempDir::new().expect("a folder");
+    put(folder.path(), "a.yaml", "kind: [Service\n");
+    put(folder.path(), "b.yaml", &service("till", 81));
+    let mut follower = Follower::start(folder.path());
+    assert_eq!(follower.changes().await, ["+till:81"]);
+    assert!(!follower.complete);
+    assert!(
+        follower.warnings()[0]
+            .contains("the file is ignored, and nothing is removed from the maps"),
+        "{:?}",
+        follower.warnings()
+    );
+    put(folder.path(), "a.yaml", &service("cart", 80));
+    assert_eq!(follower.changes().await, ["+cart:80"]);
+    assert!(follower.complete);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_text_is_told() {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("a.yaml"), [0xff, 0xfe, 0x00]).expect("write");
+    let mut follower = Follower::start(folder.path());
+    follower.changes().await;
+    assert!(!follower.complete);
+    assert!(
+        follower.warnings()[0].contains("a.yaml: cannot be read"),
+        "{:?}",
+        follower.warnings()
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_kind_is_told_and_the_rest_of_the_file_works() {
+    let folder = TempDir::new().expect("a folder");
+    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n".to_owned()
+        + &service("cart", 80);
+    put(folder.path(), "a.yaml", &text);
+    let mut follower = Follower::start(folder.path());
+    assert_eq!(follower.changes().await, ["+cart:80"]);
+    assert!(follower.complete);
+    assert!(
+        follower.warnings()[0].contains("kind Deployment of apps/v1 is skipped"),
+        "{:?}",
+        follower.warnings()
+    );
+}
+
+#[tokio::test]
+async fn of_one_object_in_two_files_the_first_file_by_name_counts() {
+    let folder = TempDir::new().expect("a folder");
+    put(folder.path(), "b.yaml", &service("cart", 80));
+    let mut follower = Follower::start(folder.path());
+    follower.changes().await;
+    put(
+        folder.path(),
+        "c.yaml",
+        &(service("cart", 90) + &service("till", 81)),
+    );
+    assert_eq!(follower.changes().await, ["+till:81"]);
+    let warnings = follower.warnings();
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    let file = |name| folder.path().join(name).display().to_string();
+    assert_eq!(
+        *warning,
+        format!(
+            "Service shop/cart: it is defined in {} and in {}; the first file by name is used, remove it from one of them",
+            file("b.yaml"),
+            file("c.yaml"),
+        )
+    );
+    put(folder.path(), "a.yaml", &service("cart", 70));
+    assert_eq!(follower.changes().await, ["+cart:70"]);
+    assert_eq!(follower.warnings().len(), 2);
+    fs::remove_file(folder.path().join("a.yaml")).expect("remove");
+    assert_eq!(follower.changes().await, ["+cart:80"]);
+    fs::remove_file(folder.path().join("b.yaml")).expect("remove");
+    assert_eq!(follower.changes().await, ["+cart:90"]);
+    assert_eq!(follower.warnings(), [""; 0]);
+    fs::remove_file(folder.path().join("c.yaml")).expect("remove");
+    assert_eq!(follower.changes().await, ["-cart", "-till"]);
+}
+
+#[tokio::test]
+async fn an_object_twice_in_one_file_counts_once() {
+    let folder = TempDir::new().expect("a folder");
+    put(
+        folder.path(),
+        "a.yaml",
+        &(service("cart", 80) + &service("cart", 81)),
+    );
+    let mut follower = Follower::start(folder.path());
+    assert_eq!(follower.changes().await, ["+cart:80"]);
+    assert!(
+        follower.warnings()[0].contains("Service shop/cart is defined more than once"),
+        "{:?}",
+        follower.warnings()
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_does_not_exist_is_an_error_that_says_what_to_do() {
+    let (sender, _batches) = mpsc::channel(1);
+    let source = Manifests::new(
+        Path::new("/nonexistent/manifests"),
+        Converter::new("node-a"),
+    );
+    let error = source.run(sender).await.expect_err("no such folder");
+    assert!(matches!(error, SourceError::Folder { .. }));
+    assert_eq!(
+        error.to_string(),
+        "cannot read the manifest folder /nonexistent/manifests; create it, or name another one with --manifests"
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_vanishes_takes_nothing_along_and_is_followed_again_when_it_returns() {
+    let parent = TempDir::new().expect("a folder");
+    let folder = parent.path().join("manifests");
+    fs::create_dir(&folder).expect("create");
+    put(&folder, "a.yaml", &service("cart", 80));
+    let mut follower = Follower::start(&folder);
+    assert_eq!(follower.changes().await, ["+cart:80"]);
+    fs::rename(&folder, parent.path().join("elsewhere")).expect("rename");
+    assert_eq!(follower.anything().await, [""; 0]);
+    assert!(
+        follower.warnings()[0].contains("bring the folder back"),
+        "{:?}",
+        follower.warnings()
+    );
+    fs::rename(parent.path().join("elsewhere"), &folder).expect("rename back");
+    put(&folder, "a.yaml", &service("cart", 81));
+    assert_eq!(follower.changes().await, ["+cart:81"]);
+    put(&folder, "a.yaml", &service("cart", 82));
+    assert_eq!(follower.changes().await, ["+cart:82"]);
+    assert_eq!(follower.warnings(), [""; 0]);
+}

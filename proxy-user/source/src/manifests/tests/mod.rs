@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A folder of manifests and its followers. Here: what is sent when files come, change and go.
+
+mod faults;
+mod writing;
+
+use std::{fs, path::Path, time::Duration};
+
+use control::{
+    change::{Batch, Change},
+    model::{Converter, Object},
+    warnings::Warnings,
+};
+use tempfile::TempDir;
+use tokio::{sync::mpsc, time::timeout};
+
+use super::Manifests;
+use crate::ObjectSource;
+
+/// Long enough for any change to arrive on a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+/// Long enough to notice a change that must not come.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+fn service(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, ports: [{{port: {port}}}]}}\n---\n",
+    )
+}
+
+/// Renames a finished file into place; `.tmp` is no manifest.
+fn put(folder: &Path, file: &str, text: &str) {
+    let temporary = folder.join(format!("{file}.tmp"));
+    fs::write(&temporary, text).expect("write");
+    fs::rename(&temporary, folder.join(file)).expect("rename");
+}
+
+/// Follows a folder; holds what was received so far.
+struct Follower {
+    batches: mpsc::Receiver<Batch>,
+    warnings: Warnings,
+    complete: bool,
+}
+
+impl Follower {
+    fn start(folder: &Path) -> Self {
+        let (sender, batches) = mpsc::channel(16);
+        let source = Manifests::new(folder, Converter::new("node-a"));
+        tokio::spawn(async move { source.run(sender).await.expect("following goes on") });
+        Self {
+            batches,
+            warnings: Warnings::default(),
+            complete: false,
+        }
+    }
+    /// The changes of the next batch that has any; the first batch may have none.
+    async fn changes(&mut self) -> Vec<String> {
+        loop {
+            let batch = timeout(SOON, self.batches.recv()).await;
+            let batch = batch.expect("a batch in time").expect("a batch");
+            let listed = batch.listed;
+            let changes = self.take(batch);
+            if listed || !changes.is_empty() {
+                return changes;
+            }
+        }
+    }
+    /// All changes within a while.
+    async fn anything(&mut self) -> Vec<String> {
+        let mut changes = Vec::new();
+        while let Ok(Some(batch)) = timeout(A_WHILE, self.batches.recv()).await {
+            changes.extend(self.take(batch));
+        }
+        changes
+    }
+    fn take(&mut self, batch: Batch) -> Vec<String> {
+        self.complete = batch.complete;
+        for (topic, warnings) in batch.warnings {
+            self.warnings.replace(topic, warnings);
+        }
+        let mut changes: Vec<_> = batch.changes.iter().map(describe).collect();
+        changes.sort();
+        changes
+    }
+    fn warnings(&self) -> Vec<String> {
+        self.warnings
+            .all()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+}
+
+/// `+cart:80` or `-cart`.
+fn describe(change: &Change) -> String {
+    match change {
+        Change::Upsert(Object::Service(service)) => {
+            let port = service.ports.first().map_or(0, |port| port.port.host());
+            format!("+{}:{port}", service.name.name)
+        }
+        Change::Upsert(object) => format!("+{}", object.key()),
+        Change::Delete(key) => format!("-{}", key.name.name),
+    }
+}
+
+#[tokio::test]
+async fn the_first_batch_has_everything_and_says_so() {
+    let folder = TempDir::new().expect("a folder");
+    put(
+        folder.path(),
+        "a.yaml",
+        &(service("cart", 80) + &service("till", 81)),
+    );
+    put(
+        folder.path(),
+        "b.json",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "json"}}"#,
+    );
+    put(folder.path(), "notes.txt", "no manifest");
+    put(folder.path(), ".hidden.yaml", &service("hidden", 80));
+    let mut follower = Follower::start(folder.path());
+    assert_eq!(
+        follower.changes().await,
+        ["+cart:80", "+json:0", "+till:81"]
+    );
+    assert!(follower.complete);
+}
+
+#[tokio::test]
+async fn an_empty_folder_is_complete() {
+    let folder = TempDir::new().expect("a folder");
+    let mut follower = Follower::start(folder.path());
+    assert!(follower.changes().await.is_empty());
+    assert!(follower.complete);
+}
+
+#[tokio::test]
+async fn only_what_differs_is_sent_and_a_file_takes_effect_together() {
+    let folder = TempDir::new().expect("a folder");
+    put(
+        folder.path(),
+        "a.yaml",
+        &(service("cart", 80) + &service("till", 81)),
+    );
+    let mut follower = Follower::start(folder.path());
+    follower.changes().await;
+    put(
+        folder.path(),
+        "a.yaml",
+        &(service("cart", 80) + &service("till", 82) + &service("new", 83)),
+    );
+    assert_eq!(follower.changes().await, ["+new:83", "+till:82"]);
+    put(folder.path(), "a.yaml", &service("new", 83));
+    assert_eq!(follower.changes().await, ["-cart", "-till"]);
+    fs::remove_file(folder.path().join("a.yaml")).expect("remove");
+    assert_eq!(follower.changes().await, ["-new"]);
+    assert!(follower.complete);
+}
+
+#[test]
+fn the_source_ends_when_nobody_listens() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let folder = TempDir::new().expect("a folder");
+    let source = Manifests::new(folder.path(), Converter::new("node-a"));
+    let (sender, batches) = mpsc::channel(1);
+    drop(batches);
+    let ended = runtime.block_on(async { timeout(SOON, source.run(sender)).await });
+    ended.expect("in time").expect("without fault");
+}

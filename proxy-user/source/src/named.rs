@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as
+//! Kubernetes lists them. Called by `portolan explain` and `trace`.
+
+use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
+
+use control::{causes::chain, documents::values};
+use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
+use kube::{Api, api::ListParams};
+use tokio::time::timeout;
+
+use super::{
+    SourceError,
+    api_server::{Access, Requests},
+};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where objects are asked for.
+#[derive(Clone, Debug)]
+pub enum Directory {
+    Server(Access),
+    /// A folder of manifests.
+    Folder(PathBuf),
+}
+
+/// An endpoint of a service, ready or not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ListedEndpoint {
+    pub address: Option<IpAddr>,
+    /// The port numbers of its slice.
+    pub ports: Vec<u16>,
+    /// Namespace and name of its pod.
+    pub pod: Option<String>,
+    pub node: Option<String>,
+    pub zone: Option<String>,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    /// Zones and nodes of its hints.
+    pub hints: Vec<String>,
+}
+
+impl Directory {
+    /// The endpoints of all slices of a service.
+    pub async fn endpoints(
+        &self,
+        namespace: &str,
+        service: &str,
+    ) -> Result<Vec<ListedEndpoint>, SourceError> {
+        let label = "kubernetes.io/service-name";
+        let slices: Vec<discovery::EndpointSlice> = match self {
+            Self::Server(access) => {
+                let client = access.client(&Requests::default()).await?;
+                let api: Api<discovery::EndpointSlice> = Api::namespaced(client, namespace);
+                let wanted = ListParams::default().labels(&format!("{label}={service}"));
+                answered(access, api.list(&wanted)).await?.items
+            }
+            Self::Folder(_) => self.slices()?,
+        };
+        let is_of_service = |slice: &&discovery::EndpointSlice| {
+            let labels = slice.metadata.labels.as_ref();
+            let of = labels.and_then(|labels| labels.get(label));
+            of.is_some_and(|of| of == service)
+                && slice.metadata.namespace.as_deref().unwrap_or("default") == namespace
+        };
+        let slices = slices.iter().filter(is_of_service);
+        Ok(slices.flat_map(listed).collect())
+    }
+
+    /// A pod's addresses; none if there is no such pod.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
+        match self {
+            Self::Server(access) => {
+                let client = access.client(&Requests::default()).await?;
+                let api: Api<Pod> = Api::namespaced(client, namespace);
+                let pod = answered(access, api.get_opt(name)).await?;
+                let status = pod.and_then(|pod| pod.status).unwrap_or_default();
+                let addresses = status.pod_ips.unwrap_or_default();
+                Ok(addresses
+                    .iter()
+                    .filter_map(|one| one.ip.parse().ok())
+                    .collect())
+            }
+            // Pods have no manifests there; those that serve are named by slices.
+            Self::Folder(_) => {
+                let wanted = format!("{namespace}/{name}");
+                let endpoints: Vec<_> = self.slices()?.iter().flat_map(listed).collect();
+                let own = endpoints
+                    .iter()
+                    .filter(|one| one.pod.as_ref() == Some(&wanted));
+                let mut addresses: Vec<_> = own.filter_map(|one| one.address).collect();
+                addresses.sort_unstable();
+                addresses.dedup();
+                Ok(addresses)
+            }
+        }
+    }
+
+    /// Every slice of the folder.
+    pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
+        let Self::Folder(folder) = self else {
+            return Ok(Vec::new());
+        };
+        let failed = |source| SourceError::Folder {
+            folder: folder.display().to_string(),
+            source,
+        };
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            // One that is being replaced is read as far as it is there.
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue;
+            };
+            let objects = values(&path.display().to_string(), &text).into_iter();
+            let slices = objects.filter(|object| object["kind"] == "EndpointSlice");
+            found.extend(slices.filter_map(|slice| serde_json::from_value(slice).ok()));
+        }
+        Ok(found)
+    }
+}
+
+pub(super) async fn answered<T>(
+    access: &Access,
+    asked: impl Future<Output = kube::Result<T>>,
+) -> Result<T, SourceError> {
+    let unusable = |reason| SourceError::Access {
+        access: access.to_string(),
+        reason,
+    };
+    match timeout(PATIENCE, asked).await {
+        Ok(answer) => answer.map_err(|error| unusable(chain(&error))),
+        Err(_) => Err(unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
+    }
+}
+
+pub(super) fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
+    let ports = slice.ports.iter().flatten().filter_map(|port| port.port);
+    let ports: Vec<_> = ports.filter_map(|port| u16::try_from(port).ok()).collect();
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or("default");
+    let endpoints = slice.endpoints.iter();
+    let listed = endpoints.map(|endpoint| {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        let target = endpoint.target_ref.as_ref();
+        let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
+        let hints = endpoint.hints.as_ref();
+        let zones = hints
+            .iter()
+            .flat_map(|hints| hints.for_zones.iter().flatten());
+        let nodes = hints
+            .iter()
+            .flat_map(|hints| hints.for_nodes.iter().flatten());
+        let zones = zones.map(|zone| format!("zone {}", zone.name));
+        let nodes = nodes.map(|node| format!("node {}", node.name));
+        ListedEndpoint {
+            // KUBE: only the first address of an endpoint counts.
+            address: endpoint
+                .addresses
+                .first()
+                .and_then(|text| text.parse().ok()),
+            ports: ports.clone(),
+            pod: pod.and_then(|pod| Some(format!("{namespace}/{}", pod.name.as_ref()?))),
+            node: endpoint.node_name.clone(),
+            zone: endpoint.zone.clone(),
+            // KUBE: nil means ready, serving, not terminating.
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+            hints: zones.chain(nodes).collect(),
+        }
+    });
+    listed.collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) const SLICE: &str = "apiVersion: v1
+kind: List
+items:
+- apiVersion: discovery.k8s.io/v1
+  kind: EndpointSlice
+  metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+  addressType: IPv4
+  ports: [{name: http, port: 8080}]
+  endpoints:
+  - addresses: [10.40.1.20]
+    targetRef: {kind: Pod, name: cart-a}
+    nodeName: node-a
+    zone: east
+    hints: {forZones: [{name: east}]}
+  - addresses: [10.40.1.21]
+    conditions: {ready: false, serving: true, terminating: true}
+---
+kind: Service
+";
+
+    #[tokio::test]
+    async fn endpoints_and_their_pods_are_read_from_a_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
+        let directory = Directory::Folder(folder.path().into());
+        let found = directory.endpoints("shop", "cart").await.expect("readable");
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].pod.as_deref(), Some("shop/cart-a"));
+        assert_eq!(
+            (found[0].ports.as_slice(), found[0].ready),
+            (&[8080][..], true)
+        );
+        assert_eq!(found[0].hints, ["zone east"]);
+        assert!(!found[1].ready && found[1].serving && found[1].terminating);
+        let other = directory
+            .endpoints("shop", "other")
+            .await
+            .expect("readable");
+        assert_eq!(other, []);
+        let pod = directory.pod("shop", "cart-a").await.expect("readable");
+        assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
+        assert!(
+            directory
+                .pod("shop", "gone")
+                .await
+                .expect("readable")
+                .is_empty()
+        );
+    }
+}

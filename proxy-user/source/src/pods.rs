@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of the pods that have addresses, asked for once. Who may not list pods still learns of
+//! those that serve, by slices. Called by `portolan trace` and lists.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
+
+use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
+use kube::{Api, Client, api::ListParams};
+use serde::de::DeserializeOwned;
+
+use super::{
+    SourceError,
+    api_server::{Access, Requests},
+    named::{Directory, answered, listed},
+};
+
+/// So many addresses are asked for one by one; for more, all pods are listed.
+const FEW: usize = 8;
+/// Objects in one answer.
+const PAGE: u32 = 500;
+const FORBIDDEN: u16 = 403;
+
+/// The pod of each address, namespace and name; none for an address that several have.
+#[derive(Default)]
+struct Found(HashMap<IpAddr, Option<String>>);
+
+impl Found {
+    fn add(&mut self, address: IpAddr, name: &str) {
+        let known = self.0.entry(address).or_insert_with(|| Some(name.into()));
+        if known.as_deref() != Some(name) {
+            *known = None;
+        }
+    }
+    fn add_slices(&mut self, slices: &[EndpointSlice]) {
+        for endpoint in slices.iter().flat_map(listed) {
+            if let (Some(address), Some(pod)) = (endpoint.address, endpoint.pod) {
+                self.add(address, &pod);
+            }
+        }
+    }
+    fn add_pods(&mut self, pods: &[Pod]) {
+        for pod in pods {
+            let Some(name) = name_of(pod) else { continue };
+            let status = pod.status.iter();
+            let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
+            for ip in ips.filter_map(|one| one.ip.parse().ok()) {
+                self.add(ip, &name);
+            }
+        }
+    }
+}
+
+impl Directory {
+    /// The pods that have these addresses for themselves, namespace and name. Pods in the node's
+    /// network have the node's address, and are not it.
+    pub async fn pods_at(
+        &self,
+        wanted: &HashSet<IpAddr>,
+    ) -> Result<HashMap<IpAddr, String>, SourceError> {
+        let mut found = Found::default();
+        match self {
+            Self::Server(access) if !wanted.is_empty() => {
+                let client = access.client(&Requests::default()).await?;
+                if !add_all_pods(access, &client, wanted, &mut found).await? {
+                    let all = ListParams::default();
+                    let slices = pages(access, &client, all).await?;
+                    found.add_slices(&slices.unwrap_or_default());
+                }
+            }
+            Self::Server(_) => {}
+            Self::Folder(_) => found.add_slices(&self.slices()?),
+        }
+        let named = found.0.into_iter();
+        let named = named.filter_map(|(address, name)| Some((address, name?)));
+        Ok(named
+            .filter(|(address, _)| wanted.contains(address))
+            .collect())
+    }
+}
+
+/// Whether pods may be listed.
+async fn add_all_pods(
+    access: &Access,
+    client: &Client,
+    wanted: &HashSet<IpAddr>,
+    found: &mut Found,
+) -> Result<bool, SourceError> {
+    let asked: Vec<_> = if wanted.len() <= FEW {
+        let one = |address| ListParams::default().fields(&format!("status.podIP={address}"));
+        wanted.iter().map(one).collect()
+    } else {
+        vec![ListParams::default()]
+    };
+    for params in asked {
+        match pages(access, client, params).await? {
+            Some(pods) => found.add_pods(&pods),
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// All objects of a kind that are asked for; none if they may not be listed.
+async fn pages<K>(
+    access: &Access,
+    client: &Client,
+    params: ListParams,
+) -> Result<Option<Vec<K>>, SourceError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let mut params = params.limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let asked = async {
+            match api.list(&params).await {
+                Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        let Some(page) = answered(access, asked).await? else {
+            return Ok(None);
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(Some(found)),
+        }
+    }
+}
+
+/// Namespace and name of a pod that has its addresses to itself and is not over.
+fn name_of(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref();
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let shares = spec.is_some_and(|spec| spec.host_network == Some(true));
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let name = format!("{}/{}", namespace.as_ref()?, name.as_ref()?);
+    (!is_over && !shares).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::named::tests::SLICE;
+
+    #[tokio::test]
+    async fn pods_that_serve_are_known_by_their_slices() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
+        let directory = Directory::Folder(folder.path().into());
+        let wanted = [20, 21, 22].map(|last| IpAddr::from([10, 40, 1, last]));
+        let found = directory.pods_at(&wanted.into()).await.expect("readable");
+        let expected = HashMap::from([(wanted[0], "shop/cart-a".to_owned())]);
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn only_a_pod_with_an_address_of_its_own_is_its_pod() {
+        let pod = |name: &str, phase: &str, host: bool| -> Pod {
+            let pod = serde_json::json!({
+                "metadata": {"namespace": "shop", "name": name},
+                "spec": {"containers": [], "hostNetwork": host},
+                "status": {"phase": phase, "podIPs": [{"ip": "10.40.1.9"}, {"ip": "fd00::9"}]},
+            });
+            serde_json::from_value(pod).expect("a pod")
+        };
+        let mut found = Found::default();
+        found.add_pods(&[
+            pod("over", "Succeeded", false),
+            pod("host", "Running", true),
+            pod("web", "Running", false),
+        ]);
+        let address: IpAddr = "fd00::9".parse().expect("an address");
+        assert_eq!(found.0[&address].as_deref(), Some("shop/web"));
+        found.add_pods(&[pod("other", "Running", false)]);
+        assert_eq!(found.0[&address], None, "it is one of two");
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan check` where portolan serves: programs that have gone, maps that do not agree, and
+//! what it puts right.
+
+use std::{fs, net::Ipv4Addr, process::Command};
+
+use datapath::maps::tables::Table;
+use nix::sys::signal::Signal;
+use proxy_common::{Backend, FrontendKey, Port, Protocol, V4, maps};
+use serde_json::Value;
+
+use crate::{
+    check::{check, expect, migration, report},
+    objects::service,
+    repair::{detach, table},
+    world::{BINARY, World},
+};
+
+/// A check without settings of its own, beside an agent: those of the agent hold.
+fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
+    let mut command = Command::new(BINARY);
+    command
+        .args(["check", "--output", "json", "--pin-dir"])
+        .arg(world.pins())
+        .args(flags);
+    let output = world.node().enter(|| command.output());
+    report(&output.expect("enter the node").expect("its output"))
+}
+
+#[test]
+fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let (status, findings) = check_agent(&world, &["--drift"]);
+    assert_eq!(status, 0, "{findings:#?}");
+    expect(&findings, "note", "settings: those of the agent (process");
+    expect(
+        &findings,
+        "note",
+        "services: 1 are served as the objects say",
+    );
+    // It would put them back.
+    agent.signal(Signal::SIGSTOP);
+    let interface = world.client_interface();
+    let index = world
+        .node()
+        .enter(|| nix::net::if_::if_nametoindex(&*interface));
+    let index = index.expect("enter the node").expect("an index");
+    detach(&world, &format!("{index}-ingress"));
+    detach(&world, "cgroup-connect_v4");
+    let (status, findings) = check_agent(&world, &[]);
+    assert_eq!(status, 3, "{findings:#?}");
+    let words = format!("none is attached at ingress of {interface}: packets");
+    expect(&findings, "in-the-way", &words);
+    expect(&findings, "in-the-way", "not attached: connect_v4;");
+    expect(&findings, "differs", "agent: one runs, and does not answer");
+    agent.signal(Signal::SIGCONT);
+    assert!(agent.stop().success());
+    let (_, findings) = check(&world, world.pins(), &[]);
+    expect(
+        &findings,
+        "differs",
+        "agent: none runs: what the maps hold is served",
+    );
+}
+
+#[test]
+fn references_that_lead_nowhere_and_services_that_differ_are_named() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("search.yaml", &service("search", "172.30.1.2"));
+    let agent = world.start(7);
+    assert!(agent.stop().success());
+    let flags = migration(&world);
+    let flags = [flags[1].as_str(), flags[2].as_str(), "--drift"];
+    let (_, findings) = check(&world, world.pins(), &flags);
+    expect(
+        &findings,
+        "note",
+        "services: 2 are served as the objects say",
+    );
+    // A change that no agent hears of, and two that somebody makes in the maps.
+    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
+    let search = FrontendKey::new(
+        "172.30.1.2".parse::<Ipv4Addr>().expect("it").into(),
+        Port::from_host(80),
+        Protocol::TCP,
+    );
+    let id = frontends
+        .lookup(&search)
+        .expect("read")
+        .expect("an element");
+    frontends.update(&search, &(id + 1000)).expect("written");
+    let backends: Table<u32, Backend<V4>> = table(&world, maps::BACKENDS_V4);
+    let all = backends.entries().expect("read").into_iter();
+    let (at, mut cart) = all
+        .filter(|(_, backend)| backend.service.0 != 0)
+        .min_by_key(|(_, backend)| backend.service)
+        .expect("an endpoint");
+    cart.service.0 += 500;
+    backends.update(&at, &cart).expect("written");
+    let (status, findings) = check(&world, world.pins(), &flags);
+    assert_eq!(status, 3, "{findings:#?}");
+    let record = id + 1000;
+    let words = format!("frontend 172.30.1.2:80/TCP leads to the record {record}, which is not");
+    expect(&findings, "in-the-way", &words);
+    expect(
+        &findings,
+        "in-the-way",
+        "frontend 172.30.1.1:80/TCP its internal slots lead to backends that are not its own: 1 of 1",
+    );
+    expect(&findings, "differs", "which has no name");
+    expect(&findings, "differs", "Service shop/cart: not served: ");
+    expect(&findings, "differs", "Service shop/search: not served: ");
+}
+
+#[test]
+fn what_harms_nobody_is_put_right() {
+    let world = World::build();
+    let node = world.node();
+    let parameter = "nf_conntrack_tcp_timeout_established";
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let agent = world.start(7);
+    let (_, findings) = check(&world, world.pins(), &[]);
+    expect(
+        &findings,
+        "note",
+        &format!("{parameter}: is 432000, and the settings"),
+    );
+    node.set(&[("ipv4/ip_forward", "0")]).expect("set");
+    let name = world.pins().file_name().expect("a name").display();
+    // No process has such a number.
+    let left = world
+        .pins()
+        .with_file_name(format!("{name}-check-99999999"));
+    fs::create_dir_all(left.join("v3")).expect("made");
+    let (status, findings) = check(&world, world.pins(), &[]);
+    assert_eq!(status, 3);
+    expect(
+        &findings,
+        "differs",
+        "was left by a check or a shadow whose process has gone",
+    );
+    let (status, findings) = check(&world, world.pins(), &["--fix"]);
+    expect(
+        &findings,
+        "note",
+        "fixed, net.ipv4.ip_forward: was 0, and is 1 now",
+    );
+    expect(
+        &findings,
+        "note",
+        &format!("fixed, {parameter}: was 432000, and is 86400 now"),
+    );
+    expect(
+        &findings,
+        "note",
+        "was left by a process that has gone; removed",
+    );
+    assert!(!left.exists());
+    // The size of nf_conntrack's table is not this namespace's: on some machines it stays, and says
+    // so.
+    let is_fine = |one: &Value| one["level"] == "note" || one["about"] == "nf_conntrack_max";
+    assert!(status <= 1 && findings.iter().all(is_fine), "{findings:#?}");
+    let (_, findings) = check(&world, world.pins(), &[]);
+    let about = |one: &Value| {
+        one["about"]
+            .as_str()
+            .is_some_and(|about| about == parameter)
+    };
+    assert!(!findings.iter().any(about), "{findings:#?}");
+    assert!(world.connect("172.30.1.1:80").is_ok());
+    assert!(agent.stop().success());
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A command of a page that does not end by itself: a shadow on a node. It is started, waited for
+//! and, after the steps between, ended.
+
+use std::{
+    fs::{self, File},
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::run::Rehearsal;
+use crate::cluster::daemon::run as output;
+
+/// The folder in which the shadow pins its maps.
+const SHADOW: &str = "/sys/fs/bpf/portolan-shadow";
+
+impl Rehearsal<'_> {
+    /// Starts a command that does not end by itself, and waits until its maps can be read.
+    pub(super) fn start_beside(&mut self, page: &str, section: &str, part: &str) -> Result<()> {
+        let lines = self.lines(page, section, part)?;
+        let [(line, true)] = &lines[..] else {
+            bail!("{lines:?} is not one command for a node");
+        };
+        let line = self.filled(line)?;
+        let log = self.folder.join("beside.log");
+        let file = File::create(&log).with_context(|| format!("write {}", log.display()))?;
+        let errors = file.try_clone().context("share the log")?;
+        let child = self
+            .shell(&format!("exec {line}"), true)?
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| line.clone())?;
+        eprintln!("  $ {line} &");
+        self.beside = Some((child, log));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let reads = format!("portolan services --pin-dir {SHADOW} | grep -q load-server");
+        while !self.shell(&reads, true)?.status()?.success() {
+            ensure!(Instant::now() < deadline, "{line}: it serves no command");
+            sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    /// Ends the command as a reader would, and fails if it has left its pins behind.
+    pub(super) fn end_beside(&mut self) -> Result<()> {
+        let (mut child, log) = self.beside.take().context("nothing runs beside")?;
+        output(Command::new("kill").args(["-TERM", &child.id().to_string()]))?;
+        let status = child.wait().context("wait for its end")?;
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        ensure!(status.success(), "it ended with {status}:\n{log}");
+        let left = format!("test ! -e {SHADOW}");
+        let gone = self.shell(&left, true)?.status()?.success();
+        ensure!(gone, "{SHADOW} is left on the node");
+        Ok(())
+    }
+}
