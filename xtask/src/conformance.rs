@@ -108,6 +108,20 @@ pub(crate) fn share_arguments(stage: usize) -> Vec<String> {
     }
 }
 
+/// The runner's arguments for the cases that failed in a stage, as the runner has named them.
+pub(crate) fn only_cases(stage: &[String], failures: &[String]) -> Vec<String> {
+    let share = stage.iter().position(|argument| argument == "--share");
+    let mut arguments = stage.to_vec();
+    if let Some(share) = share {
+        arguments.drain(share..share + 2);
+    }
+    for failure in failures {
+        let case = failure.split(' ').next().unwrap_or_default();
+        arguments.extend(["--case", case].map(str::to_owned));
+    }
+    arguments
+}
+
 /// The runner's arguments for a stage of `test`.
 pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
     let names = [
@@ -179,6 +193,16 @@ mod tests {
             jobs: None,
             rest: Vec::new(),
         }
+    }
+
+    #[test]
+    fn cases_that_failed_are_run_again_by_name_and_in_the_same_setting() {
+        let stage = ["--plumbing", "routed", "--share", "2/6"].map(str::to_owned);
+        let failures = ["web [routed, all, stack] step 1: no answer".to_owned()];
+        assert_eq!(
+            only_cases(&stage, &failures),
+            ["--plumbing", "routed", "--case", "web"]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! Reads the results of tests from the output of test programs, and makes a table of all stages.
 //! Used by `test`.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 /// How many tests passed, failed, or were not run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -71,6 +71,8 @@ pub(crate) struct Stage {
     pub(crate) tally: Tally,
     /// The tests and cases that failed, as they were printed.
     pub(crate) failures: Vec<String>,
+    /// The tests and cases that failed once, and passed when they were run again.
+    pub(crate) unsteady: Vec<String>,
     /// Why the complete stage failed: for example, it did not build.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
@@ -86,6 +88,46 @@ impl Stage {
         }
         tally
     }
+
+    /// The stage after all of it has been run again.
+    pub(crate) fn replaced_by(self, mut again: Stage) -> Stage {
+        again.time += self.time;
+        if again.counted().failed > 0 {
+            return Self {
+                time: again.time,
+                ..self
+            };
+        }
+        again.name = self.name;
+        again.unsteady = self.failures;
+        again.unsteady.extend(self.failure);
+        again
+    }
+
+    /// The stage after its failed tests have been run again: `again` has only them. What passed
+    /// this time is named as unsteady instead of failed.
+    pub(crate) fn after(mut self, again: Stage) -> Stage {
+        self.time += again.time;
+        if again.tally.passed + again.tally.failed < self.failures.len() {
+            // Not all of them ran.
+            return self;
+        }
+        let fails_again = |failure: &String| {
+            let mut others = again.failures.iter();
+            others.any(|other| first_word(other) == first_word(failure))
+        };
+        let failures = mem::take(&mut self.failures).into_iter();
+        (self.failures, self.unsteady) = failures.partition(fails_again);
+        self.tally.passed += self.unsteady.len();
+        self.tally.failed -= self.unsteady.len();
+        self.failure = again.failure;
+        self
+    }
+}
+
+/// A test's or case's name: reasons may follow it.
+fn first_word(failure: &str) -> &str {
+    failure.split(' ').next().unwrap_or_default()
 }
 
 /// The table of stages and, as its last line, the sum.
@@ -116,6 +158,10 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         );
     }
     for stage in stages {
+        for name in &stage.unsteady {
+            let stage = &stage.name;
+            text += &format!("{stage}: {name} failed, and passed when it was run again\n");
+        }
         for failure in &stage.failures {
             text += &format!("{}: {failure}\n", stage.name);
         }
@@ -150,6 +196,7 @@ mod tests {
             name: name.to_owned(),
             tally,
             failures: Vec::new(),
+            unsteady: Vec::new(),
             failure: failure.map(str::to_owned),
             time,
         }
@@ -208,5 +255,51 @@ mod tests {
         let text = summary(&[stage("maps", tally(0, 0, 0), Some("exit status: 101"))]);
         assert_eq!(text.lines().last(), Some("0 passed, 1 failed"));
         assert!(text.contains("maps: exit status: 101"), "{text}");
+    }
+
+    fn failed(names: &[&str], passed: usize) -> Stage {
+        let tally = tally(passed, names.len(), 0);
+        let failure = (!names.is_empty()).then_some("exit status: 101");
+        Stage {
+            failures: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..stage("node", tally, failure)
+        }
+    }
+
+    #[test]
+    fn a_test_that_passes_when_it_is_run_again_is_named_and_no_failure() {
+        let text = summary(&[failed(&["a::b"], 9).after(failed(&[], 1))]);
+        assert_eq!(text.lines().last(), Some("10 passed, 0 failed"));
+        assert!(text.contains("node: a::b failed, and passed"), "{text}");
+    }
+
+    #[test]
+    fn a_stage_that_passes_when_it_is_run_again_says_what_failed_before() {
+        let text = summary(&[failed(&["one"], 9).replaced_by(failed(&[], 10))]);
+        assert_eq!(text.lines().last(), Some("10 passed, 0 failed"));
+        assert!(text.contains("node: one failed, and passed"), "{text}");
+        let text = summary(&[failed(&["one"], 9).replaced_by(failed(&["two"], 9))]);
+        assert_eq!(text.lines().last(), Some("9 passed, 1 failed"));
+        assert!(text.contains("node: one\n"), "{text}");
+    }
+
+    #[test]
+    fn a_case_that_fails_again_for_another_reason_is_a_failure() {
+        let first = failed(&["web [routed] step 1"], 3);
+        let text = summary(&[first.after(failed(&["web [routed] step 2"], 0))]);
+        assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
+    }
+
+    #[test]
+    fn a_test_that_fails_again_is_a_failure() {
+        let text = summary(&[failed(&["a", "b"], 9).after(failed(&["b"], 1))]);
+        assert_eq!(text.lines().last(), Some("10 passed, 1 failed"));
+        assert!(text.contains("node: b\n"), "{text}");
+    }
+
+    #[test]
+    fn tests_that_were_not_run_again_stay_failures() {
+        let text = summary(&[failed(&["a", "b"], 9).after(failed(&[], 1))]);
+        assert_eq!(text.lines().last(), Some("9 passed, 2 failed"));
     }
 }

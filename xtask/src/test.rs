@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 
     if wanted(Suite::Soak) {
-        stages.push(soaked(&arguments.rest));
+        stages.push(twice(|| soaked(&arguments.rest)));
     }
     if wanted(Suite::Deploy) {
         // Tools that take minutes to build are built only for their own suite.
@@ -149,10 +149,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(deployed(&arguments.rest, tools));
     }
     if wanted(Suite::Kernels) {
-        stages.push(on_kernels());
+        stages.push(twice(on_kernels));
     }
     if wanted(Suite::Lab) {
-        stages.push(quick_lab(&arguments.rest));
+        stages.push(twice(|| quick_lab(&arguments.rest)));
     }
 
     println!("\n{}", summary(&stages));
@@ -213,9 +213,39 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
+/// Runs a test program that needs root, and what failed in it once more. Its tests share the
+/// machine's clocks, processors and network with whatever else runs on it.
+fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
+    let first = once(workspace, name, target, rest);
+    if first.failures.is_empty() || first.failures.len() > RUN_AGAIN {
+        return first;
+    }
+    let again = if target == conformance::TARGET {
+        conformance::only_cases(rest, &first.failures)
+    } else {
+        let mut rest = vec!["--exact".to_owned(), "--test-threads=1".to_owned()];
+        rest.extend(first.failures.iter().cloned());
+        rest
+    };
+    let again = once(workspace, &format!("{name}, again"), target, &again);
+    first.after(again)
+}
+
+/// Runs a stage, and once more if it fails.
+fn twice(stage: impl Fn() -> Stage) -> Stage {
+    let first = stage();
+    if first.counted().failed == 0 {
+        return first;
+    }
+    first.replaced_by(stage())
+}
+
+/// How many failed tests of a program are run again. More of them are no accident.
+const RUN_AGAIN: usize = 3;
+
 /// Runs a test program that needs root. The tests of `node` wait for half of their time, so twice
 /// as many of them run in parallel as there are processors.
-fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
+fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         workspace.require("test", target)?;
         let mut command = cargo::cargo("test");
@@ -333,6 +363,7 @@ fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
         name: name.to_owned(),
         tally: seen.tally,
         failures: seen.failures,
+        unsteady: Vec::new(),
         failure,
         time: start.elapsed(),
     }
