@@ -104,7 +104,7 @@ pub mod interface {
     /// A port of a bridge whose link-layer address is not the bridge's: frames for this node are
     /// addressed to the bridge.
     pub const BRIDGE_PORT: u32 = 1 << 28;
-    /// With `forwarding: redirect`, packets that come in by it may be redirected past the stack:
+    /// With `forwarding: auto`, packets that come in by it may be redirected past the stack:
     /// nothing in the stack waits for them.
     pub const REDIRECTS: u32 = 1 << 27;
     /// VLAN interfaces are on top of it: frames with such a VLAN's tag that come in by it go to the

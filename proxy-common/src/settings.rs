@@ -68,9 +68,14 @@ impl Settings {
     /// [`crate::masquerade::Marks::beside_rules`].
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
 
-    /// `forwarding: auto`: only packets from and to pods are redirected past the stack. Other
-    /// packets may need the node's own rules.
-    pub const REDIRECT_PODS_ONLY: u32 = 1 << 12;
+    /// No netfilter hook sees packets that the node forwards: with `forwarding: auto` they leave
+    /// past the stack from a connection's first packet on.
+    pub const UNFILTERED: u32 = 1 << 12;
+
+    /// Netfilter tracks forwarded connections and does not accept TCP segments that it has not seen
+    /// the ones before of (`nf_conntrack_tcp_be_liberal` is 0): with `forwarding: auto` every TCP
+    /// segment takes the stack.
+    pub const TCP_BY_STACK: u32 = 1 << 13;
 
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,

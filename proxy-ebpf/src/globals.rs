@@ -9,7 +9,7 @@ use proxy_common::masquerade::Marks;
 static MASQUERADE_MARK: Global<u32> = Global::new(Marks::DEFAULT.masquerade);
 #[unsafe(no_mangle)]
 static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
-/// Not 0 with `forwarding: redirect`.
+/// Not 0 with `forwarding: auto`.
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 

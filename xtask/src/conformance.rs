@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 const BALANCINGS: [&str; 2] = ["all", "host"];
 
 /// The values of the option `--forwarding`.
-const FORWARDINGS: [&str; 2] = ["stack", "redirect"];
+const FORWARDINGS: [&str; 2] = ["stack", "auto"];
 
 /// The values of the option `--xdp`.
 const XDPS: [&str; 3] = ["off", "native", "generic"];
@@ -90,13 +90,13 @@ pub(crate) const API: &str = "api";
 /// same in every setting. The API server has one stage, because the agent handles an object the
 /// same from any source, and a server for every case takes a minute more.
 pub(crate) const STAGES: [[&str; 5]; 7] = [
-    ["bridge", "all", "redirect", "off", API],
+    ["bridge", "all", "auto", "off", API],
     ["bridge", "host", "stack", "off", "manifests"],
-    ["bridge", "host", "redirect", "off", "manifests"],
+    ["bridge", "host", "auto", "off", "manifests"],
     ["routed", "all", "stack", "off", "manifests"],
     ["routed", "host", "stack", "off", "manifests"],
-    ["routed", "host", "redirect", "off", "manifests"],
-    ["bridge", "host", "redirect", "native", "manifests"],
+    ["routed", "host", "auto", "off", "manifests"],
+    ["bridge", "host", "auto", "native", "manifests"],
 ];
 
 /// The runner's arguments for a stage's share of the cases in a run of all tests: the first stage

@@ -46,7 +46,7 @@ enum Suite {
     /// The agent among network namespaces with real sockets and a real API server (root)
     Node,
     /// Every conformance case in seven settings: pods bridged and routed, socketBalancing all and
-    /// host, forwarding stack and redirect, XDP native at the uplink, objects from manifests and
+    /// host, forwarding stack and auto, XDP native at the uplink, objects from manifests and
     /// from a real API server (root)
     Conformance,
     /// deploy/: the chart against the overlays, and both against a real API server

@@ -21,7 +21,7 @@ const SETUPS: [Setup; 2] = [Setup::Bare, Setup::Netfilter];
 const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanSocket,
     Proxy::PortolanPacket,
-    Proxy::PortolanRedirect,
+    Proxy::PortolanAuto,
 ];
 
 /// Figures, each with the conditions in which it was measured.
@@ -137,7 +137,7 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
         figures.live(
             "live frames by a node port to another node past the stack, of nftables",
             2.0,
-            Proxy::PortolanRedirect,
+            Proxy::PortolanAuto,
         ),
         figures.live("the same by XDP", 5.0, Proxy::PortolanXdp),
         far(
@@ -147,10 +147,10 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
             Proxy::PortolanPacket,
         ),
         far(
-            "the same past the stack (`forwarding: redirect`)",
+            "the same past the stack (`forwarding: auto`)",
             2.0,
             Setup::Netfilter,
-            Proxy::PortolanRedirect,
+            Proxy::PortolanAuto,
         ),
         far(
             "the same by the stack on a bare node, which kube-proxy cannot have",
@@ -163,7 +163,7 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     all.into_iter().flatten().collect()
 }
 
-/// Goals of `forwarding: redirect`, relative to direct: on a bare node, and with conntrack active.
+/// Goals of `forwarding: auto`, relative to direct: on a bare node, and with conntrack active.
 fn past_the_stack(figures: &Figures<'_>, plumbing: &str) -> Vec<Option<Goal>> {
     let short = match plumbing {
         "bridge" => [1.0, 1.15],
@@ -183,7 +183,7 @@ fn past_the_stack(figures: &Figures<'_>, plumbing: &str) -> Vec<Option<Goal>> {
     ];
     let each = goals.into_iter().flat_map(|(what, measure, wanted)| {
         SETUPS.into_iter().zip(wanted).map(move |(setup, wanted)| {
-            let seen = figures.each(setup, Proxy::PortolanRedirect, |measured, _| {
+            let seen = figures.each(setup, Proxy::PortolanAuto, |measured, _| {
                 Some(measured.packets.get(&measure)?.ratio.median)
             });
             let what = format!("past the stack, {what}, {} node, of direct", setup.name());

@@ -43,10 +43,10 @@ use crate::{
 const WAYS: [(Setup, Proxy); 8] = [
     (Setup::Bare, Proxy::Direct),
     (Setup::Bare, Proxy::PortolanPacket),
-    (Setup::Bare, Proxy::PortolanRedirect),
+    (Setup::Bare, Proxy::PortolanAuto),
     (Setup::Netfilter, Proxy::Direct),
     (Setup::Netfilter, Proxy::PortolanPacket),
-    (Setup::Netfilter, Proxy::PortolanRedirect),
+    (Setup::Netfilter, Proxy::PortolanAuto),
     (Setup::Netfilter, Proxy::PortolanXdp),
     (Setup::Netfilter, Proxy::Nftables),
 ];

@@ -57,7 +57,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "direct,portolan-socket,portolan-packet,portolan-redirect,nftables,iptables"
+        default_value = "direct,portolan-socket,portolan-packet,portolan-auto,nftables,iptables"
     )]
     proxies: Vec<Proxy>,
     /// How pods are joined to the node

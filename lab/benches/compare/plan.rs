@@ -17,8 +17,8 @@ pub(crate) enum Proxy {
     PortolanSocket,
     /// portolan, translating on the packet path.
     PortolanPacket,
-    /// The same with `forwarding: redirect`.
-    PortolanRedirect,
+    /// The same with `forwarding: auto`.
+    PortolanAuto,
     /// The same with `xdp: native`; for live frames only.
     #[value(skip)]
     PortolanXdp,
@@ -38,7 +38,7 @@ impl Proxy {
             Self::Direct => "no proxy",
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
-            Self::PortolanRedirect => "portolan, past the stack",
+            Self::PortolanAuto => "portolan, past the stack",
             Self::PortolanXdp => "portolan, XDP",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
@@ -51,7 +51,7 @@ impl Proxy {
             self,
             Self::PortolanSocket
                 | Self::PortolanPacket
-                | Self::PortolanRedirect
+                | Self::PortolanAuto
                 | Self::PortolanXdp
         )
     }
@@ -92,7 +92,7 @@ impl Cell {
                 self.proxy,
                 Proxy::Direct
                     | Proxy::PortolanPacket
-                    | Proxy::PortolanRedirect
+                    | Proxy::PortolanAuto
                     | Proxy::PortolanXdp
             )
     }

@@ -59,7 +59,7 @@ impl<'a> Running<'a> {
             Proxy::Direct => Process::None,
             Proxy::PortolanSocket
             | Proxy::PortolanPacket
-            | Proxy::PortolanRedirect
+            | Proxy::PortolanAuto
             | Proxy::PortolanXdp => {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
@@ -166,7 +166,7 @@ fn portolan<'a>(
         _ => SocketBalancing::Host,
     };
     let forwarding = match proxy {
-        Proxy::PortolanRedirect | Proxy::PortolanXdp => Forwarding::Redirect,
+        Proxy::PortolanAuto | Proxy::PortolanXdp => Forwarding::Auto,
         _ => Forwarding::Stack,
     };
     let xdp = match proxy {

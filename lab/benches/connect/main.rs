@@ -66,7 +66,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "stack,socket,packet,redirect,socket-redirect"
+        default_value = "stack,socket,packet,auto,socket-auto"
     )]
     mode: Vec<Mode>,
     /// Rounds that count
@@ -166,7 +166,7 @@ fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(V
     let frontend = match case.mode {
         Mode::None => BEHIND_SERVICE,
         Mode::Stack => THROUGH_STACK,
-        Mode::Socket | Mode::Packet | Mode::Redirect | Mode::SocketRedirect => {
+        Mode::Socket | Mode::Packet | Mode::Auto | Mode::SocketAuto => {
             service(case.services)
         }
     };

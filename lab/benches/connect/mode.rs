@@ -18,10 +18,10 @@ pub(crate) enum Mode {
     Socket,
     /// On the packet path (`socketBalancing: host`)
     Packet,
-    /// The same past the node's stack (`forwarding: redirect`)
-    Redirect,
+    /// The same past the node's stack (`forwarding: auto`)
+    Auto,
     /// At the socket, and what is translated there leaves past the node's stack as well
-    SocketRedirect,
+    SocketAuto,
 }
 
 impl Mode {
@@ -31,8 +31,8 @@ impl Mode {
             Self::Stack => "stack",
             Self::Socket => "socket",
             Self::Packet => "packet",
-            Self::Redirect => "redirect",
-            Self::SocketRedirect => "both",
+            Self::Auto => "auto",
+            Self::SocketAuto => "both",
         }
     }
     /// The agent's settings; none without an agent.
@@ -41,8 +41,8 @@ impl Mode {
             Self::None | Self::Stack => None,
             Self::Socket => Some((SocketBalancing::All, Forwarding::Stack)),
             Self::Packet => Some((SocketBalancing::Host, Forwarding::Stack)),
-            Self::Redirect => Some((SocketBalancing::Host, Forwarding::Redirect)),
-            Self::SocketRedirect => Some((SocketBalancing::All, Forwarding::Redirect)),
+            Self::Auto => Some((SocketBalancing::Host, Forwarding::Auto)),
+            Self::SocketAuto => Some((SocketBalancing::All, Forwarding::Auto)),
         }
     }
     pub(crate) const fn has_agent(self) -> bool {
@@ -50,7 +50,7 @@ impl Mode {
     }
     /// Whether packets of services are redirected past the node's stack.
     pub(crate) const fn is_past(self) -> bool {
-        matches!(self.settings(), Some((_, Forwarding::Redirect)))
+        matches!(self.settings(), Some((_, Forwarding::Auto)))
     }
     /// Whether the mode can be measured with this plumbing: packets of routed pods always pass the
     /// stack.

@@ -42,9 +42,7 @@ impl Xdp {
 pub enum Forwarding {
     /// By its stack.
     Stack,
-    /// Past it.
-    Redirect,
-    /// Past it where nothing needs it.
+    /// Past it, where it has let packets of the same connection pass.
     Auto,
 }
 
@@ -52,7 +50,6 @@ impl Forwarding {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stack => "stack",
-            Self::Redirect => "redirect",
             Self::Auto => "auto",
         }
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The record of a connection between two pods of this node that needs no translation: one word
-//! computed from both ends, the same for packets of either direction.
+//! The record of a conversation between two pods of this node that needs no translation, by TCP or
+//! UDP: one word, the same for packets of either direction. It says when a packet of each direction
+//! last left the node's stack, see [`super::offload`].
 
+use super::offload::{FRESH_UNITS, clock};
 use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS, select::scramble};
 
-/// An end of a connection: a pod's address and its port.
+/// An end of a conversation: a pod's address and its port.
 #[derive(Clone, Copy)]
 pub struct End<A> {
     pub address: A,
@@ -20,13 +22,94 @@ impl<A: Addr> End<A> {
     }
 }
 
-/// Returns the slot in the map `between_pods` of the connection between two ends, and the word
-/// stored there, which is never 0. The word does not prove who sent a packet: callers also check
-/// that the source address belongs to the sending pod.
-#[inline(always)]
-pub fn place<A: Addr>(one: &End<A>, other: &End<A>) -> (u32, u64) {
-    let word = one.word().wrapping_add(other.word());
-    ((word >> 32) as u32 % BETWEEN_PODS_SLOTS, word | 1)
+/// One direction of a conversation.
+#[derive(Clone, Copy)]
+pub struct Direction {
+    /// The conversation's slot in the map `between_pods`.
+    pub slot: u32,
+    /// The conversation's name in a record: the upper [`NAME_BITS`] bits of a hash.
+    name: u64,
+    /// Where this direction's clock is in a record.
+    shift: u32,
+}
+
+/// A record has a name of 31 bits, the bit [`COMPLETE`], and a clock for each direction.
+const NAME_BITS: u32 = 31;
+const NAME: u64 = !0 << (64 - NAME_BITS);
+/// Both directions have left the stack, and then another packet has: netfilter's connection
+/// tracking counts the connection as established.
+const COMPLETE: u64 = 1 << 32;
+/// A clock: 15 bits of time, below a bit that says that a packet has left.
+const CLOCK_BITS: u32 = 16;
+const LEFT: u64 = 1 << 15;
+const TIME: u64 = LEFT - 1;
+
+impl Direction {
+    /// The direction of packets from one end to another. The name does not prove who sent a packet:
+    /// callers also check that the source address belongs to the sending pod.
+    #[inline(always)]
+    pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: u8) -> Self {
+        let (from, to) = (from.word(), to.word());
+        let sum = from.wrapping_add(to).wrapping_add(protocol as u64);
+        let hash = scramble(sum);
+        Self {
+            slot: (sum >> 32) as u32 % BETWEEN_PODS_SLOTS,
+            name: hash & NAME,
+            shift: if from < to { 0 } else { CLOCK_BITS },
+        }
+    }
+}
+
+/// The record in a slot of the map. 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Record(pub u64);
+
+impl Record {
+    /// Whether the record is of this conversation.
+    #[inline(always)]
+    const fn is_of(self, direction: Direction) -> bool {
+        self.0 & NAME == direction.name
+    }
+    #[inline(always)]
+    const fn is_fresh_at(self, shift: u32, now: u64) -> bool {
+        let noted = self.0 >> shift;
+        let age = (clock(now) as u64).wrapping_sub(noted) & TIME;
+        noted & LEFT != 0 && age <= FRESH_UNITS as u64
+    }
+    /// Whether packets of this direction may leave past the stack now.
+    #[inline(always)]
+    pub const fn allows(self, direction: Direction, now: u64) -> bool {
+        self.is_of(direction)
+            && self.0 & COMPLETE != 0
+            && self.is_fresh_at(0, now)
+            && self.is_fresh_at(CLOCK_BITS, now)
+    }
+    /// The record after a packet of this direction has left the stack. A packet that `begins` a
+    /// connection forgets what was; one that `completes` neither begins nor accepts it.
+    #[must_use]
+    #[inline(always)]
+    pub const fn after(
+        self,
+        direction: Direction,
+        begins: bool,
+        completes: bool,
+        now: u64,
+    ) -> Self {
+        let before = if self.is_of(direction) && !begins {
+            self.0
+        } else {
+            direction.name
+        };
+        let noted = (LEFT | clock(now) as u64 & TIME) << direction.shift;
+        let word = before & !((LEFT | TIME) << direction.shift) | noted;
+        let both = LEFT | LEFT << CLOCK_BITS;
+        if completes && word & both == both {
+            Self(word | COMPLETE)
+        } else {
+            Self(word)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -34,7 +117,10 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::V4;
+    use crate::{Protocol, V4};
+
+    const UNIT: u64 = 1 << 32;
+    const TCP: u8 = Protocol::TCP.0;
 
     fn end(last: u8, port: u16) -> End<V4> {
         End {
@@ -45,17 +131,26 @@ mod tests {
         }
     }
 
+    fn both(one: End<V4>, other: End<V4>) -> [Direction; 2] {
+        [
+            Direction::new(&one, &other, TCP),
+            Direction::new(&other, &one, TCP),
+        ]
+    }
+
     #[test]
-    fn both_directions_have_one_word_and_every_part_of_an_end_changes_it() {
+    fn both_directions_have_one_name_and_every_part_of_an_end_changes_it() {
         let (client, server) = (end(10, 40_000), end(20, 80));
-        let word = place(&client, &server);
-        assert_eq!(word, place(&server, &client));
-        assert_ne!(word.1, 0);
+        let [there, back] = both(client, server);
+        assert_eq!((there.slot, there.name), (back.slot, back.name));
+        assert_ne!(there.shift, back.shift);
         for other in [end(11, 40_000), end(10, 40_001), end(10, 80)] {
-            assert_ne!(word.1, place(&other, &server).1);
+            assert_ne!(there.name, Direction::new(&other, &server, TCP).name);
         }
         // The ports exchanged: another connection.
-        assert_ne!(word.1, place(&end(10, 80), &end(20, 40_000)).1);
+        assert_ne!(there.name, both(end(10, 80), end(20, 40_000))[0].name);
+        let udp = Direction::new(&client, &server, Protocol::UDP.0);
+        assert_ne!(there.name, udp.name);
     }
 
     #[test]
@@ -69,11 +164,62 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_spread_over_the_places() {
-        let places: HashSet<_> = (0..10_000)
-            .map(|n| place(&end(10, 10_000 + n), &end(20, 80)).0)
+    fn conversations_are_spread_over_the_slots() {
+        let slots: HashSet<_> = (0..10_000)
+            .map(|n| both(end(10, 10_000 + n), end(20, 80))[0].slot)
             .collect();
         // Of 65 536 slots, 10 000 random choices take 9 274.
-        assert!((9_100..9_450).contains(&places.len()), "{}", places.len());
+        assert!((9_100..9_450).contains(&slots.len()), "{}", slots.len());
+    }
+
+    #[test]
+    fn three_packets_by_the_stack_complete_a_connection() {
+        let [there, back] = both(end(10, 40_000), end(20, 80));
+        let now = 100 * UNIT;
+        let mut record = Record::default();
+        for (direction, begins, completes) in [
+            (there, true, false),
+            (back, false, false),
+            (there, false, true),
+        ] {
+            assert!(!record.allows(there, now) && !record.allows(back, now));
+            record = record.after(direction, begins, completes, now);
+        }
+        assert!(record.allows(there, now) && record.allows(back, now));
+        let [other, _] = both(end(10, 40_001), end(20, 80));
+        assert!(!record.allows(other, now));
+        assert!(!record.after(there, true, false, now).allows(there, now));
+    }
+
+    #[test]
+    fn each_direction_is_renewed_alone_and_both_must_be_fresh() {
+        let [there, back] = both(end(10, 40_000), end(20, 80));
+        let mut record = Record::default();
+        for (direction, begins, completes) in [
+            (there, true, false),
+            (back, false, false),
+            (there, false, true),
+        ] {
+            record = record.after(direction, begins, completes, 100 * UNIT);
+        }
+        assert!(record.allows(there, 102 * UNIT));
+        assert!(!record.allows(there, 103 * UNIT));
+        record = record.after(there, false, true, 103 * UNIT);
+        assert!(!record.allows(there, 103 * UNIT), "the other one is old");
+        record = record.after(back, false, true, 103 * UNIT);
+        assert!(record.allows(there, 103 * UNIT) && record.allows(back, 105 * UNIT));
+        assert!(!record.allows(there, 106 * UNIT));
+    }
+
+    #[test]
+    fn another_conversation_in_the_same_slot_replaces_the_record() {
+        let [there, back] = both(end(10, 40_000), end(20, 80));
+        let [other, _] = both(end(11, 40_000), end(20, 80));
+        let record = Record::default()
+            .after(there, true, false, 0)
+            .after(back, false, true, 0);
+        assert!(record.allows(there, 0));
+        let record = record.after(other, false, true, 0);
+        assert!(!record.allows(there, 0) && !record.allows(other, 0));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Translates both ends of a flow's packet at once: at tc with `forwarding: redirect`, and at XDP.
+//! Translates both ends of a flow's packet at once: at tc with `forwarding: auto`, and at XDP.
 
 use super::{FlowEntry, FlowKey, FlowKind};
 use crate::Addr;
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::{
         BackendId, Port, Protocol, ServiceId, V4,
-        flow::{ClientInterface, FlowState, SPARE},
+        flow::{ClientInterface, FlowState, Offload, SPARE},
     };
 
     type End = ([u8; 4], u16);
@@ -79,6 +79,7 @@ mod tests {
             sequence: 0,
             reuse: 0,
             slot: 0,
+            offload: Offload::NONE,
             _pad: SPARE,
         }
     }

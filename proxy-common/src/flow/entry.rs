@@ -11,7 +11,7 @@
 
 use core::mem::offset_of;
 
-use super::FlowState;
+use super::{FlowState, offload::Offload};
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check, maps::DIRECT_SLOTS};
 
 /// The interface that a client's packets come in by, as flow keys hold it: the lower 24 bits of the
@@ -196,8 +196,8 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse` and `slot` are fixed at
-/// creation and covered by `check`. A reader copies the entry and treats a mismatch as a miss,
+/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse`, `slot` and `offload` are
+/// fixed at creation and covered by `check`. A reader copies the entry and treats a mismatch as a miss,
 /// because the kernel may reuse an element while it is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -245,20 +245,22 @@ pub struct FlowEntry<A> {
     /// Original: the slot of its key in a ring, see [`super::ring`].
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
+    /// Whether packets that find this entry may leave past the stack.
+    pub offload: Offload,
     #[cfg(not(feature = "next-layout"))]
     pub _pad: Spare,
 }
 
 /// Fills an entry up to a multiple of eight bytes.
 #[cfg(not(feature = "next-layout"))]
-pub type Spare = u32;
+pub type Spare = [u32; 0];
 #[cfg(feature = "next-layout")]
-pub type Spare = [u32; 3];
+pub type Spare = [u32; 2];
 /// Nothing.
 #[cfg(not(feature = "next-layout"))]
-pub const SPARE: Spare = 0;
+pub const SPARE: Spare = [];
 #[cfg(feature = "next-layout")]
-pub const SPARE: Spare = [0; 3];
+pub const SPARE: Spare = [0; 2];
 
 impl<A: Addr> FlowEntry<A> {
     /// The flow is masqueraded: original packets are marked at ingress.
@@ -287,6 +289,7 @@ impl<A: Addr> FlowEntry<A> {
         self.sequence = 0;
         self.reuse = 0;
         self.slot = slot;
+        self.offload = Offload::NONE;
         self._pad = SPARE;
     }
     #[inline(always)]

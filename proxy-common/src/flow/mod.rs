@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle
 //! (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows are
-//! evicted for new ones (`ring`). `between_pods` records connections that are not flows.
+//! evicted for new ones (`ring`). `offload` records which flows may leave past the node's stack,
+//! `between_pods` which conversations that are not flows.
 
 pub mod between_pods;
 mod ends;
 mod entry;
 mod idle;
 mod numbers;
+pub mod offload;
 pub mod ring;
 mod signals;
 mod state;
@@ -15,6 +17,7 @@ mod state;
 pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind, SPARE, Spare};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL, coarse, frontend_is_due};
 pub use numbers::{is_near, is_routine, proves_answer};
+pub use offload::Offload;
 pub use signals::Signals;
 pub use state::{
     Anew, Change, FlowState, Phase, begins_anew, change_by_backend, change_by_client, may_begin,

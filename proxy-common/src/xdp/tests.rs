@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     BackendId, Port, ServiceId, V4,
-    flow::{ClientInterface, SPARE},
+    flow::{ClientInterface, Offload, SPARE},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -32,6 +32,7 @@ fn entry(kind: FlowKind) -> FlowEntry<V4> {
         sequence: 1000,
         reuse: 0,
         slot: 0,
+        offload: Offload::NONE,
         _pad: SPARE,
     }
 }

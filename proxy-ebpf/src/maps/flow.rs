@@ -7,7 +7,7 @@ use aya_ebpf::bindings::{BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
     flow::{
-        Change, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, coarse,
+        Change, Offload, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, coarse,
         frontend_is_due, is_near, is_routine, proves_answer, ring::Ring, takes_answer,
     },
 };
@@ -94,6 +94,12 @@ impl<A> Element<A> {
     fn set_sequence(self, sequence: u32) {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
+    }
+    /// Records by which interface the stack lets packets of the entry pass.
+    #[inline(always)]
+    pub fn set_offload(self, offload: Offload) {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).offload).write_volatile(offload) };
     }
     #[inline(always)]
     fn set_reuse(self, timestamp: u32) {

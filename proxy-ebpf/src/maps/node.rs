@@ -24,6 +24,12 @@ pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
 }
 
+/// Whether no netfilter hook sees packets that the node forwards.
+#[inline(always)]
+pub fn is_unfiltered() -> bool {
+    settings().is_some_and(|settings| settings.has(Settings::UNFILTERED))
+}
+
 /// The bit of the packet mark by which ingress has egress masquerade a packet.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {

@@ -118,7 +118,7 @@ pub struct Scratch<A> {
     pub insists: u32,
     /// The ring slot of a flow being made.
     pub slot: u32,
-    /// With `forwarding: redirect`: the route that is looked up, and the pod that the packet goes
+    /// With `forwarding: auto`: the route that is looked up, and the pod that the packet goes
     /// to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,

@@ -13,9 +13,25 @@ use aya_ebpf::{
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
 
-/// `tc_index` of a packet whose ends ingress has both translated. No queueing discipline of today's
-/// kernels reads the field.
-const TRANSLATED: u32 = 0x7074;
+/// What ingress tells egress about a packet, in `tc_index`. The stack keeps the field, and no
+/// queueing discipline of today's kernels reads it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Tag(u32);
+
+impl Tag {
+    /// Another program's, or none.
+    pub const NONE: Self = Self(0);
+    /// Ingress has translated both ends: nothing is left to do.
+    pub const TRANSLATED: Self = Self(0x7074);
+    /// An original packet of a flow: its entry gets a record if the packet leaves the stack
+    /// unchanged.
+    pub const ORIGINAL: Self = Self(0x7075);
+    /// The same of a reply.
+    pub const REPLY: Self = Self(0x7076);
+    /// The same of a packet between two pods that belongs to no flow.
+    pub const BETWEEN_PODS: Self = Self(0x7077);
+}
 
 /// A helper refused to write. The packet may be half changed and must be dropped.
 pub struct WriteFailed;
@@ -132,18 +148,18 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Whether ingress has translated both ends of the packet.
     #[inline(always)]
-    pub fn is_translated(self) -> bool {
+    pub fn tag(self) -> Tag {
         // SAFETY: as above.
-        unsafe { (*self.raw).tc_index == TRANSLATED }
+        match unsafe { (*self.raw).tc_index } {
+            ours @ 0x7074..=0x7077 => Tag(ours),
+            _ => Tag::NONE,
+        }
     }
-    /// Marks the packet as translated, for egress of the interface that it leaves by, or clears the
-    /// mark.
     #[inline(always)]
-    pub fn set_translated(self, translated: bool) {
+    pub fn set_tag(self, tag: Tag) {
         // SAFETY: as above; the field is writable at tc.
-        unsafe { (*self.raw).tc_index = if translated { TRANSLATED } else { 0 } }
+        unsafe { (*self.raw).tc_index = tag.0 }
     }
     /// Bytes of transport payload in each segment of a GSO packet; 0 for any other packet.
     #[inline(always)]

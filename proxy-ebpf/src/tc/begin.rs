@@ -278,19 +278,8 @@ fn fill_reply<F: Family>(
 // VERIFIER: here and not where the entry is made: the stack is too short there.
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
-    let Scratch {
-        key, entry, pod, ..
-    } = scratch;
-    let mut needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
-    // The node's own rules may have to give a pod's packets another source before they reach an
-    // endpoint on another node.
-    if let Some(settings) = node::settings()
-        && settings.has(Settings::REDIRECT_PODS_ONLY)
-        && !F::is_pod(settings, key.src)
-        && !node::local_pod::<F>(&key.src, pod)
-    {
-        needs_stack = 1;
-    }
+    let Scratch { key, entry, .. } = scratch;
+    let needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
     if needs_stack != 0 {
         entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
         flow::seal::<F>(entry, key);

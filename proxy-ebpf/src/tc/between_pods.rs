@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Connections between two pods of this node to the port of a backend that need no translation.
-//! Most of them are to a service and were translated at their socket. With `forwarding: redirect`
-//! they are redirected past the stack, as connections that are translated here are.
+//! Conversations between two pods of this node to the port of a backend that need no translation,
+//! by TCP or UDP. Most of them are to a service and were translated at their socket. With
+//! `forwarding: auto` they leave past the stack as flows do, see `offload`: only after packets of
+//! both directions have come out of the stack unchanged, by the pods' own interfaces.
 //!
-//! Only complete connections are redirected: the SYN notes the connection, and a packet of a
-//! connection that is not noted goes through the stack. A reply may belong to a connection that the
-//! stack translates, a host port's for instance. Then the connection's SYN has left by egress of
-//! the server's interface, and that deletes the note of an earlier connection with the same ports.
 //! Every packet must come in by its pod's own interface, with that pod's address: past the stack
 //! nothing else checks the source.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
-    Addr, Counter, LocalPod, Protocol,
-    flow::between_pods::{End, place},
+    Addr, Counter, LocalPod, Protocol, Settings,
+    flow::{
+        Signals,
+        between_pods::{Direction, End, Record},
+    },
     maps::interface,
     ports as port_bits,
 };
@@ -22,19 +22,19 @@ use super::redirect::{enter_pod, incoming, local_pod};
 use crate::{
     count::Outcome,
     family::Family,
-    globals,
+    globals, helpers,
     maps::{BETWEEN_PODS, node, ports},
     packet::{
         Skb,
-        access::Addressee,
+        access::{Addressee, Tag},
         fib,
         headers::{ETHERNET_LEN, Ports},
         parse,
     },
 };
 
-/// Redirects a packet of such a connection. Any other packet, and every packet if redirection is
-/// off, passes untouched.
+/// Redirects a packet of such a conversation, or tags it for [`record`]. Any other packet, and
+/// every packet if redirection is off, passes untouched.
 #[inline(always)]
 pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     if !link_layer || !globals::redirects() || globals::is_shadow() {
@@ -43,13 +43,10 @@ pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     send_on::<F>(skb)
 }
 
-/// Notes that a packet leaves the stack by a pod's interface. If it begins a connection, the stack
-/// serves that connection from now on.
+/// Egress: records that a packet which [`send`] has tagged leaves the stack by its pod's interface.
 #[inline(always)]
-pub fn forget<F: Family>(skb: Skb, link_layer: bool) {
-    if link_layer {
-        _ = leave_to_stack::<F>(skb);
-    }
+pub fn record<F: Family>(skb: Skb) {
+    _ = leaves_stack::<F>(skb);
 }
 
 by_family! {
@@ -58,8 +55,8 @@ by_family! {
 }
 
 by_family! {
-    /// See [`forget`]; the packet always passes.
-    leave_to_stack portolan_by_the_stack_v4 portolan_by_the_stack_v6 = note_of -> Outcome
+    /// See [`record`]; the packet always passes.
+    leaves_stack portolan_leaves_stack_v4 portolan_leaves_stack_v6 = note_of -> Outcome
 }
 
 #[inline(always)]
@@ -69,16 +66,17 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
 
 #[inline(always)]
 fn note_of<F: Family>(skb: Skb) -> Outcome {
-    forget_begun::<F>(skb);
+    note::<F>(skb);
     Outcome::pass(Counter::Untouched)
 }
 
-/// A TCP segment from or to a backend's port.
+/// A TCP segment or a datagram from or to a backend's port.
 struct Segment<A> {
     src: A,
     dst: A,
     ports: Ports,
-    begins: bool,
+    protocol: Protocol,
+    signals: Signals,
 }
 
 impl<A: Addr> Segment<A> {
@@ -86,29 +84,33 @@ impl<A: Addr> Segment<A> {
     fn read<F: Family<Addr = A>>(skb: Skb) -> Option<Self> {
         let (dst, ports) = F::plain(skb, ETHERNET_LEN)?;
         let is_backends = |port| ports::bits(port) & port_bits::BACKEND != 0;
-        let to_backend = is_backends(ports.dst);
-        if !to_backend && !is_backends(ports.src) {
+        if !is_backends(ports.dst) && !is_backends(ports.src) {
             return None;
         }
         let (protocol, signals) = parse::plain_start::<F>(skb, ETHERNET_LEN)?;
-        if protocol != Protocol::TCP {
+        if protocol != Protocol::TCP && protocol != Protocol::UDP {
             return None;
         }
         Some(Self {
             src: skb.read(ETHERNET_LEN + F::SOURCE)?,
             dst,
             ports,
-            begins: to_backend && signals.begins(),
+            protocol,
+            signals,
         })
     }
-    /// Returns the slot and the word of the segment's connection.
     #[inline(always)]
-    fn place(&self) -> (u32, u64) {
+    fn direction(&self) -> Direction {
         let end = |address, port| End { address, port };
-        place(
+        Direction::new(
             &end(self.src, self.ports.src),
             &end(self.dst, self.ports.dst),
+            self.protocol.0,
         )
+    }
+    #[inline(always)]
+    fn has(&self, signals: u8) -> bool {
+        self.protocol == Protocol::TCP && self.signals.has(signals)
     }
 }
 
@@ -124,10 +126,13 @@ const NOWHERE: LocalPod = LocalPod {
 #[inline(always)]
 fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
-    let (place, word) = segment.place();
-    let noted = BETWEEN_PODS.get_ptr_mut(place)?;
-    // SAFETY: an aligned word of a live element; a single load.
-    if !segment.begins && unsafe { noted.read_volatile() } != word {
+    let settings = node::settings()?;
+    let is_free = settings.has(Settings::UNFILTERED);
+    if !is_free
+        && (segment.protocol == Protocol::TCP && settings.has(Settings::TCP_BY_STACK)
+            // Connection tracking must see how a connection ends.
+            || segment.has(Signals::FIN | Signals::RST))
+    {
         return None;
     }
     // The programs over other maps may serve the packets that these programs pass, or may have
@@ -135,6 +140,14 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     if node::is_drained() || node::is_behind() {
         return None;
     }
+    let is_allowed = is_free
+        || !segment.has(Signals::SYN) && {
+            let direction = segment.direction();
+            let noted = BETWEEN_PODS.get(direction.slot)?;
+            // SAFETY: an aligned word of a live element; a single load.
+            let record = Record(unsafe { core::ptr::from_ref(noted).read_volatile() });
+            record.allows(direction, helpers::now())
+        };
     let own = skb.interface();
     let bridge = incoming::<F>(skb)?;
     let (mut sender, mut pod) = (NOWHERE, NOWHERE);
@@ -145,6 +158,15 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         || pod.interface == own
         || !segment.src.may_be_forwarded()
     {
+        return None;
+    }
+    if !is_allowed {
+        skb.set_tag(Tag::BETWEEN_PODS);
+        return None;
+    }
+    // The agent must permit the packet's two interfaces.
+    let there = node::interface_word(pod.interface);
+    if interface::bits(there) & interface::REDIRECTS == 0 {
         return None;
     }
     // SAFETY: numbers and arrays of them.
@@ -165,16 +187,8 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
             receiver == pod.destination
         }
     };
-    if segment.begins {
-        // The connection's answers must be allowed past the stack, too.
-        let there = node::interface_word(pod.interface);
-        if interface::bits(there) & interface::REDIRECTS == 0
-            || is_bridged && !hands_on(node::interface(own), bridge, there)
-        {
-            return None;
-        }
-        // SAFETY: an aligned word of a live element; a single store.
-        unsafe { noted.write_volatile(word) };
+    if is_bridged && !hands_on(node::interface(own), bridge, there) {
+        return None;
     }
     if is_bridged {
         if skb.address_to_host().is_err() {
@@ -196,13 +210,22 @@ fn hands_on(from: u32, bridge: u32, to: u64) -> bool {
 }
 
 #[inline(always)]
-fn forget_begun<F: Family>(skb: Skb) -> Option<()> {
+fn note<F: Family>(skb: Skb) -> Option<()> {
     let segment = Segment::read::<F>(skb)?;
-    if segment.begins {
-        let noted = BETWEEN_PODS.get_ptr_mut(segment.place().0)?;
-        // SAFETY: an aligned word of a live element; a single store. If the slot notes another
-        // connection, that note is lost as well: the stack serves that connection then.
-        unsafe { noted.write_volatile(0) };
+    let mut pod = NOWHERE;
+    if !node::local_pod::<F>(&segment.dst, &mut pod) || pod.interface != skb.interface() {
+        return None;
+    }
+    let direction = segment.direction();
+    let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
+    let begins = segment.protocol == Protocol::TCP && segment.signals.begins();
+    let completes = !segment.has(Signals::SYN);
+    // SAFETY: an aligned word of a live element; a single load and a single store. If another CPU
+    // stores a record between them, one of the two is lost, and is made again.
+    unsafe {
+        let record = Record(noted.read_volatile());
+        let after = record.after(direction, begins, completes, helpers::now());
+        noted.write_volatile(after.0);
     }
     Some(())
 }

@@ -98,15 +98,11 @@ fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at egress. If packets are redirected past the stack, `to_backend` is called
-/// for a packet to a backend's port.
+/// Classifies a packet at egress.
 #[inline(always)]
-pub fn at_egress<F: Family>(skb: Skb, l3: u32, to_backend: impl FnOnce()) -> FilterVerdict {
+pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     match F::plain(skb, l3) {
         Some((_, ports)) => {
-            if globals::redirects() && ports::bits(ports.dst) & port_bits::BACKEND != 0 {
-                to_backend();
-            }
             if is_known_at_egress::<F>(skb, ports, || F::source(skb, l3)) {
                 FilterVerdict::KnownPort
             } else {

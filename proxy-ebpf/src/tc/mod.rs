@@ -17,6 +17,7 @@ mod ingress;
 mod log;
 mod masquerade;
 mod mid_stream;
+mod offload;
 mod rank;
 mod redirect;
 mod reject;
@@ -36,7 +37,7 @@ use crate::{
     maps::{flow, node, traffic},
     packet::{
         Skb,
-        access::Addressee,
+        access::{Addressee, Tag},
         headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6},
         parse::{network_offset, vlan_id},
     },
@@ -50,9 +51,9 @@ const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
 #[inline(always)]
 pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
     // The programs of another node, of a cluster that runs inside this one's pods, may have set the
-    // mark.
-    if globals::redirects() && skb.is_translated() {
-        skb.set_translated(false);
+    // tag.
+    if globals::redirects() && skb.tag() != Tag::NONE {
+        skb.set_tag(Tag::NONE);
     }
     if link_layer && is_of_vlan(skb) {
         return UNTOUCHED.conclude();
@@ -125,20 +126,28 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
     // In shadow mode there are no flows, so there are no replies to translate. Packets that ingress
     // has translated completely need nothing more.
-    if globals::is_shadow() || globals::redirects() && skb.is_translated() {
+    let tag = if globals::redirects() {
+        skb.tag()
+    } else {
+        Tag::NONE
+    };
+    if globals::is_shadow() || tag == Tag::TRANSLATED {
         return UNTOUCHED.conclude();
     }
     match network_offset(skb, link_layer) {
-        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3, link_layer),
-        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3, link_layer),
+        Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3, link_layer, tag),
+        Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3, link_layer, tag),
         _ => UNTOUCHED,
     }
     .conclude()
 }
 
 #[inline(always)]
-fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
-    match filter::at_egress::<F>(skb, l3, || between_pods::forget::<F>(skb, link_layer)) {
+fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcome {
+    if tag != Tag::NONE {
+        offload::record::<F>(skb, link_layer, tag);
+    }
+    match filter::at_egress::<F>(skb, l3) {
         FilterVerdict::Pass => UNTOUCHED,
         verdict => {
             let left = egress::egress::<F>(skb, l3, verdict);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `forwarding: redirect`: a packet that ingress forwards leaves at once, past the node's stack and
-//! its netfilter rules: into a pod of this node whose link the agent knows, else by the kernel's
-//! routes and neighbours.
+//! `forwarding: auto`: a packet of a known flow leaves at once, past the node's stack and its
+//! netfilter rules, once the stack has let packets of its direction pass (`offload`): into a pod of
+//! this node whose link the agent knows, else by the kernel's routes and neighbours. It gets both
+//! of its new ends first, so no later program looks it up again: [`send`].
 //!
-//! A packet of a known flow gets both of its new ends first, so no later program looks it up again:
-//! [`send`]. Any other packet is translated at egress of the interface that it leaves by, as
-//! without redirection: [`forward`].
+//! Where no netfilter hook sees forwarded packets, nothing is waited for, and a packet that only
+//! egress can translate completely leaves by the kernel's routes: [`forward`].
 //!
 //! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets
 //! for the node itself, packets that are not for this node, fragments, IPv4 options and IPv6
@@ -17,6 +17,7 @@ use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface
 
 use super::{
     is_receiver,
+    offload::{self, Path},
     step::{Next, Step},
     translate,
 };
@@ -31,18 +32,18 @@ use crate::{
     },
     packet::{
         Shape, Skb,
-        access::Addressee,
+        access::{Addressee, Tag},
         fib::{self, FibResult},
         headers::{ETHERNET_LEN, ETHERTYPE},
     },
 };
 
-/// Redirects a packet that ingress forwards, where the setting asks for it.
+/// Redirects a packet that ingress forwards, if nothing in the stack judges forwarded packets.
 // VERIFIER: does not get the IP header's offset. The programs would be verified once for every
 // value that it can have.
 #[inline(always)]
 pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
-    if globals::redirects() && outcome.is_forwarded() {
+    if globals::redirects() && outcome.is_forwarded() && node::is_unfiltered() {
         outcome.with_action(leave::<F>(skb))
     } else {
         outcome
@@ -131,7 +132,7 @@ by_family! {
     fn translate(skb, first, counter) = portolan_translate_v4 portolan_translate_v6 of translate_by
 }
 
-/// With `forwarding: redirect`, gives the flow of the packet in the workspace another slot in the
+/// With `forwarding: auto`, gives the flow of the packet in the workspace another slot in the
 /// rings, if it needs one. Called after the packet is sent, because sending needs the entry that
 /// was found.
 #[inline(always)]
@@ -196,7 +197,9 @@ fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
 fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let left = Step::send(first != 0, Counter::Untouched).word();
     let Some(Workspace {
-        packet, scratch, ..
+        packet,
+        clock,
+        scratch,
     }) = flow::filled_workspace::<F>()
     else {
         return left;
@@ -214,9 +217,17 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     if !is_plain || packet.shape != Shape::Whole || entry.needs_stack() {
         return left;
     }
+    let path = offload::path(packet, entry, first != 0, clock.now());
+    if path == Path::Stack {
+        return left;
+    }
     let Some(interface) = incoming::<F>(skb) else {
         return left;
     };
+    if path == Path::Recorded {
+        skb.set_tag(offload::tag(entry));
+        return left;
+    }
     if !entry.both_ends_into(&packet.key, ends) {
         return left;
     }
@@ -250,6 +261,11 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         }
         route.ifindex
     };
+    if path == Path::Past && !entry.offload.is_by(leaves_by) {
+        // The route has changed, or the stack follows another one.
+        skb.set_tag(offload::tag(entry));
+        return left;
+    }
     // A reply leaves only by the interface that its client's packets come in by.
     if is_reply && node::client_interface(leaves_by) != entry.interface {
         return left;
@@ -266,7 +282,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let action = if is_pods {
         enter_pod(skb, pod)
     } else {
-        skb.set_translated(true);
+        skb.set_tag(Tag::TRANSLATED);
         fib::redirect(route)
     };
     let counter = if is_reply {

@@ -11,7 +11,7 @@ mod next_hop;
 
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
 use proxy_common::{
-    Counter, FlowKind,
+    Counter, FlowKind, Protocol, Settings,
     flow::{ClientInterface, frontend_is_due},
     xdp::{self, Exit},
 };
@@ -98,7 +98,18 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     if !is_taken || !entry.both_ends_into(key, ends) {
         return None;
     }
+    // Only what the stack has let pass lately, see `proxy_common::flow::offload`: tc asks it.
+    let settings = node::settings()?;
+    let is_free = settings.has(Settings::UNFILTERED);
+    let is_recorded = entry.offload.is_fresh(entry.last_seen, now)
+        && !(protocol == Protocol::TCP && settings.has(Settings::TCP_BY_STACK));
+    if !is_free && !is_recorded {
+        return None;
+    }
     let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
+    if !is_free && !entry.offload.is_by(hop.egress) {
+        return None;
+    }
     if is_reply {
         if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
             return None;

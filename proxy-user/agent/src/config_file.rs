@@ -3,7 +3,7 @@
 //! started anew. And what settings mean for the datapath. Called by `agent::run` and `portolan
 //! check`.
 
-use config::{Config, LocalDetection, Xdp, telemetry, waits_for_start};
+use config::{Forwarding, Config, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
     object::Warning,
     warnings::{Topic, Warnings},
@@ -108,24 +108,13 @@ pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
     })
 }
 
-/// What the settings that send packets past the stack break. The stack's connection tracking sees a
-/// part of a connection only.
-fn past_the_stack(config: &Config) -> Vec<Warning> {
-    let mut about = Vec::new();
-    if config.forwarding.redirects() {
-        about.push(Warning {
-            object: "portolan.forwarding".to_owned(),
-            reason: "redirect and auto break connections beside a rule that masquerades what pods send out of the cluster, as most CNIs have one: TCP from outside straight to a pod's address, node ports whose answers must take the stack, UDP answers that are fragmented. A rule that drops packets and is added later does not stop open connections. Use stack unless the node has no such rule".to_owned(),
-        });
-    }
-    let leaves_the_stack = config.forwarding.redirects() || config.xdp != Xdp::Off;
-    if leaves_the_stack && !config.conntrack.tcp_be_liberal {
-        about.push(Warning {
-            object: "conntrack.tcpBeLiberal".to_owned(),
-            reason: "where a rule drops what conntrack calls invalid (ct state invalid drop; kube-proxy and firewalld have it), TCP connections hang when they end, because packets that go past the stack or by XDP leave conntrack's windows behind; set it to true, which sets net.netfilter.nf_conntrack_tcp_be_liberal to 1".to_owned(),
-        });
-    }
-    about
+/// XDP follows the records of `forwarding: auto`.
+fn xdp_without_records(config: &Config) -> Option<Warning> {
+    let is_idle = config.xdp != Xdp::Off && config.forwarding == Forwarding::Stack;
+    is_idle.then(|| Warning {
+        object: "portolan.xdp".to_owned(),
+        reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
+    })
 }
 
 /// Settings that mean nothing, that should be set, or that break something.
@@ -155,7 +144,7 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             ),
         });
     }
-    about.extend(past_the_stack(config));
+    about.extend(xdp_without_records(config));
     about.extend(config.ignored.iter().cloned());
     about
 }
@@ -163,7 +152,6 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{Conntrack, Forwarding};
 
     fn objects(config: &Config) -> Vec<String> {
         let usual = Config {
@@ -175,35 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_send_packets_past_the_stack_say_what_they_break() {
-        let config = Config::default();
-        assert_eq!(objects(&config), [""; 0]);
-        for forwarding in [Forwarding::Redirect, Forwarding::Auto] {
-            let config = Config {
-                forwarding,
-                ..Config::default()
-            };
-            assert_eq!(
-                objects(&config),
-                ["portolan.forwarding", "conntrack.tcpBeLiberal"]
-            );
-        }
-        for xdp in [Xdp::Native, Xdp::Generic] {
-            let config = Config {
-                xdp,
-                ..Config::default()
-            };
-            assert_eq!(objects(&config), ["conntrack.tcpBeLiberal"]);
-        }
-        let config = Config {
-            forwarding: Forwarding::Auto,
-            conntrack: Conntrack {
-                tcp_be_liberal: true,
-                ..Conntrack::default()
-            },
+    fn xdp_without_records_is_said_to_do_nothing() {
+        assert_eq!(objects(&Config::default()), [""; 0]);
+        let with = |forwarding| Config {
+            xdp: Xdp::Native,
+            forwarding,
             ..Config::default()
         };
-        assert_eq!(objects(&config), ["portolan.forwarding"]);
+        assert_eq!(objects(&with(Forwarding::Stack)), ["portolan.xdp"]);
+        assert_eq!(objects(&with(Forwarding::Auto)), [""; 0]);
     }
 
     #[test]

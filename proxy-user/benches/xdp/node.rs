@@ -29,7 +29,7 @@ use linux::{
 use proxy_common::{
     Backend, BackendId, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port,
     Protocol, ServiceFlags, Settings, V4,
-    flow::{ClientInterface, SPARE},
+    flow::{ClientInterface, Offload, SPARE},
     maps,
     xdp::Abilities,
 };
@@ -238,6 +238,7 @@ fn fill(pin_dir: &std::path::Path) -> Result<()> {
             sequence: 0,
             reuse: 0,
             slot: 0,
+            offload: Offload::NONE,
             _pad: SPARE,
         };
         entries.push(entry.sealed(&key));

@@ -32,7 +32,7 @@ pub(super) fn run(args: &InitArgs) -> Result<()> {
         None => RawConfig::default().check(),
     };
     let config = read().map_err(|error| BadInput(chain(&error)))?;
-    set(&config.conntrack);
+    set(&config.node_conntrack());
     Ok(())
 }
 

@@ -140,9 +140,8 @@ pub enum Forwarding {
     /// Through the node's stack, whose filters apply.
     #[default]
     Stack,
-    /// At once by the kernel's routes and neighbours, past the stack and its filters.
-    Redirect,
-    /// Past the stack to and from pods, while nothing on the node needs it.
+    /// Past the stack, where the stack has let packets of the same connection pass.
+    #[value(alias = "redirect")]
     Auto,
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use linux::interfaces::Patterns;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
-use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
+use super::{Config, Conntrack, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
 
 impl Config {
     /// The settings of the kernel programs, without the node's addresses.
@@ -32,9 +32,6 @@ impl Config {
         }
         if self.reserve_node_ports {
             settings.flags |= Settings::RESERVE_NODE_PORTS;
-        }
-        if self.forwarding == Forwarding::Auto {
-            settings.flags |= Settings::REDIRECT_PODS_ONLY;
         }
         if self.answer_ping {
             settings.flags |= Settings::ANSWER_PING;
@@ -74,12 +71,25 @@ impl Config {
         self.node_port_addresses.serve(address, &primary)
     }
 
-    /// How XDP takes packets at uplinks, if it does.
+    /// How XDP takes packets at uplinks, if it does: only with `forwarding: auto`, by whose records
+    /// it knows what the stack lets pass.
     pub fn xdp_mode(&self) -> Option<XdpMode> {
+        if self.forwarding == Forwarding::Stack {
+            return None;
+        }
         match self.xdp {
             Xdp::Off => None,
             Xdp::Native => Some(XdpMode::Native),
             Xdp::Generic => Some(XdpMode::Generic),
+        }
+    }
+
+    /// What `init` sets of the node's nf_conntrack. With `forwarding: auto` it sees only a part of
+    /// a connection's segments, and must accept those that it does see.
+    pub fn node_conntrack(&self) -> Conntrack {
+        Conntrack {
+            tcp_be_liberal: self.conntrack.tcp_be_liberal || self.forwarding == Forwarding::Auto,
+            ..self.conntrack.clone()
         }
     }
 

@@ -37,6 +37,8 @@ pub enum Topic {
     Repairs,
     /// Packets that are left to the stack.
     Forwarding,
+    /// Who in the node's stack judges forwarded packets.
+    Stack,
     /// Uplinks where XDP takes no packets.
     Uplinks,
     /// Chains whose policy drops forwarded packets.
@@ -80,6 +82,7 @@ impl Topic {
             Self::ForeignConnections => "foreign-connections",
             Self::Repairs => "repairs",
             Self::Forwarding => "forwarding",
+            Self::Stack => "stack",
             Self::Uplinks => "xdp",
             Self::ForwardPolicy => "forward-policy",
             Self::Flows => "flows",
@@ -109,7 +112,7 @@ impl Topic {
             Self::ForeignPrograms(_) => "docs/runbooks/foreign-programs.md",
             Self::ForeignConnections => "docs/runbooks/import.md",
             Self::Repairs => "docs/runbooks/repairs.md",
-            Self::Forwarding => "docs/runbooks/left-to-stack.md",
+            Self::Forwarding | Self::Stack => "docs/runbooks/left-to-stack.md",
             Self::Uplinks => "docs/runbooks/xdp.md",
             Self::ForwardPolicy => "docs/runbooks/forward-policy.md",
             Self::Flows => "docs/runbooks/flow-table-full.md",

@@ -26,7 +26,7 @@ pub struct Options {
     pub marks: Marks,
     /// `xdp`: how the XDP program is attached to uplinks.
     pub xdp: Option<XdpMode>,
-    /// `forwarding: redirect`: translated packets leave without passing the node's stack.
+    /// `forwarding: auto`: translated packets leave without passing the node's stack.
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,

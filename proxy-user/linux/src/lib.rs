@@ -22,9 +22,9 @@ mod links;
 mod mapping;
 mod maps;
 mod namespace;
+mod netfilter_hooks;
 mod netlink;
 mod nft_forward;
-mod nft_verdicts;
 mod nftables;
 mod per_cpu;
 mod pins;
@@ -60,8 +60,8 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
+pub use netfilter_hooks::{ForwardHooks, conntrack_is_liberal, forward_hooks};
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
-pub use nft_verdicts::{interfering_chain, rules_generation};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};

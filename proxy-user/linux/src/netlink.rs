@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by
-//! `sock_diag`, `conntrack`, `conntrack_edit`, `nft_forward`, `nft_verdicts`, `nftables`, `reach`,
-//! `tc`, `routing` and `route`.
+//! `sock_diag`, `conntrack`, `conntrack_edit`, `netfilter_hooks`, `nft_forward`, `nftables`,
+//! `reach`, `tc`, `routing` and `route`.
 
 use std::{io, ops::ControlFlow};
 

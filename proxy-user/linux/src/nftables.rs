@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft
-//! are among them. Called by `portolan check`, `nft_forward` and `nft_verdicts`.
+//! are among them. Called by `portolan check`, `netfilter_hooks` and `nft_forward`.
 
 use std::io;
 
@@ -26,8 +26,6 @@ pub struct NftChain {
     pub drops: bool,
     /// A base chain's hook, as the kernel numbers it.
     pub hook: Option<u32>,
-    /// A base chain that translates addresses.
-    pub nat: bool,
 }
 
 /// Every chain. A kernel without nf_tables has none.
@@ -86,7 +84,6 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
     const POLICY: u16 = 5;
-    const TYPE: u16 = 7;
     const HOOK_NUMBER: u16 = 1;
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
@@ -99,7 +96,6 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
         forward: hook.and_then(word) == Some(FORWARD),
         drops: hook.is_some() && attribute(attributes, POLICY).and_then(word) == Some(DROP),
         hook: hook.and_then(word),
-        nat: attribute(attributes, TYPE).map(text).as_deref() == Some("nat"),
     })
 }
 

@@ -108,7 +108,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
         for balancing in &balancings {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
-                (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Redirect],
+                (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Auto],
                 // Packets of connections translated at their sockets are forwarded as without an
                 // agent.
                 (None, SocketBalancing::All) => vec![Forwarding::Stack],

@@ -12,7 +12,7 @@ use std::{
 use datapath::Capacities;
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, FlowState, Port, Protocol, ServiceId, V4,
-    flow::{ClientInterface, FlowKind, SPARE},
+    flow::{ClientInterface, FlowKind, Offload, SPARE},
     maps,
 };
 
@@ -48,6 +48,7 @@ fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
         sequence: 0,
         reuse: 0,
         slot: 0,
+        offload: Offload::NONE,
         _pad: SPARE,
     };
     let reply_key = FlowKey::new(backend, entry.port, client, port, Protocol::TCP);

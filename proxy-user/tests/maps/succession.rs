@@ -11,7 +11,7 @@ use linux::{PerCpu, get_pinned};
 use proxy_common::{
     Backend, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
     ServiceId, V4,
-    flow::{ClientInterface, SPARE},
+    flow::{ClientInterface, Offload, SPARE},
     maps,
     traffic::{RefusedKey, Traffic},
 };
@@ -45,6 +45,7 @@ fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> 
         sequence: 7,
         reuse: 0,
         slot: 3,
+        offload: Offload::NONE,
         _pad: SPARE,
     }
     .sealed(&original_key())

@@ -180,7 +180,7 @@ pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack ";
 /// An agent that redirects, and its world.
 fn redirecting(world: &World) -> Agent<'_> {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let agent = world.start_configured(7, "portolan: {forwarding: redirect}\n");
+    let agent = world.start_configured(7, "portolan: {forwarding: auto}\n");
     assert_eq!(gauge(&agent, LEFT), Some(0));
     assert!(is_past_the_stack(world));
     agent

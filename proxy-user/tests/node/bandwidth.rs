@@ -56,7 +56,7 @@ enum Limited {
 #[rstest]
 fn limits_of_the_bandwidth_plugin_hold(
     #[values(Limited::Client, Limited::Server)] limited: Limited,
-    #[values(Forwarding::Stack, Forwarding::Redirect)] forwarding: Forwarding,
+    #[values(Forwarding::Stack, Forwarding::Auto)] forwarding: Forwarding,
     #[values(Order::PluginFirst, Order::AgentFirst)] order: Order,
 ) {
     let world = World::build();
@@ -97,13 +97,13 @@ fn limits_of_the_bandwidth_plugin_hold(
             let before = world.forwarded();
             check("without plugin", SERVICE, FREE);
             let is_past_the_stack = world.forwarded() == before;
-            assert_eq!(is_past_the_stack, forwarding == Forwarding::Redirect);
+            assert_eq!(is_past_the_stack, forwarding == Forwarding::Auto);
             limit(&world, limited);
             agent
         }
     };
     // Packets of the pod must not pass its filter by, as redirecting would.
-    if forwarding == Forwarding::Redirect {
+    if forwarding == Forwarding::Auto {
         eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
     }
     check("with both", BACKEND, HELD);

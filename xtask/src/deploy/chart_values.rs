@@ -19,7 +19,7 @@ const OTHERS: [(&str, &str); 16] = [
     // Refused in combination with `apiServer`: see below.
     ("kubeProxyConfigMap", "kube-proxy"),
     ("settings.clusterCIDR", "10.9.0.0/16"),
-    ("settings.portolan", "{\"forwarding\":\"redirect\"}"),
+    ("settings.portolan", "{\"forwarding\":\"auto\"}"),
     ("mode", "drain"),
     ("nodeByNode", "true"),
     ("cgroupRoot", "/sys/fs/cgroup/unified"),

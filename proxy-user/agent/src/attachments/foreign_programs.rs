@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at what stands beside our programs: foreign programs before them are named; with
-//! `forwarding: redirect`, interfaces where something needs the stack are named and left to it.
+//! `forwarding: auto`, interfaces where something needs the stack are named and left to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     time::Duration,
 };
 
-use config::Forwarding;
 use control::{causes::chain, object::Warning};
 use datapath::{ChainPosition, Datapath, ForeignProgram};
 use linux::interfaces::Interface;
@@ -30,39 +28,6 @@ pub(super) struct ForeignPrograms {
     /// When each interface came that came after the agent: another's programs may come right after
     /// it.
     new: BTreeMap<u32, Instant>,
-    filters: Filters,
-}
-
-/// The node's packet filter, which is read again only when its rules have changed.
-#[derive(Debug, Default)]
-struct Filters {
-    /// By the number of the rules' generation.
-    known: Option<(u32, Option<String>)>,
-}
-
-impl Filters {
-    /// What does more than accept packets that the node forwards.
-    fn interfering(&mut self) -> io::Result<Option<String>> {
-        let legacy = linux::legacy_forward()?;
-        if let Some(chain) = legacy.iter().find(|chain| chain.drops || chain.has_rules) {
-            let program = chain.program;
-            return Ok(Some(format!(
-                "{program} has rules or a policy in chain FORWARD"
-            )));
-        }
-        // Asked before the rules: a change between makes it look again.
-        let Some(generation) = linux::rules_generation()? else {
-            return Ok(None);
-        };
-        if let Some((known, found)) = &self.known
-            && *known == generation
-        {
-            return Ok(found.clone());
-        }
-        let found = linux::interfering_chain()?;
-        self.known = Some((generation, found.clone()));
-        Ok(found)
-    }
 }
 
 /// What was found.
@@ -113,9 +78,8 @@ impl ForeignPrograms {
         datapath: &mut Datapath,
         attached: &BTreeMap<u32, Interface>,
         all: &[Interface],
-        forwarding: Forwarding,
+        redirects: bool,
     ) -> Option<Found> {
-        let redirects = forwarding.redirects();
         let every = if redirects { EVERY } else { SELDOM };
         let is_early = self
             .looked_at
@@ -143,7 +107,7 @@ impl ForeignPrograms {
             open: BTreeSet::new(),
         };
         if redirects {
-            self.permit(datapath, &seen, all, forwarding, &mut found);
+            self.permit(datapath, &seen, all, &mut found);
         }
         // What holds for the whole node is said once.
         found.left.sort_unstable();
@@ -153,17 +117,13 @@ impl ForeignPrograms {
 
     /// Says of each interface whether packets that come in by it may leave past the stack.
     fn permit(
-        &mut self,
+        &self,
         datapath: &mut Datapath,
         seen: &[Seen<'_>],
         all: &[Interface],
-        forwarding: Forwarding,
         found: &mut Found,
     ) {
-        let mut routing = Routing::read();
-        if forwarding == Forwarding::Auto {
-            routing.interferes = self.filters.interfering().map_err(|error| chain(&error));
-        }
+        let routing = Routing::read();
         for (interface, programs) in seen {
             let reason = reason(interface, all, programs, &routing);
             let is_new = self.new.contains_key(&interface.index);

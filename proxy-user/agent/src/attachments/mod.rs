@@ -16,7 +16,7 @@ mod xdp_uplinks;
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use config::{Config, Forwarding};
+use config::Config;
 use control::{causes::chain, warnings::Topic};
 use linux::interfaces::{Neighbours, pod_links};
 use tokio::time::Instant;
@@ -128,11 +128,7 @@ impl Attachments {
             &mut shared.datapath,
             self.interfaces.attached(),
             &shared.interfaces,
-            if shared.options.redirects {
-                shared.config.forwarding
-            } else {
-                Forwarding::Stack
-            },
+            shared.options.redirects,
         );
         if let Some(found) = found {
             let (before, left) = (found.before_count, found.left_interfaces);

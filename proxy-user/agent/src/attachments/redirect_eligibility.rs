@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `forwarding: redirect`: whether packets that come in by an interface may leave past the
+//! With `forwarding: auto`: whether packets that come in by an interface may leave past the
 //! stack, or why not. Pure; called by `foreign_programs`.
 
 use control::{causes::chain, object::Warning};
@@ -14,8 +14,6 @@ use linux::{
 pub(super) struct Routing {
     pub(super) rules: Result<Vec<RoutingRule>, String>,
     pub(super) has_policies: Result<bool, String>,
-    /// With `forwarding: auto`: a rule of the node's that does more than accept what is forwarded.
-    pub(super) interferes: Result<Option<String>, String>,
 }
 
 impl Routing {
@@ -24,7 +22,6 @@ impl Routing {
         Self {
             rules: linux::routing_rules().map_err(|error| chain(&error)),
             has_policies: linux::has_xfrm_policies().map_err(|error| chain(&error)),
-            interferes: Ok(None),
         }
     }
     /// Whether there are the kernel's own routing rules only, which all packets follow.
@@ -75,7 +72,7 @@ impl Reason {
         };
         Warning {
             object,
-            reason: format!("packets take the node's stack, forwarding is not redirect: {reason}"),
+            reason: format!("packets take the node's stack, whatever forwarding says: {reason}"),
         }
     }
 }
@@ -94,18 +91,9 @@ pub(super) fn reason(
     routing
         .policies()
         .map(Reason::Node)
-        .or_else(|| of_filters(&routing.interferes))
         .or_else(|| of_rules(interface, all, &routing.rules))
         .or_else(|| of_interface(interface))
         .or_else(|| of_programs(programs))
-}
-
-fn of_filters(interferes: &Result<Option<String>, String>) -> Option<Reason> {
-    let reason = match interferes {
-        Ok(interferes) => interferes.clone()?,
-        Err(error) => format!("the node's packet filter could not be read: {error}"),
-    };
-    Some(Reason::Node(reason))
 }
 
 fn of_rules(
@@ -221,7 +209,6 @@ mod tests {
         Routing {
             rules: Ok(rules.to_vec()),
             has_policies: Ok(false),
-            interferes: Ok(None),
         }
     }
 

@@ -154,7 +154,6 @@ mod tests {
         Routing {
             rules: Ok(rules.iter().map(rule).collect()),
             has_policies: Ok(false),
-            interferes: Ok(None),
         }
     }
 

@@ -9,6 +9,7 @@ pub(super) mod foreign_connections;
 mod forward;
 mod local_ports;
 mod settings;
+mod stack;
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -29,6 +30,7 @@ use self::{
     forward::ForwardPolicy,
     local_ports::LocalPorts,
     settings::NodeSettings,
+    stack::Stack,
 };
 use super::{agent::Shared, growth::Growth, services::Services};
 use crate::server::health::Area;
@@ -47,6 +49,7 @@ pub(super) struct Node {
     foreign: ForeignConnections,
     foreign_answers: mpsc::UnboundedSender<foreign_connections::Answer>,
     forward: ForwardPolicy,
+    stack: Stack,
     local_ports: LocalPorts,
     condition: NodeCondition,
 }
@@ -65,6 +68,7 @@ impl Node {
             foreign: ForeignConnections::default(),
             foreign_answers,
             forward: ForwardPolicy::default(),
+            stack: Stack::default(),
             local_ports: LocalPorts::default(),
             condition: NodeCondition::default(),
         }
@@ -73,6 +77,7 @@ impl Node {
     /// Reads what the settings follow from, before the first flow begins.
     pub(super) fn look(&mut self, shared: &Shared) {
         self.look_at_rules(shared);
+        self.look_at_stack(shared);
         self.local_ports.look(Instant::now());
     }
 
@@ -111,8 +116,13 @@ impl Node {
         let udp_deferral_ended = self.foreign.expire_udp_deferral(Instant::now());
         let local_ports_changed = self.local_ports.look(Instant::now());
         let rules_changed = self.look_at_rules(shared);
+        let stack_changed = self.look_at_stack(shared);
         let is_outdated = services.listed && self.is_outdated;
-        udp_deferral_ended || local_ports_changed || rules_changed || is_outdated
+        udp_deferral_ended
+            || local_ports_changed
+            || rules_changed
+            || stack_changed
+            || is_outdated
     }
 
     /// Has the Node object say how this node stands, if that has changed.
@@ -151,6 +161,19 @@ impl Node {
             shared.warnings.replace(Topic::ForwardPolicy, warnings);
         }
         self.forward.do_others_masquerade() != before
+    }
+
+    /// With `forwarding: auto`, looks at who judges forwarded packets, when due; true if the
+    /// settings that follow have changed.
+    fn look_at_stack(&mut self, shared: &Shared) -> bool {
+        if !shared.options.redirects {
+            return false;
+        }
+        let before = self.stack.flags();
+        if let Some(warnings) = self.stack.look(Instant::now()) {
+            shared.warnings.replace(Topic::Stack, warnings);
+        }
+        self.stack.flags() != before
     }
 
     /// Stores the node's settings and addresses if they have changed.
@@ -196,6 +219,7 @@ impl Node {
         )
         .with_foreign_connections(self.foreign.may_exist(), self.foreign.do_datagrams_wait())
         .beside_rules(self.forward.do_others_masquerade())
+        .with_flags(self.stack.flags())
         .with_masquerade_ports(ports);
         let health_addresses = settings::health_check_addresses(config, &wanted.addresses);
         self.health_addresses.send_if_modified(|known| {

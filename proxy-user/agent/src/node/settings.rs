@@ -80,6 +80,11 @@ impl NodeSettings {
         }
         self
     }
+    /// With these flags as well.
+    pub(super) fn with_flags(mut self, flags: u32) -> Self {
+        self.settings.flags |= flags;
+        self
+    }
     /// With these ports for masqueraded connections.
     pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
         self.settings.masquerade_ports = ports;

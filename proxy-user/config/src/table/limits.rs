@@ -95,7 +95,7 @@ pub(super) const TIMES: Group = Group {
             unset: None,
             what: "Have nf_conntrack accept TCP segments outside of the window. portolan's flow table never refuses a segment for its \
                 sequence number.",
-            when: "Keep what kube-proxy's file says. Set it with `portolan.forwarding: redirect` or `auto`, or `portolan.xdp`, where a rule drops what conntrack calls \
+            when: "Keep what kube-proxy's file says. Set it with `portolan.forwarding: auto` or `auto`, or `portolan.xdp`, where a rule drops what conntrack calls \
                 invalid.",
         },
     ],

@@ -65,7 +65,7 @@ portolan:
   serveLinkLocal: true
   interfaces: [eth*]
   masquerade: mark
-  forwarding: redirect
+  forwarding: auto
   masqueradePorts: [5000-5999]
   maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
   logLevel: debug
@@ -76,7 +76,7 @@ portolan:
     assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
     assert_eq!(config.pin_directory, Path::new("/sys/fs/bpf/elsewhere"));
     assert_eq!(config.socket_balancing, SocketBalancing::Host);
-    assert_eq!(config.forwarding, Forwarding::Redirect);
+    assert_eq!(config.forwarding, Forwarding::Auto);
     assert_eq!(config.interfaces, ["eth*"]);
     assert_eq!(config.capacities.source_ranges, 1030);
     assert_eq!(config.capacities.sockets, 1031);

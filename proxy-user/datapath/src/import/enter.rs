@@ -7,7 +7,7 @@ use std::{io, path::Path};
 use linux::{Tracked, Tuple, now};
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
-    flow::{ClientInterface, SPARE},
+    flow::{ClientInterface, Offload, SPARE},
     ports,
 };
 
@@ -76,6 +76,7 @@ impl<A: Family> Flow<A> {
             sequence: reply_tag,
             reuse: 0,
             slot: NO_SLOT,
+            offload: Offload::NONE,
             _pad: SPARE,
         };
         let mut reply_entry = entry;

@@ -19,7 +19,7 @@ pub(super) struct Kind {
     pub(super) by_stack: ByStack,
 }
 
-/// What passes the node's stack also with `forwarding: redirect`.
+/// What passes the node's stack also with `forwarding: auto`.
 #[derive(Clone, Copy)]
 pub(super) enum ByStack {
     Nothing,

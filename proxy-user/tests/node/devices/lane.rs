@@ -40,7 +40,7 @@ pub(super) struct Flow<'a> {
     pub(super) backend: &'a NetNs,
     pub(super) served_at: SocketAddr,
     pub(super) is_masqueraded: bool,
-    /// One direction at least passes the node's stack also with `forwarding: redirect`.
+    /// One direction at least passes the node's stack also with `forwarding: auto`.
     pub(super) needs_stack: bool,
 }
 

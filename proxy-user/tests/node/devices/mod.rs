@@ -18,7 +18,7 @@ use lab::node::{
     cgroup::Cgroup,
     netns::NetNs,
     settings::{
-        Forwarding::{self, Redirect, Stack},
+        Forwarding::{self, Auto, Stack},
         SocketBalancing,
     },
     topology::NODE_PARAMETERS,
@@ -43,7 +43,7 @@ const FEW: u64 = 15;
 #[case::netkit(&[NETKIT_L2, NETKIT_L3])]
 fn services_are_reached_through(
     #[case] kinds: &[Kind],
-    #[values(Stack, Redirect)] forwarding: Forwarding,
+    #[values(Stack, Auto)] forwarding: Forwarding,
 ) {
     bpffs::prepare().expect("a BPF file system");
     let node = NetNs::new("node").expect("run as root");

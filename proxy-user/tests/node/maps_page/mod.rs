@@ -205,7 +205,7 @@ fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
     let _quiet = world.cgroup().below("quiet").expect("a cgroup");
     let uplink = "link add up0 type veth peer name up1\nlink set up0 up\n";
     world.node().ip(uplink).expect("an uplink");
-    let config = "portolan: {socketExceptions: [quiet], forwarding: redirect, xdp: generic, xdpInterfaces: [up0]}\n";
+    let config = "portolan: {socketExceptions: [quiet], forwarding: auto, xdp: generic, xdpInterfaces: [up0]}\n";
     let agent = world.start_configured(7, config);
     let _open = use_everything(&world);
     let pods: Table<V4, LocalPod> = table(&world, maps::PODS_V4);

@@ -6,7 +6,7 @@ mod cluster;
 mod transfer;
 mod world;
 
-use lab::node::settings::Forwarding::{Redirect, Stack};
+use lab::node::settings::Forwarding::{Auto, Stack};
 use proxy_common::Counter;
 use rstest::rstest;
 
@@ -20,9 +20,9 @@ fn a_narrow_link_towards_the_backend_is_learned(
         Through::NodeSocket,
         Through::PodSocket,
         Through::PodPackets(Stack),
-        Through::PodPackets(Redirect),
+        Through::PodPackets(Auto),
         Through::Masquerade(Stack),
-        Through::Masquerade(Redirect)
+        Through::Masquerade(Auto)
     )]
     through: Through,
 ) {
@@ -40,11 +40,11 @@ fn a_narrow_link_towards_the_client_is_learned(
     #[values(false, true)] v6: bool,
     #[values(
         Through::Preserved(Stack),
-        Through::Preserved(Redirect),
+        Through::Preserved(Auto),
         Through::ToNode(Stack),
-        Through::ToNode(Redirect),
+        Through::ToNode(Auto),
         Through::Masquerade(Stack),
-        Through::Masquerade(Redirect)
+        Through::Masquerade(Auto)
     )]
     through: Through,
 ) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: redirect`: packets that the stack drops, or must see, are left to it.
+//! `forwarding: auto`: packets that the stack drops, or must see, are left to it.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: redirect`: packets that leave at ingress by the kernel's routes, and packets that
+//! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that
 //! are left to the stack.
 
 mod between_pods;

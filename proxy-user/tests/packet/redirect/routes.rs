@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: redirect`: routes are looked up with all that the stack would look them up with.
+//! `forwarding: auto`: routes are looked up with all that the stack would look them up with.
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `forwarding: auto`: a packet leaves past the node's stack only after the stack has let one of
+//! the same direction pass, unchanged. Egress records that in the flow's entry, and ingress follows
+//! the record for some seconds. So a netfilter rule that is added later holds soon.
+
+use super::ClientInterface;
+
+/// A unit of the records' clocks is 2^32 ns (4.3 s).
+const CLOCK_SHIFT: u32 = 32;
+/// A record is fresh in the unit in which it was made, and in so many after it: for 8.6 to 12.9 s.
+pub const FRESH_UNITS: u32 = 2;
+
+/// The kernel's monotonic clock, in nanoseconds, in units of records.
+#[inline(always)]
+pub const fn clock(now: u64) -> u32 {
+    (now >> CLOCK_SHIFT) as u32
+}
+
+/// The record of one direction of a flow: the interface that its packets leave the stack by, and
+/// when one last did. 0: none has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Offload(u32);
+
+impl Offload {
+    pub const NONE: Self = Self(0);
+
+    /// A packet leaves the stack by the interface with this index, of which the lower 24 bits are
+    /// kept.
+    #[inline(always)]
+    pub const fn new(interface: u32, now: u64) -> Self {
+        Self(interface << 8 | clock(now) & 0xff)
+    }
+    /// Whether the record is fresh. The clock has 8 bits (18 minutes), so the flow must have been
+    /// seen lately as well: `last_seen` is its entry's.
+    #[inline(always)]
+    pub const fn is_fresh(self, last_seen: u64, now: u64) -> bool {
+        let age = clock(now).wrapping_sub(self.0) & 0xff;
+        self.0 != 0
+            && age <= FRESH_UNITS
+            && now.wrapping_sub(last_seen) < (FRESH_UNITS as u64 + 1) << CLOCK_SHIFT
+    }
+    /// Whether the packets leave by the interface with this index.
+    #[inline(always)]
+    pub const fn is_by(self, interface: u32) -> bool {
+        self.0 >> 8 == interface & 0x00ff_ffff
+    }
+    /// The interface that packets leave by, as flow keys hold it.
+    pub const fn interface(self) -> ClientInterface {
+        ClientInterface::of_pod(self.0 >> 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 1 << CLOCK_SHIFT;
+
+    #[test]
+    fn a_record_is_fresh_for_nine_to_thirteen_seconds() {
+        let now = 700 * UNIT + UNIT / 2;
+        let record = Offload::new(7, now);
+        for (age, fresh) in [
+            (0, true),
+            (8_500_000_000, true),
+            (13_000_000_000, false),
+            (60_000_000_000, false),
+        ] {
+            assert_eq!(record.is_fresh(now + age, now + age), fresh, "{age}");
+        }
+        assert!(!Offload::NONE.is_fresh(now, now));
+        assert!(!Offload::NONE.is_fresh(0, 0));
+    }
+
+    #[test]
+    fn a_flow_that_was_idle_until_the_clock_came_round_has_no_fresh_record() {
+        let now = 700 * UNIT;
+        let record = Offload::new(7, now);
+        let later = now + 256 * UNIT;
+        assert!(!record.is_fresh(now, later));
+    }
+
+    #[test]
+    fn a_record_names_one_interface() {
+        for index in [1, 70_000, 0x00ff_ffff] {
+            let record = Offload::new(index, 5 * UNIT);
+            assert!(record.is_by(index));
+            assert!(!record.is_by(index - 1));
+            assert!(record.is_fresh(5 * UNIT, 5 * UNIT));
+        }
+        assert!(!Offload::NONE.is_by(1));
+    }
+}

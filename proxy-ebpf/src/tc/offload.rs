@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
+//! Whether a packet of a flow may leave past the stack: only after the stack has let one of the
+//! same direction pass. Ingress tags a packet whose direction has no fresh record ([`path`]).
+//! Egress sees what the stack makes of it, and records in the flow's entry that it came out
+//! unchanged, and by which interface ([`record`]). See `proxy_common::flow::offload`.
+
+use proxy_common::{
+    Addr, FlowEntry, FlowKind, FlowState, Protocol, Settings,
+    flow::{ClientInterface, Offload, Signals},
+};
+
+use super::between_pods;
+use crate::{
+    family::Family,
+    maps::{
+        flow::{self, Element},
+        node,
+        workspace::{Scratch, Workspace},
+    },
+    packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
+};
+
+/// The path of a packet of a known flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// By the stack.
+    Stack,
+    /// By the stack; egress records it for the packets that follow.
+    Recorded,
+    /// Past the stack, if the FIB leads to the interface that was recorded.
+    Past,
+    /// Past the stack by any interface: nothing in the stack judges forwarded packets.
+    Free,
+}
+
+/// Decides by the entry that the packet was found by, as it was before the packet.
+#[inline(always)]
+pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now: u64) -> Path {
+    let Some(settings) = node::settings() else {
+        return Path::Stack;
+    };
+    if settings.has(Settings::UNFILTERED) {
+        return Path::Free;
+    }
+    let is_original = entry.kind == FlowKind::ORIGINAL;
+    let settled = match packet.key.protocol {
+        Protocol::TCP => {
+            // Connection tracking must see how a connection ends.
+            if settings.has(Settings::TCP_BY_STACK)
+                || packet.signals.has(Signals::FIN | Signals::RST)
+            {
+                return Path::Stack;
+            }
+            !packet.signals.has(Signals::SYN)
+                && (!is_original || entry.state.has(FlowState::ESTABLISHED))
+        }
+        // A one-way stream always takes the stack.
+        Protocol::UDP if is_original && !entry.state.has(FlowState::ANSWERED) => {
+            return Path::Stack;
+        }
+        Protocol::UDP => true,
+        // Connection tracking follows the chunks of an association.
+        _ => return Path::Stack,
+    };
+    match (
+        !first && entry.offload.is_fresh(entry.last_seen, now),
+        settled,
+    ) {
+        (false, _) => Path::Recorded,
+        (true, true) => Path::Past,
+        (true, false) => Path::Stack,
+    }
+}
+
+/// The tag of a packet that takes [`Path::Recorded`] by this entry.
+#[inline(always)]
+pub fn tag<A: Addr>(entry: &FlowEntry<A>) -> Tag {
+    if entry.kind == FlowKind::ORIGINAL {
+        Tag::ORIGINAL
+    } else {
+        Tag::REPLY
+    }
+}
+
+/// Egress: records that a tagged packet leaves the stack here as ingress has sent it there.
+#[inline(always)]
+pub fn record<F: Family>(skb: Skb, link_layer: bool, tag: Tag) {
+    // At a VLAN, a bond or a tunnel, the packet passes egress of the lower device as well.
+    skb.set_tag(Tag::NONE);
+    if !link_layer {
+        return;
+    }
+    match tag {
+        Tag::ORIGINAL => _ = record_flow::<F>(skb, 0),
+        Tag::REPLY => _ = record_flow::<F>(skb, 1),
+        Tag::BETWEEN_PODS => between_pods::record::<F>(skb),
+        _ => {}
+    }
+}
+
+by_family! {
+    /// Records a packet of a flow, a reply if `is_reply` is not 0. Always 0.
+    fn record_flow(skb, is_reply) = portolan_record_v4 portolan_record_v6 of record_in_entry
+}
+
+#[inline(always)]
+fn record_in_entry<F: Family>(skb: Skb, is_reply: u32) -> u32 {
+    let Some(Workspace { clock, scratch, .. }) = flow::filled_workspace::<F>() else {
+        return 0;
+    };
+    if let Some(element) = element_of::<F>(skb, is_reply != 0, scratch) {
+        element.set_offload(Offload::new(skb.interface(), clock.now()));
+    }
+    0
+}
+
+/// The entry that ingress found the packet by. If rules have changed an address or a port, there is
+/// none.
+#[inline(always)]
+fn element_of<F: Family>(
+    skb: Skb,
+    is_reply: bool,
+    scratch: &mut Scratch<F::Addr>,
+) -> Option<Element<F::Addr>> {
+    let (dst, ports) = F::plain(skb, ETHERNET_LEN)?;
+    let (protocol, _) = parse::plain_start::<F>(skb, ETHERNET_LEN)?;
+    let src = skb.read(ETHERNET_LEN + F::SOURCE)?;
+    let Scratch {
+        found,
+        other,
+        key,
+        holder,
+        ..
+    } = scratch;
+    if is_reply {
+        key.assign(&src, ports.src, &dst, ports.dst, protocol);
+    } else {
+        key.assign(&dst, ports.dst, &src, ports.src, protocol);
+    }
+    let reply = flow::find::<F>(key, found)?;
+    if reply.entry.kind != FlowKind::REPLY || reply.entry.interface == ClientInterface::NODE {
+        return None;
+    }
+    let kind = if !is_reply {
+        reply.entry.original_key_into(key, holder);
+        FlowKind::ORIGINAL
+    } else if reply.entry.is_masqueraded() {
+        reply.entry.masqueraded_key_into(key, holder);
+        FlowKind::MASQUERADED_REPLY
+    } else {
+        return Some(reply.element);
+    };
+    let found = flow::find::<F>(holder, other)?;
+    (found.entry.kind == kind).then_some(found.element)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With `forwarding: auto`: who in the node's stack judges forwarded packets. If nobody does,
+//! packets leave past it from a connection's first on; if conntrack tracks them and is not liberal,
+//! TCP takes the stack.
+
+use std::{io, time::Duration};
+
+use control::{causes::chain, object::Warning};
+use linux::{ForwardHooks, conntrack_is_liberal, forward_hooks};
+use proxy_common::Settings;
+use tokio::time::Instant;
+
+/// How often to look: the kernel does not tell who registers a hook. Beside a record's life of 13
+/// s, a rule that is added holds within 20 s.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    looked_at: Option<Instant>,
+    flags: u32,
+}
+
+impl Stack {
+    /// The settings' flags that follow.
+    pub(super) fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Looks if it is time. Returns what the operator should know.
+    pub(super) fn look(&mut self, now: Instant) -> Option<Vec<Warning>> {
+        let is_early = |looked_at| now < looked_at + EVERY;
+        if self.looked_at.is_some_and(is_early) {
+            return None;
+        }
+        self.looked_at = Some(now);
+        let (flags, warning) = judge(&forward_hooks(), conntrack_is_liberal());
+        self.flags = flags;
+        Some(Vec::from_iter(warning))
+    }
+}
+
+fn judge(hooks: &io::Result<ForwardHooks>, liberal: bool) -> (u32, Option<Warning>) {
+    let (flags, object, reason) = match hooks {
+        Ok(hooks) if hooks.users.is_empty() => return (Settings::UNFILTERED, None),
+        Ok(hooks) if liberal || !hooks.tracks => return (0, None),
+        Ok(_) => (
+            Settings::TCP_BY_STACK,
+            "net.netfilter.nf_conntrack_tcp_be_liberal",
+            "it is 0, and connection tracking sees forwarded packets: TCP takes the node's stack, forwarding: auto speeds up UDP only; set it to 1, as `portolan init` does".to_owned(),
+        ),
+        Err(error) => (
+            Settings::TCP_BY_STACK,
+            "netfilter",
+            format!(
+                "its hooks could not be read: {}; TCP takes the node's stack",
+                chain(error)
+            ),
+        ),
+    };
+    let object = object.to_owned();
+    (flags, Some(Warning { object, reason }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hooks(users: &[&str], tracks: bool) -> io::Result<ForwardHooks> {
+        Ok(ForwardHooks {
+            users: users.iter().map(|user| (*user).to_owned()).collect(),
+            tracks,
+        })
+    }
+
+    #[test]
+    fn without_a_hook_nobody_judges() {
+        assert_eq!(judge(&hooks(&[], false), false), (Settings::UNFILTERED, None));
+    }
+
+    #[test]
+    fn tcp_needs_a_liberal_conntrack_or_none() {
+        let chain = ["nft_do_chain_ipv4"];
+        assert_eq!(judge(&hooks(&chain, false), false), (0, None));
+        assert_eq!(judge(&hooks(&chain, true), true), (0, None));
+        let (flags, warning) = judge(&hooks(&chain, true), false);
+        assert_eq!(flags, Settings::TCP_BY_STACK);
+        assert!(warning.is_some_and(|warning| warning.object.ends_with("be_liberal")));
+    }
+
+    #[test]
+    fn hooks_that_cannot_be_read_are_there() {
+        let (flags, warning) = judge(&Err(io::Error::other("refused")), true);
+        assert_eq!(flags, Settings::TCP_BY_STACK);
+        assert!(warning.is_some_and(|warning| warning.reason.contains("refused")));
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which netfilter hooks see packets that this network namespace forwards. Called by `agent`.
+
+use std::{collections::BTreeSet, fs, io};
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::{
+    netlink::{Connection, attribute, encode},
+    nftables::{BRIDGE, GENERIC, NftChain, nft_chains, text},
+};
+
+/// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
+const GET_HOOKS: u16 = 12 << 8;
+/// `enum nfnl_hook_attributes`.
+const HOOK_NUMBER: u16 = 1;
+const FUNCTION: u16 = 4;
+const MODULE: u16 = 5;
+
+/// Families and the hooks that forwarded packets pass: `NFPROTO_IPV4`, `NFPROTO_BRIDGE`,
+/// `NFPROTO_IPV6`; prerouting, input, forward, output and postrouting are 0 to 4. A frame between
+/// two ports of the node's bridge passes 0, 2 and 4, one that the node routes from or to a port 1
+/// and 3 as well.
+const HOOKS: [(u8, &[u32]); 3] = [
+    (2, &[0, 2, 4]),
+    (10, &[0, 2, 4]),
+    (7, &[0, 1, 2, 3, 4]),
+];
+
+/// Who sees forwarded packets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ForwardHooks {
+    /// Functions of the kernel or chains, each once.
+    pub users: BTreeSet<String>,
+    /// Connection tracking may be among them.
+    pub tracks: bool,
+}
+
+/// The hooks of this network namespace. Where the kernel does not list them, everything that is
+/// known to register one counts: chains of nf_tables, tables of iptables, and IPVS.
+pub fn forward_hooks() -> io::Result<ForwardHooks> {
+    match listed() {
+        Err(error) if is_unknown(&error) => guessed(),
+        listed => listed,
+    }
+}
+
+/// Whether nf_conntrack accepts TCP segments that it has not seen the ones before of; `true` if it
+/// is not loaded.
+pub fn conntrack_is_liberal() -> bool {
+    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+        .map_or(true, |word| word.trim() != "0")
+}
+
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)
+    )
+}
+
+fn listed() -> io::Result<ForwardHooks> {
+    let connection = Connection::open(NETLINK_NETFILTER)?;
+    let mut hooks = ForwardHooks::default();
+    for (family, numbers) in HOOKS {
+        for number in numbers {
+            let attribute = encode(HOOK_NUMBER, &number.to_be_bytes());
+            let request = [&[family, 0, 0, 0], &*attribute].concat();
+            let asked = connection.list(GET_HOOKS, &request, |answer| {
+                if let Some(function) = answer.get(GENERIC..).and_then(function) {
+                    hooks.add(function);
+                }
+            });
+            match asked {
+                // A kernel without bridge filters, or without IPv6.
+                Err(error) if is_unknown(&error) && family != 2 => {}
+                asked => asked?,
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+/// A hook's function, and its module if it has one.
+fn function(attributes: &[u8]) -> Option<String> {
+    let name = text(attribute(attributes, FUNCTION)?);
+    Some(match attribute(attributes, MODULE).map(text) {
+        Some(module) if !module.is_empty() => format!("{name} [{module}]"),
+        _ => name,
+    })
+}
+
+impl ForwardHooks {
+    /// br_netfilter's hooks only hand bridged packets to those of IP.
+    fn add(&mut self, function: String) {
+        if function.starts_with("br_nf_") {
+            return;
+        }
+        self.tracks |= function.contains("conntrack");
+        self.users.insert(function);
+    }
+}
+
+fn guessed() -> io::Result<ForwardHooks> {
+    let chains = nft_chains()?;
+    let chains = chains.iter().filter(|chain| sees_forwarded(chain));
+    let named = chains.map(|chain| {
+        let (family, table, name) = (chain.family, &chain.table, &chain.name);
+        format!("nftables chain {family} {table} {name}")
+    });
+    let mut users: BTreeSet<_> = named.collect();
+    for (program, file) in [
+        ("iptables-legacy", "/proc/net/ip_tables_names"),
+        ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
+    ] {
+        let tables = fs::read_to_string(file).unwrap_or_default();
+        users.extend(tables.lines().map(|table| format!("{program} table {table}")));
+    }
+    if has_ipvs(&fs::read_to_string("/proc/net/ip_vs").unwrap_or_default()) {
+        users.insert("IPVS".to_owned());
+    }
+    Ok(ForwardHooks {
+        // Any of them may use it.
+        tracks: !users.is_empty(),
+        users,
+    })
+}
+
+fn sees_forwarded(chain: &NftChain) -> bool {
+    const FORWARDED: [u32; 3] = [0, 2, 4];
+    chain
+        .hook
+        .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
+}
+
+/// Whether IPVS has a service: the file has three lines of headings.
+fn has_ipvs(table: &str) -> bool {
+    table.lines().count() > 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_is_read_with_its_module() {
+        let name = encode(FUNCTION, b"nf_nat_ipv4_pre_routing\0");
+        assert_eq!(function(&name).as_deref(), Some("nf_nat_ipv4_pre_routing"));
+        let both = [name, encode(MODULE, b"nf_nat\0")].concat();
+        assert_eq!(
+            function(&both).as_deref(),
+            Some("nf_nat_ipv4_pre_routing [nf_nat]")
+        );
+        for length in 0..both.len() {
+            // Cut off anywhere, it does not panic.
+            _ = function(&both[..length]);
+        }
+    }
+
+    #[test]
+    fn bridges_own_hooks_are_nobody_and_conntracks_are_named() {
+        let mut hooks = ForwardHooks::default();
+        hooks.add("br_nf_pre_routing [br_netfilter]".to_owned());
+        assert_eq!(hooks, ForwardHooks::default());
+        hooks.add("nft_do_chain_ipv4 [nf_tables]".to_owned());
+        assert!(!hooks.tracks && hooks.users.len() == 1);
+        hooks.add("ipv4_conntrack_in [nf_conntrack]".to_owned());
+        assert!(hooks.tracks);
+    }
+
+    #[test]
+    fn chains_that_forwarded_packets_pass_count() {
+        let chain = |family, hook| NftChain {
+            family,
+            hook,
+            ..NftChain::default()
+        };
+        for (family, hook, counts) in [
+            ("ip", Some(0), true),
+            ("inet", Some(2), true),
+            ("ip6", Some(4), true),
+            ("ip", Some(1), false),
+            ("ip", None, false),
+            (BRIDGE, Some(1), true),
+            (BRIDGE, None, false),
+        ] {
+            assert_eq!(sees_forwarded(&chain(family, hook)), counts, "{family} {hook:?}");
+        }
+    }
+
+    #[test]
+    fn ipvs_without_a_service_is_nobody() {
+        let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
+        assert!(!has_ipvs("") && !has_ipvs(head));
+        assert!(has_ipvs(&format!("{head}TCP  0A600001:0050 rr\n")));
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        _ = forward_hooks().expect("the kernel answers");
+    }
+}
