@@ -85,8 +85,8 @@ impl NodePortAddresses {
 pub enum LocalDetection {
     /// Pods have an address in the cluster's pod ranges.
     ClusterCidr,
-    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes are other
-    /// clients.
+    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
+    /// as other clients.
     NodeCidr,
     /// Packets of pods come from one of these interfaces.
     Interface(PodInterfaces),
@@ -148,7 +148,7 @@ pub enum Forwarding {
 }
 
 impl Forwarding {
-    /// Whether packets may leave past the stack.
+    /// True if packets may bypass the network stack.
     pub fn redirects(self) -> bool {
         self != Self::Stack
     }

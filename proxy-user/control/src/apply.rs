@@ -11,7 +11,7 @@ use crate::object::ObjectName;
 /// What an apply did.
 #[derive(Debug, Default)]
 pub struct ApplyResult {
-    /// Elements written to or removed from maps; 0 when the maps were as planned already.
+    /// The number of map elements written or removed; 0 if the maps already matched the plans.
     pub written: usize,
     /// The parts that could not be published; apply the affected services again later.
     pub failures: Vec<Failure>,

@@ -97,7 +97,7 @@ impl<A: Addr> FamilyPlan<A> {
     }
 }
 
-/// One address (or all node port addresses) of a service port.
+/// One frontend of a service port: an address, or all node port addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontendPlan<A: Addr> {
     /// [`Addr::UNSPECIFIED`] for a node port.

@@ -157,7 +157,7 @@ pub struct Report {
 /// The kind of the news.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
-    /// The object is not served as its owner may think.
+    /// The object is not served as its owner may expect.
     Warning,
     /// The node serves all that it should.
     Healthy,

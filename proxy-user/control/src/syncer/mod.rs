@@ -42,9 +42,9 @@ pub trait Kernel {
 /// The result of a sync.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Synced {
-    /// Services planned.
+    /// The number of services planned.
     pub planned: usize,
-    /// Map elements written.
+    /// The number of map elements written.
     pub written: usize,
     /// Changes of the health check node ports.
     pub health: Vec<HealthUpdate>,
@@ -162,8 +162,8 @@ impl Syncer {
         self.state.mark_dirty(served);
     }
     /// Returns the services to serve, in order: those that the previous maps contain (`held`), and
-    /// the others, which larger maps may be too small for. Among `held`, services whose last change
-    /// was refused come last, because they need more entries than they have.
+    /// the others, which may not fit even into larger maps. Among `held`, services whose last
+    /// change was refused come last, because they need more entries than they have.
     pub fn names(&self, held: &HashSet<ObjectName>) -> (Vec<ObjectName>, Vec<ObjectName>) {
         let names = turns::ordered(self.state.served());
         let (mut held, others): (Vec<_>, _) =

@@ -9,7 +9,7 @@ use crate::object::ObjectName;
 /// The most services that one sync applies, so a new change waits for at most that many.
 pub const LENGTH: usize = 256;
 
-/// Which services come first.
+/// The order of services: essential ones come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Urgency {
     Essential,

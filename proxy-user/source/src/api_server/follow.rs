@@ -165,7 +165,7 @@ async fn until_stuck<K: Followed>(
                 Fault::NotStreamed => return Ended::NotStreamed,
                 Fault::Gone => return Ended::Gone,
                 Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
-                // This is no fault: the watcher lists anew by itself.
+                // This is no fault: the watcher lists again by itself.
                 Fault::Relist => continue,
                 Fault::Unknown | Fault::Other => {
                     let fault = Message::Fault(K::KIND, in_words(&error));
@@ -200,7 +200,7 @@ enum Fault {
     /// The server answered the request itself with "gone": the watcher would repeat the same
     /// request.
     Gone,
-    /// The server said "gone" within a watch: the watcher lists anew.
+    /// The server said "gone" within a watch: the watcher lists again.
     Relist,
     /// The server does not know the kind.
     Unknown,

@@ -65,7 +65,7 @@ impl Addresses<'_> {
         status
             .into_iter()
             .flat_map(|status| status.ingress.iter().flatten())
-            // KUBE: with ipMode Proxy, packets must pass the balancer.
+            // KUBE: with ipMode Proxy, packets must go through the load balancer.
             .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
             .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
             .filter_map(|text| self.served("load balancer IP", text, service))
