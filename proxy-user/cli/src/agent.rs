@@ -54,7 +54,8 @@ impl AgentArgs {
         }
     }
 
-    /// The same, with the pin directory of the agent that answers if nobody uses the usual one.
+    /// Returns the same arguments. If no process uses the default pin directory, takes that of the
+    /// agent that answers.
     pub(super) fn located(&self) -> Self {
         let usual = Path::new(DEFAULT_PIN_DIR);
         let mut located = self.clone();

@@ -106,7 +106,7 @@ pub(super) fn table<R>(
     Ok(())
 }
 
-/// Replaces a text by what a value shows, on one line.
+/// Replaces the text by the value, on one line.
 fn put(text: &mut String, value: &Value) {
     text.clear();
     // Writing to a string does not fail.
