@@ -270,8 +270,7 @@ fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
     Ok(found)
 }
 
-/// Returns the source address of masqueraded packets to the first endpoint that they leave the node
-/// for.
+/// Returns the source address of masqueraded packets to the first endpoint beyond an interface.
 pub(super) fn masquerade_address(
     reader: &Reader,
     host: &Host,
