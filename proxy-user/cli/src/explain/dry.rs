@@ -131,7 +131,7 @@ impl Trial {
             let expected = Counter::ReplyUnmasqueraded;
             (expected, came.counter == expected)
         } else {
-            // The filter in front passes the packet uncounted if only egress has work to do.
+            // The first filter passes the packet as untouched if only egress has work to do.
             let expected = Counter::ReplyPassed;
             (
                 expected,

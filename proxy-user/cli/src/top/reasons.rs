@@ -44,8 +44,7 @@ pub(super) struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// Returns the counts by service port and reason. Counts of no single service port have the id
-    /// 0.
+    /// Returns the counts by service port and reason. Id 0 has the counts of no service port.
     fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
         let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
         let mut known: BTreeMap<Counter, u64> = BTreeMap::new();

@@ -8,7 +8,7 @@ use super::{Endpoint, Host, Pointed, of_route};
 use crate::check::finding::Finding;
 
 /// Returns what is wrong with the route to one endpoint. If other endpoints can be reached, the
-/// finding only differs.
+/// finding has only the level `Differs`.
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
