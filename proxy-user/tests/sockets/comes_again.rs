@@ -148,7 +148,7 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
     assert_eq!(served.count(), SOCKETS, "after nobody served");
 }
 
-/// Counts the datagrams that arrive at a port of a pod.
+/// Returns a socket for [`arrived`], which counts the datagrams that arrive at a port of a pod.
 fn count_datagrams(pod: &NetNs) -> UdpSocket {
     let socket = pod.enter(|| UdpSocket::bind(("0.0.0.0", PORT)));
     let socket = socket.expect("enter the pod").expect("a socket");

@@ -235,7 +235,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
         "two",
         "not taken for one whose backend has gone"
     );
-    // A disconnected socket also gets an entry for its datagrams.
+    // An unconnected socket in the same bucket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {
         let cookie = SockRef::from(&guest).cookie().expect("a cookie");
         let socket = sharing_a_place_with(cookie);

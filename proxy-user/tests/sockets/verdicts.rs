@@ -60,7 +60,7 @@ fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] 
 /// Returns a service with a policy Local, for tests that give it an endpoint on another node only.
 fn local_only(number: u8, protocol: &'static str) -> Service {
     Service {
-        // No pod has this address, so no slice names this node for it.
+        // The service itself has no endpoints, so no slice names this node for it.
         spec: "  internalTrafficPolicy: Local\n",
         ..Service::new(number, protocol, &[])
     }
