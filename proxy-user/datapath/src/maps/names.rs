@@ -4,7 +4,7 @@
 use control::object::ObjectName;
 use proxy_common::{Port, Protocol, service::ServiceName};
 
-/// The element of a service port.
+/// Returns the element of a service port.
 pub(crate) fn service_name(
     service: &ObjectName,
     port_name: &str,
@@ -29,7 +29,7 @@ fn field(text: &str) -> [u8; 64] {
     bytes
 }
 
-/// The text in a field of [`ServiceName`].
+/// Returns the text in a field of [`ServiceName`].
 pub(crate) fn text(field: &[u8; 64]) -> String {
     let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
     String::from_utf8_lossy(&field[..length]).into_owned()
