@@ -67,8 +67,9 @@ impl NodeInterfaces {
                 source,
             })
     }
-    /// Never changes a list of addresses that is in use, so that no packet sees parts of two lists.
-    /// Of the unused lists, the one that has been unused for longest is overwritten first.
+    /// Stores an interface. Never changes a list of addresses that is in use, so that no packet
+    /// sees parts of two lists. Unused lists are overwritten in turn, so that each stays unchanged
+    /// for long.
     fn store(&mut self, interface: &Interface) -> io::Result<()> {
         let source = sources_of(interface);
         let index = match self.known.get(&source) {

@@ -72,7 +72,7 @@ impl SettingsCell {
             wanted: found,
         };
         let mut wanted = found;
-        // A new map is all zero, and a range of zeros would hold every address.
+        // A new map is all zeros, and a range of zeros would contain every address.
         if found.masquerade_ports == PortRanges([0; 4]) {
             wanted = Settings::EMPTY;
         }

@@ -17,8 +17,9 @@ use super::{
 };
 use crate::options::Attachment;
 
-/// A hook where ours was moved to the front stays as it is for so long when somebody comes before
-/// ours again: moving it leaves a moment without it, and two who move forever serve nobody.
+/// The time for which a hook is left alone after our program was moved to its front, even if a
+/// foreign program comes first again. Moving leaves a moment without our program, and two agents
+/// that keep moving theirs would serve nobody.
 const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
 /// A fault at one hook.
