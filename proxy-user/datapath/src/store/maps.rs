@@ -139,6 +139,7 @@ impl<A: Family> FamilyMaps<A> {
     /// Starts fresh counters for backends that have just got these ids. Where the kernel refuses
     /// that, the programs see another generation and count the traffic for no backend in
     /// particular.
+    /// particular.
     pub(super) fn count_anew(&self, ids: impl Iterator<Item = BackendId>) {
         let generation = |id: BackendId| (id, self.backends.load(id.0).generation);
         let backends: Vec<_> = ids.map(generation).collect();
