@@ -61,7 +61,7 @@ fn carry_traffic<A: Family>(source: &Path, target: &Path, backends: &Backends) -
             sums.push((id, traffic));
         }
     })?;
-    // Of a backend that has gone, it counts for none in particular.
+    // The counts of backends that are gone are added to those of no backend in particular.
     let mut of_none = Traffic::default();
     for (id, traffic) in sums {
         match backends.id_of(id) {

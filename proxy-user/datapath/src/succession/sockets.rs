@@ -90,7 +90,8 @@ impl<A: Family> Buckets<A> {
         let is_its = key.is_first() && bucket.owner == SocketBucket::owner_of(key);
         is_its.then_some(bucket.entry)
     }
-    /// Enters a socket's first entry into its bucket; false if another socket has the bucket.
+    /// Enters a socket's first entry into its bucket; false for other entries, or if another socket
+    /// has the bucket.
     fn enter(&self, key: &SocketKey<A>, entry: &SocketEntry<A>) -> bool {
         let index = key.cookie.bucket_index();
         let owner = SocketBucket::owner_of(key);

@@ -127,7 +127,7 @@ impl Packet {
         bytes
     }
 
-    /// Parses a packet after a program's run; `None` if it is not one that we can make.
+    /// Parses a packet after a program's run; `None` if the bytes are no such packet.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (ethernet, rest) = bytes.split_at_checked(ETHERNET)?;
         let (protocol, src, dst, transport) = match ethernet.get(12..14)? {
