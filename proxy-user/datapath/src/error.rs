@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// A failure of the datapath as a whole. A failure of single services is a `store::Failure`.
+/// A failure of the datapath as a whole. For single services see `control::apply::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
     #[error("trace: cannot {doing}")]

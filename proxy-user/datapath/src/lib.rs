@@ -67,7 +67,7 @@ pub use sweep::{FlowCounts, Occupancy};
 /// An interface with the foreign programs at its hooks, or the error of reading them.
 pub type InterfacePrograms<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
 
-/// The right to make larger maps in place of those of an open datapath.
+/// The permission to create larger maps that replace those of an open datapath.
 pub struct Growth {
     lock: Arc<Lock>,
 }

@@ -12,7 +12,8 @@ use std::{
 
 use linux::{Mapping, Plain, map_info};
 
-/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 fills whole pages.
+/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 of them fills
+/// pages completely.
 const WINDOW: u32 = 2048;
 const PAGE: usize = 4096;
 

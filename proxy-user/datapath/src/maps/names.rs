@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The elements of `names`: which service port an id stands for. Used by `store` and `read`.
+//! The elements of `names`, which give the service port of an id. Used by `store` and `read`.
 
 use control::object::ObjectName;
 use proxy_common::{Port, Protocol, service::ServiceName};

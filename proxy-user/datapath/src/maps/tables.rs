@@ -167,7 +167,7 @@ impl Walk {
                     }
                     return Ok(!last);
                 }
-                // One bucket holds more than a whole batch.
+                // One bucket contains more elements than a batch.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => self.batch *= 2,
                 // A trie's cursor is a key, which may have been removed.
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) && interruptions < 64 => {

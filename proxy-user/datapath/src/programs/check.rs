@@ -50,8 +50,8 @@ impl Damage {
 }
 
 impl TcAttachments {
-    /// Returns the faults of an interface's attachments. A quick check skips faults that only
-    /// matter at a restart.
+    /// Returns the faults of an interface's attachments. A quick check only finds tcx links that
+    /// are detached or behind another program.
     pub(crate) fn damage(
         &self,
         programs: &Programs,

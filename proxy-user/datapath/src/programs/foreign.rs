@@ -197,7 +197,8 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns the members of a chain without ours, with the positions they would have beside it.
+/// Returns the members of a chain without ours, with the positions they would have in relation to
+/// it.
 fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
     let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
         true => ChainPosition::Before,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the map elements that belong to frontends, by path and key, in the order in which the
-//! programs look them up. With that list another tool can show them.
+//! programs look them up. With this list, an operator can read them by means of another tool.
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf};
 

@@ -96,8 +96,8 @@ impl Store {
         self.services.keys()
     }
 
-    /// Frees the ids that no program can be reading any more. Until then a removed backend looks
-    /// used.
+    /// Frees the ids that no program can be reading any more. Until then a removed backend seems to
+    /// be in use.
     pub(crate) fn collect(&mut self) {
         self.collector.collect(&mut self.maps);
     }

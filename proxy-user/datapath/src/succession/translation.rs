@@ -91,7 +91,7 @@ fn walk<K: Plain, V: Plain>(
     let mut batch = BATCH;
     loop {
         let (Raw { keys, values }, last) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
-            // One bucket holds more than a whole batch.
+            // One bucket contains more elements than a batch.
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                 batch *= 2;
                 continue;

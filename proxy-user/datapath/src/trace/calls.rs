@@ -85,8 +85,8 @@ impl Calls {
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|error| refused(chain(&error)))?;
-        // The programs are loaded before their maps are taken, because the kernel links a program
-        // to its maps when it loads it.
+        // The programs are loaded before their maps are taken, because the kernel binds the maps to
+        // a program when it loads it.
         for name in PROGRAMS {
             let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
             loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
