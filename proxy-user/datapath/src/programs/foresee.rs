@@ -98,7 +98,7 @@ pub enum ForeignVerdict {
     /// It ends the chain: the packet goes directly to the network stack.
     Ends,
     Drops,
-    /// It sends the packet elsewhere.
+    /// It redirects the packet.
     Redirects,
 }
 

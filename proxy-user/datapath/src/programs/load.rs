@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`; the loaded
+//! Loads the embedded programs with the pinned maps. Called by `Datapath::open`; the loaded
 //! programs are used by the rest of `programs` and by `sweep`.
 
 use std::{

@@ -71,8 +71,8 @@ impl XdpAttachments {
         Ok(())
     }
 
-    /// Attaches the program to an interface, or restores the attachment. Idempotent; true if the
-    /// attachment had to be changed.
+    /// Attaches the program to an interface, or restores the attachment. Idempotent; true if an
+    /// existing attachment was wrong.
     pub(crate) fn attach(
         &mut self,
         programs: &Programs,
