@@ -4,17 +4,17 @@
 /// The kind of a client's requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
-    /// A new TCP connection for each request.
+    /// One new TCP connection for each request.
     New,
-    /// A new UDP socket for each request.
+    /// One new UDP socket for each request.
     Datagram,
-    /// TCP connections that stay, and exchange a request several times a second.
+    /// Open TCP connections that carry several requests a second.
     Open,
-    /// TCP connections that stay, and speak every ten seconds.
+    /// Open TCP connections that carry a request every ten seconds.
     Idle,
-    /// UDP sockets that stay, and exchange a request several times a second.
+    /// Open UDP sockets that carry several requests a second.
     Talk,
-    /// A new TCP connection for each request, to a service that keeps its clients.
+    /// One new TCP connection for each request, to a service with session affinity.
     Sticky,
     /// `New`, to a service whose endpoints change.
     MovingNew,
