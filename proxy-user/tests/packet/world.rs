@@ -313,7 +313,7 @@ impl World {
     /// Runs XDP on a frame from an uplink: returns its action, the frame afterwards, and the
     /// counters that have moved.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
-        // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
+        // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
         let before = self.counters();

@@ -85,8 +85,8 @@ fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(
     let syn = tcp(client, server, Tcp::Syn, b"");
     let answer = |node: &Node| node.ingress(&tcp(server, client, Tcp::SynAck, b""), PODS);
     assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // Later one by a host port, which the stack has translated into this one, while the agent knows
-    // no pod.
+    // A later connection to a host port, which the stack has translated into this one while the
+    // agent knew no pod.
     node.world.set_pods(&[]);
     node.egress(&syn, PODS);
     node.world.set_pods(&links(client, server));
