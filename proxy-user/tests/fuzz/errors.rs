@@ -69,7 +69,7 @@ pub(crate) struct Complaint {
     pub(crate) about: About,
     /// The number of quoted bytes of the transport, at least eight.
     pub(crate) quote: u8,
-    /// The conversation, by its client's tuple.
+    /// The tuple of the conversation's client packets.
     pub(crate) tuple: Tuple,
 }
 

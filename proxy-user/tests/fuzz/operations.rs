@@ -28,7 +28,7 @@ pub(crate) enum Operation {
     /// The end that got the last packet of this conversation sends one back; the tuple is that of
     /// the client's packets.
     Answer(Interface, Packet),
-    /// A packet of the node's own goes out, or one that has come in by the uplink.
+    /// A packet of the node's own leaves, or one that has arrived at the uplink.
     Out(bool, Packet),
     /// An ICMP error about the last packet or answer of a conversation.
     Complain(Interface, Complaint),

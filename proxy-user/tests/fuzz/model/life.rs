@@ -195,7 +195,7 @@ impl Life {
             self.picked_up = false;
         }
     }
-    /// Data ends the doubts: a reset was forged, or a SYN was.
+    /// Data ends the doubt: a reset or a SYN was forged.
     fn go_on(&mut self, headers: &Headers) {
         if goes_on(headers) {
             self.reset = false;
