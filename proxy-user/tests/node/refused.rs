@@ -51,7 +51,7 @@ fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them(
         "the hook for the node's processes is refused"
     );
 
-    // Longer than the agent takes between two attempts.
+    // Longer than a round of the agent takes.
     thread::sleep(Duration::from_secs(3));
     let log = agent.log();
     for program in broken {
