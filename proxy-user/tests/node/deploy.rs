@@ -74,8 +74,7 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     );
     eventually("it serves", &agent, || world.connect(CART).is_ok());
     eventually("it is healthy", &agent, || agent.health().0 == 200);
-    // Uses every permission of the agent: connections and services come and go, UDP backends are
-    // lost.
+    // The agent does all of its work: connections and services come and go, UDP backends are lost.
     server.kubectl(&["delete", "service", "cart", "--namespace", "shop"]);
     eventually("it follows", &agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
