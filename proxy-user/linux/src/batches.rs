@@ -86,7 +86,8 @@ pub struct Raw {
     pub values: Vec<u8>,
 }
 
-/// Reads up to `count` elements from `cursor` on (empty at the start). True with the last of them.
+/// Reads up to `count` elements from `cursor` on (empty at the start). Returns them, and true if
+/// these were the last.
 pub fn lookup_raw(
     map: BorrowedFd<'_>,
     cursor: &mut Vec<u8>,
@@ -111,7 +112,7 @@ pub fn lookup_raw(
 }
 
 /// Reads elements from `cursor` on (empty at the start) until the buffers are full. Returns how
-/// many were read; true with the last of them.
+/// many were read, and true if these were the last.
 pub fn lookup_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     cursor: &mut Vec<u8>,

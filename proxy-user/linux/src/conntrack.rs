@@ -76,9 +76,9 @@ impl Tuple {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tracked {
     pub protocol: Protocol,
-    /// Of the packets that the client sends.
+    /// The tuple of the client's packets, as the client sends them.
     pub original: Tuple,
-    /// Of the packets that the server sends.
+    /// The tuple of the server's packets, as the server sends them.
     pub reply: Tuple,
     /// `enum ip_conntrack_status`.
     pub status: u32,

@@ -29,7 +29,7 @@ impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
     }
-    /// Returns this connection as it is now; `None` if it has ended, even if its tuple is in use.
+    /// Returns this connection as it is now; `None` if it has ended, even if another has its tuple.
     pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
         let request = named(tracked.protocol, tracked.original);
         let mut found = None;

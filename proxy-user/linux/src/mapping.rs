@@ -57,7 +57,7 @@ impl Mapping {
         // SAFETY: the memory is ours for its length, and every bit pattern valid.
         unsafe { self.start.write_bytes(0, self.length) }
     }
-    /// Stores a word; who sees it also sees everything stored before it.
+    /// Stores a word. A program that sees it also sees everything stored before it.
     pub fn store_u64(&self, offset: usize, value: u64) {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);

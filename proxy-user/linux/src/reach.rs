@@ -112,8 +112,8 @@ impl Reach {
     }
 }
 
-/// Splits an answer into interface index and attributes. `struct ndmsg` begins with the family, and
-/// the index is four bytes behind it.
+/// Splits an answer into interface index and attributes. `struct ndmsg` begins with the family; the
+/// index is at byte 4.
 fn parts(answer: &[u8]) -> Option<(u32, &[u8])> {
     let (header, attributes) = answer.split_at_checked(HEADER)?;
     let index = header.get(4..8)?.try_into().ok()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Routing rules and XFRM policies of this network namespace: what else than routes decides about
-//! packets. By netlink; called by `agent`.
+//! Routing rules and XFRM policies of this network namespace: what decides about packets
+//! besides routes. By netlink; called by `agent`.
 
 use std::{io, ops::ControlFlow};
 
@@ -70,8 +70,8 @@ fn rule((header, attributes): (&[u8], &[u8])) -> RoutingRule {
     }
 }
 
-/// True if there are XFRM policies (IPsec) other than those of single sockets. Without XFRM, the
-/// kernel has none.
+/// True if there are XFRM policies (IPsec) other than those of single sockets. A kernel without
+/// XFRM has none.
 pub fn has_xfrm_policies() -> io::Result<bool> {
     /// Length of the flags with which request and answer begin.
     const FLAGS: usize = 4;

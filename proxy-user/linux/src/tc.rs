@@ -34,8 +34,8 @@ pub struct Filter {
     pub name: Option<String>,
 }
 
-/// Returns the interfaces that have a qdisc for filters, by index; true if it has filters at egress
-/// as well.
+/// Returns the interfaces that have a qdisc for filters, by index; true if the qdisc filters at
+/// egress as well.
 pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     let mut found = HashMap::new();
     Connection::open(NETLINK_ROUTE)?.list(GET_QDISC, &[0; HEADER], |answer| {

@@ -38,7 +38,7 @@ pub struct TestRun {
     pub data: Vec<u8>,
     /// The context (a `__sk_buff`) afterwards; as long as the one given.
     pub context: Vec<u8>,
-    /// Nanoseconds per repetition, rounded to whole numbers.
+    /// Nanoseconds per repetition, as a whole number.
     pub duration: u32,
 }
 

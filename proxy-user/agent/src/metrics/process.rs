@@ -48,7 +48,7 @@ impl Figures {
     }
 }
 
-/// Returns the bytes of IP packets that the network namespace has received and sent (KUBE).
+/// KUBE: returns the bytes of IP packets that the network namespace has received and sent.
 fn network_bytes() -> Option<[f64; 2]> {
     let text = fs::read_to_string("/proc/self/net/netstat").ok()?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));

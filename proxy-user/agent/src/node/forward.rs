@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Firewall rules of the node that concern the masquerade mark. Chains whose policy drops forwarded
-//! packets, portolan's included, are named in warnings, and get the rules of kube-proxy's own chain
-//! if `acceptForward` is set. Rules that kube-proxy left behind may masquerade packets with the
-//! mark: a connection that they have translated would break when they are removed.
+//! packets, also those that portolan forwards, are named in warnings; with `acceptForward` they get
+//! the rules of kube-proxy's own chain. Rules that kube-proxy left behind may masquerade packets
+//! with the mark: a connection that they have translated would break when they are removed.
 
 use std::{io, time::Duration};
 

@@ -42,7 +42,7 @@ pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
                 "neighbours could not be read by rtnetlink: {error}; packets to pods take the routes meanwhile, it is tried again in {} s",
                 PAUSE.as_secs()
             );
-            // No messages tell any longer which neighbours have changed.
+            // Without messages it is not known which neighbours have changed.
             if send(&changes, &mut sent, Neighbours::default())
                 .await
                 .is_err()

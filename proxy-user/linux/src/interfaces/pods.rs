@@ -31,7 +31,7 @@ pub struct PodLink {
     pub source: Mac,
 }
 
-/// Returns the links to all pods that can be reached so, by address.
+/// Returns the links to all pods that packets can be handed to, by address.
 pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLink> {
     let by_index: BTreeMap<_, _> = interfaces
         .iter()
