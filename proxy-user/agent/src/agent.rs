@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's parts, and what concerns more than one of them: the order of the first sync, of a
-//! new list of interfaces, of every second. Driven by the loop in `run`.
+//! The agent's parts, and the steps that concern more than one of them: the first sync, a new list
+//! of interfaces, every second. Driven by the loop in `run`.
 
 use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
@@ -20,7 +20,7 @@ use crate::{
     server::{configz::Configz, health::Health},
 };
 
-/// A sync of so many plans leaves much unused heap.
+/// A sync of at least this many plans leaves much unused heap.
 const MANY_PLANS: usize = 1_000;
 
 /// What every part of the agent reads or writes.
@@ -39,7 +39,7 @@ pub(super) struct Shared {
 /// The agent's parts.
 pub(super) struct Agent {
     pub(super) shared: Shared,
-    /// None: there are flags only.
+    /// `None` if there are only flags.
     pub(super) file: Option<ConfigFile>,
     pub(super) configz: Configz,
     pub(super) services: Services,
@@ -51,7 +51,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Takes in a batch of changes; [`Self::sync`] applies it.
+    /// Takes a batch of changes; [`Self::sync`] applies it.
     pub(super) fn take(&mut self, batch: Batch) {
         let concerns_node = self.services.take(&self.shared, batch);
         if self.services.served && concerns_node {
@@ -61,10 +61,10 @@ impl Agent {
         }
     }
 
-    /// Applies dirty services; [`Self::go_on`] applies the rest if they are many. Nothing else
-    /// stands in the way of a change: what the node and its interfaces need is looked at every
-    /// second. The first sync attaches before, so that on a node which another proxy has served so
-    /// far the programs for replies are everywhere before the first connection is translated.
+    /// Applies dirty services; if they are many, [`Self::go_on`] applies the rest. Nothing else
+    /// delays a change: what the node and its interfaces need is checked every second. The first
+    /// sync attaches programs before it stores services: on a node that another proxy has served so
+    /// far, the programs for replies are then everywhere before a connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.services.listed {
             self.serve_pinned();
@@ -110,7 +110,7 @@ impl Agent {
         self.sync();
     }
 
-    /// Attaches before the lists have come if the pinned maps hold services: these are served as an
+    /// Attaches before the lists arrive if the pinned maps contain services: these are served as an
     /// earlier run has left them, with its settings and addresses.
     pub(super) fn serve_pinned(&mut self) {
         if self.services.pinned {
@@ -135,13 +135,13 @@ impl Agent {
         }
         self.attachments.follow_interfaces(&mut self.shared);
         self.apply_node();
-        // Plans depend on the node's addresses, because these decide about source ranges.
+        // Plans depend on the node's addresses, which decide about source ranges.
         if self.services.syncer.has_changes() {
             self.sync();
         }
     }
 
-    /// Once a second: every part looks at what it has, and tries again what has no retry time of
+    /// Runs once a second: every part checks its objects, and tries again what has no retry time of
     /// its own.
     pub(super) fn tick(&mut self) {
         self.growth.observe(&mut self.shared);
@@ -161,8 +161,8 @@ impl Agent {
         self.repair(false);
     }
 
-    /// Looks whether everything in the kernel is as it was put there, and repairs. With `news`, a
-    /// pin has gone.
+    /// Checks whether everything in the kernel is as it was put there, and repairs it. `news`: a
+    /// pin was removed.
     pub(super) fn repair(&mut self, news: bool) {
         self.attachments
             .repair(&mut self.shared, &mut self.services, news);
@@ -178,7 +178,7 @@ impl Agent {
         self.growth.use_larger(&self.shared, &self.services, grown);
     }
 
-    /// Fills larger maps with some more services; goes over to them after the last one.
+    /// Fills larger maps with some more services; uses these maps after the last one.
     pub(super) fn fill_larger(&mut self) {
         let Some(Filled { maps, failed }) = self.growth.fill(&mut self.services.syncer) else {
             return;
@@ -188,12 +188,12 @@ impl Agent {
         if failed {
             self.services.syncer.resync();
         }
-        // Those that the smaller maps had no room for are among these.
+        // The services that did not fit into the smaller maps are among these.
         self.try_again();
     }
 
-    /// Forgets what was stored in the maps before, or attached over them, and follows these: at the
-    /// start, and with larger ones.
+    /// Forgets what was stored in the previous maps and what was attached with them, and begins
+    /// with the present ones: at the start, and with larger maps.
     pub(super) fn begin_with_maps(&mut self) {
         let config = &self.shared.config;
         self.shared.datapath.set_idle_times(config.idle_times);
@@ -205,7 +205,7 @@ impl Agent {
         self.follow_program_log();
     }
 
-    /// Copies the lines of the loaded programs into the log, in place of those before.
+    /// Copies the log lines of the loaded programs, and no longer those of the previous ones.
     pub(super) fn follow_program_log(&mut self) {
         let every = if self.shared.config.log_packets {
             PACKET_LINES
@@ -221,7 +221,7 @@ impl Agent {
         }
     }
 
-    /// Has next hops asked for again.
+    /// Makes XDP look up its next hops again.
     pub(super) fn routes_have_changed(&mut self) {
         if let Err(error) = self.shared.datapath.begin_route_epoch() {
             tracing::warn!("{}; next hops are asked for each second", chain(&error));

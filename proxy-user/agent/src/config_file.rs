@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows the configuration file: what can change at once does; for the rest the agent ends, to be
-//! started anew. And what settings mean for the datapath. Called by `agent::run` and `portolan
-//! check`.
+//! Follows the configuration file: settings that can change at once do; for the others the agent
+//! ends, to be restarted. And what settings mean for the datapath. Called by `agent::run` and
+//! `portolan check`.
 
-use config::{Forwarding, Config, LocalDetection, Xdp, telemetry, waits_for_start};
+use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
     object::Warning,
     warnings::{Topic, Warnings},
@@ -15,8 +15,8 @@ use super::{Ended, agent::Agent};
 use crate::server::configz::Configz;
 
 impl Agent {
-    /// Takes what the configuration file says if it has changed; whether the agent must start anew
-    /// for it.
+    /// Applies the configuration file if it has changed; returns whether the agent must restart for
+    /// that.
     pub(super) fn follow_config(&mut self) -> Option<Ended> {
         let file = self.file.as_mut()?;
         let read = file.look()?;
@@ -24,7 +24,7 @@ impl Agent {
         let config = match read {
             Ok(config) => config,
             Err(error) => {
-                // Nothing else changes: a fault in the file must not take the node out of service.
+                // The old settings stay: a fault in the file must not take the node out of use.
                 let reason = format!(
                     "it has changed and cannot be used: {error}; the settings before stay in force meanwhile"
                 );
@@ -70,7 +70,7 @@ impl Agent {
     }
 }
 
-/// How the datapath is opened.
+/// Returns the options with which the datapath is opened.
 pub fn options(config: &Config) -> Options {
     Options {
         pin_dir: config.pin_directory.clone(),
@@ -84,7 +84,7 @@ pub fn options(config: &Config) -> Options {
     }
 }
 
-/// Shows the settings in force.
+/// Shows the settings in force at `/configz`.
 pub(super) fn show(configz: &Configz, config: &Config) {
     match config::document(config) {
         Ok(document) => configz.set(document, json!(config.sources)),
@@ -92,7 +92,7 @@ pub(super) fn show(configz: &Configz, config: &Config) {
     }
 }
 
-/// Warns of settings that mean nothing, that should be set, or that break something; and of a
+/// Warns of settings that have no effect, that should be set, or that break something; and of a
 /// kernel that is not supported.
 pub(super) fn warn(config: &Config, warnings: &Warnings) {
     let mut about = config_warnings(config);
@@ -100,7 +100,7 @@ pub(super) fn warn(config: &Config, warnings: &Warnings) {
     warnings.replace(Topic::Config, about);
 }
 
-/// A kernel that the programs are not safe on.
+/// Warns of a kernel on which the programs are not safe.
 pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
     is_realtime.then(|| Warning {
         object: "kernel".to_owned(),
@@ -117,7 +117,7 @@ fn xdp_without_records(config: &Config) -> Option<Warning> {
     })
 }
 
-/// Settings that mean nothing, that should be set, or that break something.
+/// Warns of settings that have no effect, that should be set, or that break something.
 pub fn config_warnings(config: &Config) -> Vec<Warning> {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {

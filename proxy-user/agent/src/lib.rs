@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Composition root. In: configuration, a source of objects, interfaces. It opens the parts in
-//! order, joins them in one loop, and leaves programs and maps in the kernel when it ends. Started
-//! by `cli::run`.
+//! The agent: opens its parts in order and runs them in one loop. In: configuration, a source of
+//! objects, interfaces. When it ends, programs and maps stay in the kernel. Started by `cli::run`.
 #![deny(unsafe_code)]
 
 mod agent;
@@ -58,24 +57,24 @@ pub use self::{
     node::contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
 };
 
-/// How often failed attempts are repeated, and walks through the flow tables continued.
+/// How often failed attempts are repeated and the walk through the flow tables goes on.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the kernel programs' lines are read if they log packets: the kernel keeps 128 KiB of
-/// lines.
+/// How often the kernel programs' log lines are read if they log packets: the kernel keeps 128 KiB
+/// of lines.
 const PACKET_LINES: Duration = Duration::from_millis(20);
-/// Batches that may wait while one is applied.
+/// How many batches may wait while one is applied.
 const BATCHES: usize = 16;
 
-/// Why an agent without a fault ends.
+/// Why an agent ends without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// By SIGTERM or SIGINT.
     Stopped,
-    /// The configuration file has changed settings that hold from the next start.
+    /// The configuration file has changed settings that need a restart.
     Outdated,
 }
 
-/// What the loop answers.
+/// The events that the loop handles.
 enum Event {
     Batch(Batch),
     Foreign(foreign_connections::Answer),
@@ -92,7 +91,7 @@ enum Event {
 }
 
 impl Event {
-    /// Its name in metrics.
+    /// Returns its name in metrics.
     fn name(&self) -> &'static str {
         match self {
             Self::Batch(_) => "changes",
@@ -111,7 +110,7 @@ impl Event {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, or until the configuration file wants a new start.
+/// Runs until SIGTERM or SIGINT, or until the configuration file needs a restart.
 pub async fn run(
     config: Config,
     file: Option<ConfigFile>,
@@ -172,7 +171,7 @@ pub async fn run(
         ),
     ];
     for (site, router) in own {
-        // Beside another proxy, which has the usual ports.
+        // The proxy that a shadow runs next to has the usual ports; port 0 means no server.
         if config.shadow && site.address.port() == 0 {
             continue;
         }
@@ -188,7 +187,7 @@ pub async fn run(
     }
     let (health_updates, updates) = mpsc::unbounded_channel();
     let (health_addresses, addresses) = watch::channel(BTreeSet::new());
-    // The other proxy answers at the health check node ports.
+    // On a shadow's node the other proxy answers at the health check node ports.
     if !config.shadow {
         tokio::spawn(service_health::run(
             updates,
@@ -273,7 +272,7 @@ pub async fn run(
             Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
             _ = sweep.tick() => Event::Second,
             Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
-            // Work in parts: what has happened meanwhile goes between them.
+            // Long work is done in parts, and other events are handled in between.
             () = yield_now(), if agent.attachments.more_to_attach => Event::MoreToAttach,
             () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
             () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
@@ -311,7 +310,7 @@ pub async fn run(
     };
     source.abort();
     following.abort();
-    // Nobody is left who would end it.
+    // Nobody else would end the wait of datagrams.
     if agent.node.end_wait() {
         agent.apply_node();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `xdp`: hears of changes of routes, neighbours, rules, addresses and interfaces, so that the
-//! next hops that XDP keeps are asked for again at once. Without it they are believed for a second.
-//! Started by `agent::run`.
+//! With `xdp`: listens to changes of routes, neighbours, rules, addresses and interfaces, so that
+//! the next hops that XDP keeps are looked up again at once. Without these messages XDP trusts them
+//! for a second. Started by `agent::run`.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use futures_util::{FutureExt, StreamExt};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::{sync::mpsc, time::sleep};
 
-/// The shortest time between two words: neighbours are confirmed all the time.
+/// The shortest time between two notices: neighbours are confirmed all the time.
 const AT_MOST_EVERY: Duration = Duration::from_millis(20);
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A word in the channel for each change, several changes of one moment together.
+/// Returns a channel with a notice of each change; several changes at a time are one notice.
 pub(super) fn follow() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -26,7 +26,7 @@ pub(super) fn follow() -> mpsc::Receiver<()> {
     receiver
 }
 
-/// Waits for the next word of a channel; for ever, if there is none.
+/// Waits for the next notice of a channel; forever, if there is no channel.
 pub(super) async fn changed(channel: &mut Option<mpsc::Receiver<()>>) -> Option<()> {
     match channel {
         Some(channel) => channel.recv().await,
@@ -58,11 +58,11 @@ async fn listen(sender: &mpsc::Sender<()>) {
         }
     };
     while messages.next().await.is_some() {
-        // One that waits stands for all.
+        // A notice that waits stands for all.
         if let Err(mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
             return;
         }
-        // What comes meanwhile waits in the socket, and is the next word.
+        // What arrives meanwhile waits in the socket, and becomes the next notice.
         sleep(AT_MOST_EVERY).await;
         while messages.next().now_or_never().flatten().is_some() {}
         _ = sender.try_send(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services of the cluster on their way into the maps: batches of changes come in, plans are
-//! applied in turns, failures become faults. A part of `agent`.
+//! The cluster's services on their way into the maps: batches of changes come in, plans are applied
+//! in turns, failures become faults. A part of `agent`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::server::{
     service_health,
 };
 
-/// The services of the cluster, and how far they are in the maps.
+/// The cluster's services, and how far they are stored in the maps.
 pub(super) struct Services {
     pub(super) syncer: Syncer,
     health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
@@ -28,14 +28,14 @@ pub(super) struct Services {
     triggers: Vec<Trigger>,
     /// The source has sent every object that it could read.
     pub(super) listed: bool,
-    /// Services are in the maps.
+    /// The first sync is complete: services are in the maps.
     pub(super) served: bool,
-    /// The pinned maps hold services of an earlier run: these are served before the lists have
-    /// come.
+    /// The pinned maps contain services of an earlier run, which are served before the lists
+    /// arrive.
     pub(super) pinned: bool,
     /// Load balancers may send clients to this node.
     eligible: bool,
-    /// The sync under way, of more services than one turn has.
+    /// The sync under way, if it has more services than one turn.
     syncing: Option<Progress>,
 }
 
@@ -53,12 +53,12 @@ impl Progress {
     }
 }
 
-/// What a turn of a sync leaves to do.
+/// What is left after a turn of a sync.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Services wait for the next turn.
     More,
-    /// Services wait, and it has changed which of them the maps refuse.
+    /// Services wait, and the set of services that the maps refuse has changed.
     Refused,
     /// Every service that was dirty is applied.
     Complete(Progress),
@@ -82,7 +82,7 @@ impl Services {
         }
     }
 
-    /// Takes in a batch; [`Self::go_on`] applies it. True if it changes what is known of the node.
+    /// Takes a batch; [`Self::go_on`] applies it. True if it changes what is known of the node.
     pub(super) fn take(&mut self, shared: &Shared, mut batch: Batch) -> bool {
         shared.health.set_pending();
         let of_kind = |kind| {
@@ -119,7 +119,7 @@ impl Services {
         concerns_node
     }
 
-    /// Begins to count and time a sync, if none is under way.
+    /// Starts to count and time a sync, if none is under way.
     pub(super) fn begin(&mut self) {
         self.syncing.get_or_insert_with(|| Progress {
             started: std::time::Instant::now(),
@@ -128,7 +128,7 @@ impl Services {
         });
     }
 
-    /// Whether the next services that wait can be applied: not while larger maps are on their way.
+    /// True if waiting services can be applied: not while larger maps are being made or filled.
     pub(super) fn may_go_on(&self, growth: &Growth) -> bool {
         self.syncer.is_waiting() && !growth.is_under_way()
     }
@@ -145,7 +145,7 @@ impl Services {
                 .set_failed_services(self.syncer.failed_count());
         }
         if !synced.health.is_empty() {
-            // Its receiver lives as long as the agent.
+            // The receiver lives as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
         if let Some(progress) = &mut self.syncing {
@@ -163,7 +163,7 @@ impl Services {
     }
 
     /// Reports that every service is applied: in the metrics, in the log, and last in /healthz, so
-    /// that who has seen it there finds it in the others, too.
+    /// that whoever sees it there finds it in the other two as well.
     pub(super) fn report(&mut self, shared: &Shared, progress: &Progress, first: Option<usize>) {
         let (planned, written, elapsed) = (progress.planned, progress.written, progress.elapsed());
         let triggers = std::mem::take(&mut self.triggers);
@@ -179,7 +179,7 @@ impl Services {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         let node = self.syncer.node();
-        // KUBE: not before the Node object has been seen; if it goes, its last state counts.
+        // KUBE: not eligible before the Node object is seen; if it goes, its last state counts.
         self.eligible = node.map_or(self.eligible, |node| node.eligible);
         let applied = node.map(|node| AppliedNode {
             name: node.name.name.to_string(),
@@ -189,7 +189,7 @@ impl Services {
     }
 }
 
-/// Replaces the faults of services, and of what they share.
+/// Replaces the faults of services, and those of their shared settings.
 fn set_faults(health: &Health, failures: &[Failure]) {
     let (services, shared): (Vec<_>, Vec<_>) = failures
         .iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan affinity`: clients with session affinity, and the endpoint of each.
+//! `portolan affinity`: lists clients with session affinity, and the endpoint of each.
 
 use std::{
     collections::HashMap,
@@ -29,15 +29,16 @@ pub struct AffinityArgs {
     pub names: NameArgs,
 }
 
-/// A client with what else is known of it.
+/// An affinity entry, with the client's address and the names of both pods.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NamedAffinity {
     #[serde(flatten)]
     pub(super) row: Affinity,
-    /// Of a network namespace, where it can be entered from here; else the client itself.
+    /// For a network namespace: its address, if the namespace can be entered from here. Otherwise
+    /// the client's own address.
     pub(super) client_address: Option<IpAddr>,
-    /// None: nobody could be asked, or it is no pod's.
+    /// None if no pod has this address, or if there is no source of names.
     pub(super) client_pod: Option<Name>,
     pub(super) endpoint_pod: Option<Name>,
 }
@@ -65,7 +66,7 @@ impl Row for NamedAffinity {
 }
 
 impl NamedAffinity {
-    /// With the addresses of namespaces by their cookies.
+    /// Creates a row. `namespaces` holds the addresses of network namespaces by cookie.
     fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
         let of_namespace = |cookie| {
             let addresses = namespaces.get(&cookie)?;
@@ -86,7 +87,7 @@ impl NamedAffinity {
             endpoint_pod: None,
         }
     }
-    /// A namespace with its address, if that is known.
+    /// Returns the client as text: a network namespace is shown with its address, if that is known.
     fn client(&self) -> String {
         match self.client_address {
             Some(address) if cookie(&self.row).is_some() => {
@@ -97,7 +98,7 @@ impl NamedAffinity {
     }
 }
 
-/// Of a client that is a network namespace.
+/// Returns the cookie of a client that is a network namespace.
 fn cookie(row: &Affinity) -> Option<u64> {
     row.client.strip_prefix("netns:")?.parse().ok()
 }
@@ -150,7 +151,7 @@ fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Rows of all kinds.
+    /// Returns sample rows of all kinds.
     pub(crate) fn rows() -> Vec<NamedAffinity> {
         let row = |client: &str, status, backend: Option<&str>| Affinity {
             service: "shop/cart".into(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the agent of this node and asks its servers. In: the pin directory, and addresses if they
-//! are given. Out: its answers, or one line that says why there are none. Used by the overview
-//! commands, which work without an agent as well.
+//! Finds the agent of this node and sends requests to its HTTP servers. Takes the pin directory,
+//! and the addresses if they are given. Returns the answers, or one line that says why there are
+//! none. Used by the overview commands, which also work without an agent.
 
 use std::{
     ffi::OsString,
@@ -23,9 +23,9 @@ use super::{
     run::{Given, RunArgs},
 };
 
-/// An agent that hangs must not hang those who ask what is wrong with it.
+/// The timeout of a request: an agent that hangs must not block the commands that diagnose it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// More is no answer of an agent.
+/// The largest answer that is read, in bytes. The agent sends no larger ones.
 const LONGEST: u64 = 64 << 20;
 
 /// Where the agent is.
@@ -44,7 +44,7 @@ pub struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// The agent of a pin directory, where its command line says that it serves.
+    /// Returns arguments for the agent of a pin directory, at the addresses of its command line.
     pub(super) fn at(pin_dir: &Path) -> Self {
         Self {
             pins: Pins {
@@ -54,7 +54,8 @@ impl AgentArgs {
         }
     }
 
-    /// The same, with the pin directory of the agent that answers if nobody uses the usual one.
+    /// Returns the same arguments. If no process uses the default pin directory, takes that of the
+    /// agent that answers.
     pub(super) fn located(&self) -> Self {
         let usual = Path::new(DEFAULT_PIN_DIR);
         let mut located = self.clone();
@@ -70,20 +71,20 @@ impl AgentArgs {
     }
 }
 
-/// The agent, or where it would be.
+/// The agent of a pin directory, running or not.
 pub(super) struct Agent {
-    /// Its process, if this process may see it.
+    /// The agent's process, if this process may see it.
     pub(super) pid: Option<u32>,
-    /// Its settings, by its command line and file; without a process the defaults.
+    /// The agent's settings, from its command line and file; the defaults if there is no process.
     pub(super) config: Config,
-    /// Where it has settings and objects from, as this process may read them.
+    /// The sources of its settings and objects, with paths that this process can read.
     pub(super) given: Option<Given>,
     healthz: SocketAddr,
     metrics: SocketAddr,
 }
 
 impl Agent {
-    /// Finds it by the lock on the pin directory.
+    /// Finds the agent by the lock on the pin directory.
     pub(super) fn find(args: &AgentArgs) -> Self {
         let pid = holder_of(&args.pins.pin_dir);
         let run = pid.and_then(arguments_of);
@@ -104,11 +105,11 @@ impl Agent {
         }
     }
 
-    /// Status and body of a path of the server for health.
+    /// Requests a path from the health server, and returns status and body.
     pub(super) fn health(&self, path: &str) -> Result<(u16, String), Unreachable> {
         get(self.healthz, path)
     }
-    /// What the server for metrics answers.
+    /// Requests a path from the metrics server, and returns the body.
     pub(super) fn metrics(&self, path: &str) -> Result<String, Unreachable> {
         let (status, body) = get(self.metrics, path)?;
         if status == 200 {
@@ -119,7 +120,7 @@ impl Agent {
             self.metrics
         )))
     }
-    /// The same as JSON.
+    /// Requests a path from the metrics server, and parses the body as JSON.
     pub(super) fn json(&self, path: &str) -> Result<Value, Unreachable> {
         let text = self.metrics(path)?;
         serde_json::from_str(&text).map_err(|error| {
@@ -131,12 +132,13 @@ impl Agent {
     }
 }
 
-/// Why the agent does not answer, in a line.
+/// The reason why the agent does not answer, in one line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unreachable(pub(super) String);
 
-/// KUBE: an unspecified address stands for all of this host's.
+/// Returns the address to connect to. KUBE: an unspecified address means all addresses of this
+/// host.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let host: IpAddr = match address.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -146,8 +148,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// The arguments of a process that is an agent, with the paths of its files as this process knows
-/// them.
+/// Returns the command-line arguments of an agent's process, with file paths that this process can
+/// open.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
@@ -165,7 +167,8 @@ fn arguments_of(pid: u32) -> Option<RunArgs> {
     Some(*args)
 }
 
-/// The path of a file that another process, perhaps in a container, knows by this path.
+/// Converts a path of another process, perhaps in a container, to a path that this process can
+/// open.
 fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     let (from, rest) = match path.strip_prefix("/") {
         Ok(rest) => ("root", rest),
@@ -174,7 +177,8 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     Path::new(&format!("/proc/{pid}/{from}")).join(rest)
 }
 
-/// Status and body. Asks by HTTP/1.0, which has the server end the answer with the connection.
+/// Requests a path, and returns status and body. With HTTP/1.0 the server closes the connection
+/// after the answer.
 fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
     if from.port() == 0 {
         return Err(Unreachable(format!(
@@ -208,7 +212,7 @@ fn parse(answer: &str) -> Option<(u16, String)> {
     Some((words.next()?.parse().ok()?, body.to_owned()))
 }
 
-/// The value of a metric without labels, or of the line with exactly these labels.
+/// Returns the value of a metric without labels, or of the line with exactly these labels.
 pub(super) fn metric(text: &str, name: &str) -> Option<f64> {
     let values = text
         .lines()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The arguments that the lists share: what to list, and how to show it. Names are kubectl's. Part
-//! of the arguments of `services`, `backends`, `flows`, `sockets` and `affinity`; the overview
-//! commands use [`Show`].
+//! The arguments that the lists share: which rows to list, and how to show them. The names are
+//! kubectl's. `services`, `backends`, `flows`, `sockets` and `affinity` use all of them; the
+//! overview commands use only [`Show`].
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -84,11 +84,11 @@ impl ProtocolArg {
 pub struct ServiceArg {
     pub namespace: Option<String>,
     pub name: String,
-    /// A name or a number.
+    /// The port, as a name or a number.
     pub port: Option<String>,
 }
 
-/// As it was written.
+/// Writes the argument as `NAMESPACE/NAME:PORT`, with the parts that were given.
 impl Display for ServiceArg {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(namespace) = &self.namespace {
@@ -142,15 +142,15 @@ fn range(text: &str) -> Result<IpNet, String> {
 /// The service port of a row.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Of<'a> {
-    /// Namespace and name.
+    /// The service's namespace and name.
     pub(super) service: &'a str,
     pub(super) port_name: &'a str,
-    /// The service's port, where a row knows it.
+    /// The service's port number, if the row has it.
     pub(super) port: Option<u16>,
 }
 
 impl<'a> Of<'a> {
-    /// As the rows of flows and sockets have it: `shop/cart:http`.
+    /// Splits the text of a row of flows or sockets, such as `shop/cart:http`.
     pub(super) fn service_port(text: &'a str, port: u16) -> Self {
         let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
         Self {
@@ -172,7 +172,7 @@ impl Select {
             _ => Ok(()),
         }
     }
-    /// Whether a service (namespace and name) is meant.
+    /// Returns whether the arguments select a service, given as namespace and name.
     pub(super) fn wants_service(&self, service: &str) -> bool {
         let (namespace, name) = service.split_once('/').unwrap_or(("", service));
         let wanted = self.name.as_ref();
@@ -181,14 +181,14 @@ impl Select {
             && of_name.is_none_or(|wanted| wanted == namespace)
             && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
-    /// Whether a row is to be listed.
+    /// Returns whether the arguments select a row.
     pub(super) fn wants(&self, of: Of<'_>, protocol: &str, ends: &[SocketAddr]) -> bool {
         let port = self.name.as_ref().and_then(|name| name.port.as_ref());
         let has_port = |wanted: &String| {
             wanted == of.port_name || (of.port.is_some() && wanted.parse().ok() == of.port)
         };
         let named = self.protocol.map(ProtocolArg::name);
-        // Cheap comparisons come first: there may be very many rows.
+        // The cheap comparisons come first, because there may be very many rows.
         self.port
             .is_none_or(|port| ends.iter().any(|end| end.port() == port))
             && named.is_none_or(|wanted| protocol == wanted)
@@ -198,8 +198,8 @@ impl Select {
             && self.wants_service(of.service)
             && port.is_none_or(has_port)
     }
-    /// Fails if a service is named that the maps do not know: to a wrong name, an empty list would
-    /// be a wrong answer.
+    /// Fails if the arguments name a service that is not in the maps: an empty list would be a
+    /// wrong answer to a wrong name.
     pub(super) fn check_known(&self, reader: &Reader) -> Result<()> {
         if let Some(wanted) = &self.name
             && !reader.serves(|service| self.wants_service(service))
@@ -213,7 +213,7 @@ impl Select {
     }
 }
 
-/// Fails if `--service` names one that the maps do not know.
+/// Fails if `--service` names a service that is not in the maps.
 pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
     match wanted {
         Some(wanted) if !reader.serves(|service| service == wanted) => {
@@ -249,7 +249,7 @@ impl Default for Look {
     }
 }
 
-/// For who wants no headings where there are none.
+/// Returns the error for `--no-headers` with a format that has no headings.
 pub(super) fn no_headings() -> BadInput {
     BadInput("--no-headers is for tables; other formats have no headings".to_owned())
 }

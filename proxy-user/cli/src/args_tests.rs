@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the shared arguments take and refuse.
+//! Tests for the shared arguments: which values they accept and which they refuse.
 
 use clap::Parser;
 
 use super::*;
 use crate::format::PathArg;
 
-/// The arguments of a list.
+/// Parses the arguments of a list.
 pub(crate) fn parse(flags: &[&str]) -> ListArgs {
     #[derive(Parser)]
     struct Line {
@@ -33,7 +33,7 @@ fn a_service_is_named_as_kubectl_names_it() {
     ] {
         assert_eq!(named(text), whole, "{text}");
     }
-    // A namespace may be called so.
+    // A namespace may have the name `svc`.
     assert_eq!(named("svc/cart"), Some((None, own("cart"), None)));
     for wrong in ["", "/", "a/b/c", "cart:", "Cart", "shop/", "-n x", "a_b"] {
         assert_eq!(named(wrong), None, "{wrong:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan backends`: every endpoint that serves.
+//! `portolan backends`: lists every endpoint that serves.
 
 use anyhow::Result;
 use datapath::read::{BackendRow, Reader};
@@ -23,12 +23,12 @@ pub struct BackendArgs {
     pub names: NameArgs,
 }
 
-/// An endpoint with its pod.
+/// An endpoint with the name of its pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct NamedBackend {
     #[serde(flatten)]
     pub(super) row: BackendRow,
-    /// None: nobody could be asked, or it is no pod's.
+    /// None if no pod has this address, or if there is no source of names.
     pub(super) pod: Option<Name>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan mount-bpffs`: mounts a BPF file system. The DaemonSet's init container runs it, so
-//! that the agent needs no privilege to mount.
+//! that the agent does not need the privilege to mount.
 
 use std::path::{Path, PathBuf};
 

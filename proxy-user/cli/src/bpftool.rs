@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan services NAME --bpftool`: the commands that show the elements of the maps which a
-//! service leads to. Called by `services`.
+//! `portolan services NAME --bpftool`: prints the commands that show the map elements of a service.
+//! Called by `services`.
 
 use std::fmt::Write;
 
 use datapath::read::{About, Element, Frontend};
 
-/// How a frontend's address is shown.
+/// A function that formats a frontend's address.
 type Address = fn(&Frontend) -> String;
 
-/// A comment and a command for each element.
+/// Returns a comment and a bpftool command for each element.
 pub(super) fn commands(elements: &[Element], address: Address) -> String {
     let mut text = String::from(
         "# From a frontend to its endpoints, and what is kept of the service. docs/maps.md explains each field.\n",
@@ -29,7 +29,7 @@ pub(super) fn commands(elements: &[Element], address: Address) -> String {
     text
 }
 
-/// What to read in an element.
+/// Returns the comment that says what to read in an element.
 fn what(about: &About, address: Address) -> String {
     match about {
         About::Frontend(row) => format!(

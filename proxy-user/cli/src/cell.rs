@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values, cells and columns of tables, as plain data. Written by `table`.
+//! The values, cells and columns of tables, as plain data. Written by `table`.
 
 use std::{borrow::Borrow, fmt, net::SocketAddr, rc::Rc};
 
 use serde::{Serialize, Serializer};
 
-/// A name that many rows share; a word in each of them.
+/// A name that many rows share; each row holds only a pointer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Name(Rc<String>);
 
@@ -33,17 +33,17 @@ impl Serialize for Name {
     }
 }
 
-/// What a cell shows. Cells of a column are sorted by it.
+/// The value that a cell shows. Cells of a column are sorted by it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Value {
     None,
     Number(u64),
-    /// A hundredth of a number, with two digits after the point.
+    /// A number of hundredths, shown with two digits after the point.
     Hundredths(u64),
-    /// A time that has passed, in seconds.
+    /// An elapsed time, in seconds.
     Seconds(u64),
     Address(SocketAddr),
-    /// One of a few words.
+    /// One of a few fixed words.
     Word(&'static str),
     Name(Name),
     Text(String),
@@ -89,7 +89,7 @@ value_from! {
     Name => |name| Self::Name(name),
 }
 
-/// How a cell strikes the eye on a terminal.
+/// How prominent a cell is on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Tone {
     #[default]
@@ -108,7 +108,7 @@ impl Tone {
             Self::Bad => Some("\x1b[31m"),
         }
     }
-    /// A text so, where there are colours.
+    /// Returns the text in the colour of this tone, if there are colours.
     pub(super) fn paint(self, text: &str, colour: bool) -> String {
         match self.code().filter(|_| colour) {
             Some(code) => format!("{code}{text}\x1b[0m"),
@@ -131,7 +131,7 @@ pub(super) fn plain(value: impl Into<Value>) -> Cell {
     }
 }
 
-/// A cell of a tone.
+/// A cell with a tone.
 pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     Cell {
         value: value.into(),
@@ -139,13 +139,13 @@ pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     }
 }
 
-/// A column of a table of `R`.
+/// A column of a table whose rows are of type `R`.
 pub(super) struct Column<R> {
     pub(super) heading: &'static str,
-    /// 0: always shown. Others give way on a narrow terminal, the highest first. [`WIDE`]: only
-    /// where there is room without end.
+    /// 0 means always shown. On a narrow terminal, the columns with the highest ranks are left out
+    /// first. [`WIDE`] means shown only if the width is not limited.
     pub(super) rank: u8,
-    /// Cut rather than that others give way.
+    /// The column is shortened before other columns are left out.
     pub(super) is_cut: bool,
     pub(super) cell: fn(&R) -> Cell,
 }
@@ -158,7 +158,7 @@ impl<R> Clone for Column<R> {
 
 impl<R> Copy for Column<R> {}
 
-/// Of a column of `--output wide` only.
+/// The rank of a column that only `--output wide` shows.
 pub(super) const WIDE: u8 = u8::MAX;
 
 pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
@@ -170,7 +170,7 @@ pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> C
     }
 }
 
-/// A column that is cut rather than that others give way.
+/// A column that is shortened before other columns are left out.
 pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
     Column {
         is_cut: true,

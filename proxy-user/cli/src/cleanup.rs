@@ -25,7 +25,7 @@ use super::{Pins, terminal::print};
 /// How often idle flows are removed and the rest is counted. Often, because ended flows get in the
 /// other proxy's way.
 const SWEEP: Duration = Duration::from_millis(250);
-/// How often the number of flows left is printed.
+/// How often the number of remaining flows is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Arguments of `portolan cleanup`.
@@ -49,7 +49,7 @@ pub struct CleanupArgs {
     pub stay: bool,
 }
 
-/// Removes attachments and pins, and prints which.
+/// Removes attachments and pins, and prints what was removed.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
         return plan(&args.pins.pin_dir);
@@ -61,25 +61,25 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     remove(&args.pins.pin_dir, args.force)?;
     if args.stay {
         println!("nothing of portolan is left on this node; waiting for SIGTERM");
-        // The thread ends the process.
+        // The signal thread ends the process.
         _ = terminated.join();
     }
     Ok(())
 }
 
-/// Has SIGTERM and SIGINT end the process, also the first one of a container; to be called before
-/// other threads start.
+/// Starts a thread that ends the process on SIGTERM and SIGINT, also if it is process 1 of a
+/// container. Call it before other threads start.
 pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("wait for SIGTERM")?;
     Ok(thread::spawn(move || {
-        // It fails only if the set of signals is wrong. Exit then as well.
+        // It fails only if the set of signals is wrong. The process exits then as well.
         _ = signals.wait();
         exit(0);
     }))
 }
 
-/// Leaves new connections to another proxy, and waits until no flow is left.
+/// Stops serving new connections, so that another proxy gets them, and waits until no flow is left.
 fn drain(pin_dir: &Path) -> Result<()> {
     if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
         bail!("{reason}; nothing was changed");
@@ -113,7 +113,7 @@ fn drain(pin_dir: &Path) -> Result<()> {
     }
 }
 
-/// Why this program cannot drain these generations of maps.
+/// Returns why this program cannot drain these generations of maps; None if it can.
 fn undrainable(all: &[Generation]) -> Option<String> {
     let names = all.iter().map(|one| one.name()).collect::<Vec<_>>();
     let names = names.join(", ");
@@ -138,7 +138,7 @@ fn plan(pin_dir: &Path) -> Result<()> {
     tell(pin_dir, "would remove", &found)
 }
 
-/// Prints what was found, a line each.
+/// Prints the list, one object per line.
 fn tell(pin_dir: &Path, what: &str, found: &[String]) -> Result<()> {
     let text: String = match found {
         [] => format!("{}\n", nothing_in(pin_dir)),

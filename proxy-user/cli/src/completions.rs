@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan completions`: what a shell needs to complete the command line.
+//! `portolan completions`: prints the script that a shell needs to complete the command line.
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -16,7 +16,7 @@ pub struct CompletionArgs {
 
 /// Prints the script.
 pub(super) fn run(args: &CompletionArgs) -> anyhow::Result<()> {
-    // It panics where it cannot write.
+    // `generate` panics if it cannot write, so it writes to a buffer first.
     let mut script = Vec::new();
     generate(args.shell, &mut Cli::command(), "portolan", &mut script);
     print(&String::from_utf8_lossy(&script)).context("write")

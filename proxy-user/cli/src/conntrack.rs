@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's nf_conntrack, as the settings ask for it and as it is. Used by `init`, which sets it,
+//! Compares the node's nf_conntrack with the settings. Used by `init`, which sets the parameters,
 //! and by `check`.
 
 use std::{
@@ -12,7 +12,7 @@ use config::Conntrack;
 const PARAMETERS: &str = "/proc/sys/net/netfilter";
 const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// A parameter that differs from what the settings ask for.
+/// A parameter of nf_conntrack that differs from the settings.
 pub(super) struct Due {
     pub(super) now: u32,
     pub(super) wanted: u32,
@@ -20,18 +20,18 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Sets it.
+    /// Sets the parameter to the wanted value.
     pub(super) fn set(&self) -> io::Result<()> {
         fs::write(&self.file, self.wanted.to_string())
     }
 }
 
-/// Whether the kernel has nf_conntrack, and this network namespace its parameters.
+/// Returns whether the kernel has nf_conntrack and this network namespace has its parameters.
 pub(super) fn is_loaded() -> bool {
     Path::new(PARAMETERS).join("nf_conntrack_count").exists()
 }
 
-/// The parameters that differ, by their names; an error for one that cannot be read.
+/// Returns the parameters that differ, with their names; an error for each that cannot be read.
 pub(super) fn due(
     conntrack: &Conntrack,
     processors: u32,
@@ -40,7 +40,7 @@ pub(super) fn due(
         .parameters(processors)
         .into_iter()
         .map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
-    // KUBE: buckets of four connections. More of them than that harm nobody.
+    // KUBE: a bucket is for four connections. A larger number of buckets does no harm.
     let max = conntrack.max(processors).into_iter();
     let table = max.map(|max| ("its hash table", HASH_SIZE.into(), max / 4, true));
     files.chain(table).filter_map(|(name, file, wanted, more)| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan counters`: what became of packets and socket calls, with the meaning of every counter.
+//! `portolan counters`: lists what became of packets and socket calls, and what each counter means.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub struct CounterArgs {
     pub show: Show,
 }
 
-/// A counter's state, in the order of the map.
+/// A counter's state. Rows are sorted in the order of the map.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CounterRow {
@@ -39,11 +39,11 @@ pub(super) struct CounterRow {
     place: usize,
     name: &'static str,
     count: u64,
-    /// Since the look before; none at the first.
+    /// The rate since the previous reading; none at the first reading.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<u64>,
     help: &'static str,
-    /// What to do about it; none for what is as it should be.
+    /// The documentation page for a problem; none for a counter of normal events.
     #[serde(skip_serializing_if = "Option::is_none")]
     page: Option<&'static str>,
 }
@@ -97,7 +97,7 @@ pub(super) fn run(args: &CounterArgs) -> Result<()> {
     })
 }
 
-/// Every counter with its number.
+/// Returns a row for every counter.
 pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
     let all = Counter::ALL.iter().zip(counts).enumerate();
     let rows = all.map(|(place, (counter, count))| CounterRow {
@@ -111,7 +111,7 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
     rows.collect()
 }
 
-/// Rounded to whole numbers. Counters that went back belong to another generation of maps.
+/// Returns the rate per second, rounded. If a counter went back, it is of a new generation of maps.
 fn rate(count: u64, before: u64, seconds: f64) -> u64 {
     let more = count.checked_sub(before).unwrap_or(count);
     (more as f64 / seconds.max(0.001)).round() as u64

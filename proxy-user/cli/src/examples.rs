@@ -137,7 +137,7 @@ mod tests {
 
     use crate::Cli;
 
-    /// The commands of the examples below a command's help, without what they are explained by.
+    /// Returns the example commands below a command's help, without their explanations.
     fn examples(help: &str) -> Vec<String> {
         let lines = help
             .lines()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan flows`: connections that are translated packet by packet. There may be very many: a
-//! row takes little memory.
+//! `portolan flows`: lists connections that are translated packet by packet. There may be very
+//! many, so a row takes little memory.
 
 use std::{
     collections::HashSet,
@@ -21,7 +21,7 @@ use super::{
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
-/// The protocols and states that flows have.
+/// The names of all protocols and states that flows have.
 const WORDS: [&str; 11] = [
     "?",
     "ICMP",
@@ -101,7 +101,7 @@ impl Serialize for End {
     }
 }
 
-/// Index into [`WORDS`].
+/// A protocol or state, as an index into [`WORDS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Word(u8);
 
@@ -173,7 +173,7 @@ impl Row for FlowRow {
     }
 }
 
-/// The source that the backend sees, if it is not the client's own.
+/// Returns the source that the backend sees, if it differs from the client's own.
 fn seen_as(flow: &FlowRow) -> Value {
     match (flow.masquerade, flow.masqueraded, flow.translated_port) {
         (Some(source), _, _) => source.into(),
@@ -202,7 +202,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
     })
 }
 
-/// At most so many of the flows that are wanted.
+/// Returns at most `most` of the flows that `wants` accepts.
 pub(super) fn rows(
     reader: &Reader,
     wants: impl Fn(&Flow) -> bool,

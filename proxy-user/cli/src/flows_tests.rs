@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Filters and cells of flows, and what a row takes.
+//! Tests for the filters and cells of flows, and for the memory that a row takes.
 
 use clap::Parser;
 
@@ -20,7 +20,7 @@ pub(crate) fn flow() -> Flow {
     }
 }
 
-/// Rows of all kinds.
+/// Returns sample rows of all kinds.
 pub(crate) fn rows() -> Vec<FlowRow> {
     let mut names = HashSet::new();
     let masqueraded = Flow {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formats of the output, and those that write a value whole: JSON, YAML and the values of a
-//! JSONPath. Used by `render` and the overview commands.
+//! The formats of the output, and the writers for JSON, YAML and JSONPath. Used by `render` and the
+//! overview commands.
 
 use std::{
     io::{self, Write},
@@ -22,11 +22,11 @@ pub enum Format {
     JsonPath(PathArg),
 }
 
-/// A JSONPath of RFC 9535, or as kubectl spells it.
+/// A JSONPath, in the syntax of RFC 9535 or of kubectl.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathArg {
     pub expression: String,
-    /// It goes by way of `items`, as kubectl's lists have it.
+    /// True if the path begins with `items`, as in kubectl's lists.
     pub by_items: bool,
 }
 
@@ -70,7 +70,7 @@ impl FromStr for PathArg {
     }
 }
 
-/// Writes a value as JSON, YAML or by a JSONPath.
+/// Writes a value as JSON, as YAML or through a JSONPath.
 pub(super) fn document<T: Serialize>(
     out: &mut impl Write,
     format: &Format,
@@ -89,7 +89,7 @@ pub(super) fn document<T: Serialize>(
     }
 }
 
-/// A writer by reference, for those that want one of their own.
+/// Wraps a borrowed writer, for serializers that need a writer of their own.
 struct Lines<'a, W>(&'a mut W);
 
 impl<W: Write> Write for Lines<'_, W> {
@@ -101,9 +101,10 @@ impl<W: Write> Write for Lines<'_, W> {
     }
 }
 
-/// One line for each value that the path leads to.
+/// Writes one line for each value that the path selects.
 fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
-    // A list is an array. What has `items` of its own, as `top`, is left as it is.
+    // A list is a JSON array. A document with its own `items`, such as that of `top`, stays as it
+    // is.
     let value = match path.by_items && value.is_array() {
         true => serde_json::json!({ "items": value }),
         false => value,

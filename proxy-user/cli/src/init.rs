@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan init`: what needs more privilege than the agent has. Mounts a BPF file system, and
-//! sets the node's nf_conntrack as kube-proxy does. The DaemonSet's init container runs it.
+//! `portolan init`: does what needs more privilege than the agent has. It mounts a BPF file system,
+//! and sets the node's nf_conntrack as kube-proxy does. The DaemonSet's init container runs it.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct InitArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Prepares the node. What cannot be set of nf_conntrack is named, and no reason not to serve.
+/// Prepares the node. A parameter of nf_conntrack that cannot be set is reported, but is no error.
 pub(super) fn run(args: &InitArgs) -> Result<()> {
     bpffs::run(&args.bpffs)?;
     let read = || match &args.config {

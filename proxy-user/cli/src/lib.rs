@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line. A file has one command, or a few that are alike. Most commands print the
+//! The command line. Each file holds one command, or a few similar ones. Most commands print the
 //! contents of the pinned maps. Called by `main`.
 #![deny(unsafe_code)]
 
@@ -159,8 +159,8 @@ pub enum Output {
     Yaml,
 }
 
-/// Arguments that contradict each other, or name what is not there: exit status 2, as for those
-/// that clap refuses.
+/// Arguments that contradict each other, or that name an object that does not exist. The exit
+/// status is 2, as for arguments that clap refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) again and again. Called
-//! by the commands that list.
+//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) repeatedly. Called by the
+//! commands that list.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -44,8 +44,8 @@ pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>
     })
 }
 
-/// Writes once, or (`--watch`) again and again: over what was there on a terminal, otherwise below
-/// it.
+/// Writes once, or (`--watch`) repeatedly. On a terminal, the new output replaces the old;
+/// elsewhere it is appended.
 pub(super) fn again(
     look: &Look,
     mut write: impl FnMut(&mut BufWriter<io::StdoutLock<'static>>, &Page) -> Result<()>,
@@ -71,7 +71,7 @@ pub(super) fn again(
     }
 }
 
-/// Whether the reader of the output has gone, as `head` does.
+/// Returns whether the reader of the output has closed it, as `head` does.
 pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     let kinds = error.chain().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -82,17 +82,17 @@ pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
-/// How many of so many rows a screen that is drawn again and again has room for.
+/// Returns how many of `rows` rows fit on a screen that is drawn repeatedly.
 fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     let is_table = matches!(show.look.output, Format::Table | Format::Wide);
     match page.height {
-        // The headings, the line about the rest, and the one that the cursor is on.
+        // Three lines are needed for the headings, the line about the rest, and the cursor.
         Some(height) if show.look.watch && is_table => rows.min(height.saturating_sub(3).max(1)),
         _ => rows,
     }
 }
 
-/// The column to sort by.
+/// Returns the column to sort by.
 fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     let Some(wanted) = &show.sort_by else {
         return Ok(None);
@@ -110,7 +110,7 @@ fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     }
 }
 
-/// For who sorts by a column that a table does not have.
+/// Returns the error for `--sort-by` with an unknown column.
 pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
     BadInput(format!(
         "--sort-by: there is no column {wanted:?}; use one of {}",
@@ -120,7 +120,7 @@ pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
 
 fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {
     match order {
-        // Both take no memory beside the rows.
+        // Both sorts need no memory in addition to the rows.
         None => rows.sort_unstable(),
         Some(column) => {
             let value = |row: &R| (column.cell)(row).value;

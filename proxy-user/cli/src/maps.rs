@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan maps`: every pinned map, how full it is, and the kernel memory that it takes.
+//! `portolan maps`: lists every pinned map, how full it is, and the kernel memory that it takes.
 
 use anyhow::Result;
 use datapath::read::{MapRow, pinned_maps};
@@ -40,7 +40,7 @@ impl Row for MapRow {
     }
 }
 
-/// In percent; as of [`is_nearly_full`], it is worth a look.
+/// Returns how full the map is, in percent. The cell is marked if [`is_nearly_full`] is true.
 fn full(row: &MapRow) -> Cell {
     let value = row.fill().map(|fill| Value::Text(format!("{fill}%")));
     toned(
@@ -53,8 +53,9 @@ fn full(row: &MapRow) -> Cell {
     )
 }
 
-/// Three quarters are in use: larger maps are on their way, or warned of. A map of which the oldest
-/// element gives way may be full, and so may one whose elements have others to overflow into.
+/// Returns whether three quarters of the map are in use. The agent then makes larger maps or warns.
+/// An LRU map may be full, because it evicts its oldest element; so may a map whose elements can
+/// overflow into others.
 pub(super) fn is_nearly_full(row: &MapRow) -> bool {
     let may_be = row.kind == "lru_hash" || row.name.starts_with("sock_buckets");
     !may_be && row.fill().is_some_and(|fill| fill >= 75)

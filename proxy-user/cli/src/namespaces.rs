@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The network namespaces of this host, as far as they can be seen from here: those of processes,
-//! and those with a name. Called by `processes` and `affinity`.
+//! Finds the network namespaces of this host that can be seen from here: those of processes, and
+//! those with a name. Called by `processes` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,10 +15,10 @@ use std::{
 use linux::network_namespace;
 use nix::sched::{CloneFlags, setns};
 
-/// Where namespaces with names are.
+/// The directory of named network namespaces.
 const NAMED: &str = "/run/netns";
 
-/// Files of all network namespaces but this process's own, one for each.
+/// Returns one file for each network namespace except this process's own.
 pub(super) fn others() -> Vec<PathBuf> {
     let own = identity(Path::new("/proc/self/ns/net"));
     let mut seen: HashSet<_> = own.into_iter().collect();
@@ -32,7 +32,8 @@ pub(super) fn others() -> Vec<PathBuf> {
         .collect()
 }
 
-/// What a function returns in another network namespace. A thread enters it and ends there.
+/// Runs a function in another network namespace, and returns its result. A new thread enters the
+/// namespace and ends there.
 pub(super) fn inside<T: Send>(
     file: &Path,
     what: impl FnOnce() -> io::Result<T> + Send,
@@ -48,8 +49,8 @@ pub(super) fn inside<T: Send>(
     done.unwrap_or_else(|_| Err(io::Error::other("the thread failed")))
 }
 
-/// The addresses of network namespaces by their cookies, without those that only they themselves
-/// can reach. Namespaces that cannot be entered are left out.
+/// Returns the addresses of each network namespace, by cookie. Omits addresses that only the
+/// namespace itself can reach, and namespaces that cannot be entered.
 pub(super) fn addresses() -> HashMap<u64, Vec<IpAddr>> {
     let here = || Ok((network_namespace()?, own_addresses()?));
     let others = others();
@@ -80,7 +81,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// All processes that can be seen, in the order of their ids.
+/// Returns the ids of all visible processes, in ascending order.
 pub(super) fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

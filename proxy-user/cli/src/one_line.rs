@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the command line. What is wrong with it is said in one line, as every other error:
-//! scripts log it whole. Called by `main`.
+//! Parses the command line. An error in it is printed on one line, as every other error, because
+//! scripts log errors line by line. Called by `main`.
 
 use std::{env, ffi::OsString, process::ExitCode};
 
@@ -12,7 +12,8 @@ use config::table;
 
 use super::{BAD_INPUT, Cli, overview};
 
-/// The command line; or, once help, version or an error have been printed, the exit status.
+/// Returns the command line. If help, version or an error has been printed, returns the exit
+/// status.
 pub fn parse() -> Result<Cli, ExitCode> {
     let matches = overview::command().try_get_matches_from(words(env::args_os()));
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
@@ -24,7 +25,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         );
         if is_wanted {
-            // To a reader that has gone there is nothing to say.
+            // A write error is ignored: the reader of the output has gone.
             _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT).into();
         }
@@ -33,7 +34,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// The words of a command line. KUBE: an underscore in a flag's name stands for a dash.
+/// Returns the words of a command line. KUBE: an underscore in a flag's name stands for a dash.
 pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut flags_end = false;
     let words = line.map(|word| {
@@ -50,7 +51,7 @@ pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words.collect()
 }
 
-/// The error, whose tip is not one of kube-proxy's flags that mean nothing here.
+/// Returns the error, without a tip that suggests one of kube-proxy's flags that mean nothing here.
 fn with_a_useful_tip(mut error: clap::Error) -> clap::Error {
     let flag = |kind| match error.get(kind) {
         Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
@@ -74,8 +75,8 @@ fn with_a_useful_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// clap's text, which has the error, hints and the usage in lines of their own, as one line without
-/// the usage.
+/// Joins clap's text into one line, without the usage. clap writes error, hints and usage on
+/// separate lines.
 fn line(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| {
         !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan --help`: the commands by what they are for, and examples. Used by `one_line` and the
+//! `portolan --help`: the commands in groups by purpose, and examples. Used by `one_line` and the
 //! manual pages.
 
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// Each command once.
+/// The headings and their commands; each command is listed once.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("What is served", &["services", "backends", "affinity"]),
     (
@@ -33,7 +33,7 @@ Examples:
 
 `portolan COMMAND --help` has every argument, and examples.";
 
-/// The command line, whose help has the commands in groups.
+/// Returns the command line, with a help that shows the commands in groups.
 pub(super) fn command() -> Command {
     let command = Cli::command();
     let template = format!(
@@ -60,7 +60,7 @@ fn groups(command: &Command) -> String {
     text
 }
 
-/// What fits on a line: the details are in the command's own help.
+/// Returns the part of a description that fits on one line. The command's own help has the details.
 fn first_sentence(about: &str) -> &str {
     const LONG: usize = 90;
     let end = about.find(". ").unwrap_or(about.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pods' names for the addresses in the rows of lists, where an API server or a folder of manifests
-//! can be asked. Called by `backends`, `flows` and `affinity`.
+//! Looks up the names of pods for the addresses that lists show. The names come from an API server
+//! or a folder of manifests, where there is one. Called by `backends`, `flows` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,16 +16,16 @@ use super::{
     format::Format,
 };
 
-/// What is known of pods.
+/// Pod names that have been looked up so far.
 pub(super) struct PodNames {
-    /// None: nobody is asked, because nothing shows it, nobody can be asked, or asking has failed.
+    /// None if no names are looked up: no column shows them, there is no source, or it has failed.
     names: Option<Names>,
-    /// None: the address is no pod's.
+    /// The pod of each address that was looked up; None for an address of no pod.
     known: HashMap<IpAddr, Option<Name>>,
 }
 
 impl PodNames {
-    /// For rows that are shown so.
+    /// Creates an empty cache. Names are looked up only if the output (`show`) contains them.
     pub(super) fn new(show: &Show, args: &NameArgs) -> Self {
         Self {
             names: is_shown(show).then(|| Names::new(args)),
@@ -33,8 +33,8 @@ impl PodNames {
         }
     }
 
-    /// Learns the names of the pods with these addresses, but for those that it has heard of
-    /// before. A failure is told once; the rows are shown without names.
+    /// Looks up the pods with these addresses, except for addresses that were looked up before. An
+    /// error is printed once; the rows are then shown without names.
     pub(super) fn learn(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         let Some(names) = &self.names else { return };
         if !names.can_be_asked() {
@@ -58,13 +58,14 @@ impl PodNames {
         }
     }
 
-    /// The pod with this address, namespace and name.
+    /// Returns namespace and name of the pod with this address.
     pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
         self.known.get(&address)?.clone()
     }
 }
 
-/// Whether names of pods are in what is shown: not in a plain table, unless it is sorted by them.
+/// Returns whether the output contains pod names. A plain table has none, unless it is sorted by
+/// them.
 fn is_shown(show: &Show) -> bool {
     let sorts = show.sort_by.as_ref();
     let by_pod = sorts.is_some_and(|by| by.to_ascii_lowercase().ends_with("pod"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which process has a socket. The kernel's list of sockets joins cookies and inodes, one network
-//! namespace at a time; the folders of open files in /proc join inodes and processes. Called by
+//! Finds the processes that own sockets. The kernel's list of sockets maps cookies to inodes, one
+//! network namespace at a time. The open files in /proc map inodes to processes. Called by
 //! `sockets`.
 
 use std::{collections::HashMap, fs};
@@ -10,22 +10,22 @@ use serde::Serialize;
 
 use super::namespaces;
 
-/// A process that has a socket; of several, the one with the lowest id.
+/// A process that owns a socket; if several do, the one with the lowest process id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) pid: u32,
 }
 
-/// The processes of sockets by the sockets' cookies: of this network namespace, or of all that
-/// processes are in. What cannot be read is left out: processes of other PID namespaces, and
-/// without root those of others.
+/// Returns the processes that own sockets, by the sockets' cookies. Covers this network namespace,
+/// or (`everywhere`) those of all processes. Omits what cannot be read: processes of other PID
+/// namespaces and, without root, processes of other users.
 pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let pids = namespaces::pids();
     let mut inodes = socket_inodes().unwrap_or_default();
     if everywhere {
         for namespace in namespaces::others() {
-            // One that cannot be entered is left out.
+            // A namespace that cannot be entered is skipped.
             inodes.extend(namespaces::inside(&namespace, socket_inodes).unwrap_or_default());
         }
     }

@@ -16,11 +16,11 @@ use super::{
 /// A row of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
-    /// Kind and name, as kubectl writes them.
+    /// The kind and name of the row, as kubectl writes them.
     fn name(&self) -> String;
 }
 
-/// Writes rows in a format.
+/// Writes the rows in a format.
 pub(super) fn write<R: Row>(
     out: &mut impl Write,
     page: &Page,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables at 80 and 200 columns, as kept in the folder `pictures`, and the other formats.
+//! Tests that compare tables at 80 and 200 columns, and the other formats, with the folder
+//! `pictures`.
 
 use std::{fs, path::PathBuf};
 
@@ -23,7 +24,7 @@ fn page(width: usize) -> Page {
     }
 }
 
-/// Compares with the picture that is kept.
+/// Compares the output with the stored picture.
 pub(crate) fn compare(name: &str, drawn: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/pictures");
     let file = folder.join(format!("{name}.txt"));

@@ -35,12 +35,12 @@ pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
 const HEALTHZ: &str = "healthzBindAddress";
 const METRICS: &str = "metricsBindAddress";
 
-/// Takes a path. KUBE: an empty one is as good as none.
+/// Parses a path. KUBE: an empty path means none.
 fn perhaps_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// A path that is given and not empty.
+/// Returns the path if it is given and not empty.
 pub(super) fn given_path(path: Option<&PathBuf>) -> Option<&Path> {
     path.map(PathBuf::as_path)
         .filter(|path| !path.as_os_str().is_empty())
@@ -65,18 +65,18 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The settings, from flags and file.
+    /// Returns the settings, from flags and file.
     pub(super) fn settings(&self) -> Result<Config, ConfigError> {
         Ok(self.as_shadow(self.given.settings_keeping(self.kept())?))
     }
 
-    /// As [`Given::changed_settings`].
+    /// Returns the settings of a changed file, as [`Given::changed_settings`] does.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         Ok(self.as_shadow(self.given.changed_settings(self.kept())?))
     }
 
-    /// Settings whose flags hold beside a file: of a shadow, those that the other proxy's file
-    /// cannot give.
+    /// Returns the settings whose flags are used together with a file. Only a shadow has some:
+    /// those that the other proxy's file cannot give.
     fn kept(&self) -> &'static [&'static str] {
         match self.shadow {
             true => &[KUBECONFIG, HEALTHZ, METRICS],
@@ -84,8 +84,8 @@ impl RunArgs {
         }
     }
 
-    /// A shadow takes from the file, which is the other proxy's, no address to listen on and no pin
-    /// directory.
+    /// Adapts the settings for a shadow. Its file is the other proxy's, so a shadow takes no
+    /// address to listen on and no pin directory from it.
     fn as_shadow(&self, mut config: Config) -> Config {
         if !self.shadow {
             return config;
@@ -135,7 +135,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// Whether nothing is given but perhaps the pin directory.
+    /// Returns whether no argument is given, except perhaps the pin directory.
     pub(super) fn is_empty(&self) -> bool {
         let SettingFlags(flags) = &self.flags;
         let Self {
@@ -151,12 +151,13 @@ impl Given {
         };
         self.node_ip.is_empty() && flags.keys().all(|key| key == "portolan.pinDirectory")
     }
-    /// The settings, from flags and file.
+    /// Returns the settings, from flags and file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
         self.settings_keeping(&[])
     }
 
-    /// The same; the flags of these settings hold beside a file, too.
+    /// Returns the settings, from flags and file. With a file, the flags of the settings in `kept`
+    /// are used as well.
     pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let SettingFlags(flags) = self.flags.clone();
         let (file, flags) = match given_path(self.config.as_ref()) {
@@ -175,7 +176,7 @@ impl Given {
         })
     }
 
-    /// The settings of a file that has changed. They are refused if the next agent could not start
+    /// Returns the settings of a file that has changed. Fails if the next agent could not start
     /// with them.
     fn changed_settings(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let config = self.settings_keeping(kept)?;
@@ -222,7 +223,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         Ok(Ended::Stopped) => Ok(()),
         Err(error) => {
             if args.shadow {
-                // It may never have begun: then there is nothing, or somebody else's.
+                // Errors are ignored: the shadow may not have started, and the directory may be
+                // empty or another's.
                 _ = shadow::remove(&pins);
             }
             Err(error)
@@ -247,7 +249,7 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
                 .with_service_cidrs(service_cidrs)
                 .with_link_local(config.serve_link_local);
             if config.shadow {
-                // It says nothing about objects that it does not serve.
+                // A shadow writes no events, because it does not serve the objects.
                 return run_with(config, file, &node_name, source, Warnings::default());
             }
             let (source, warnings) = source.with_events();
@@ -275,21 +277,21 @@ fn run_with(
     ended
 }
 
-/// Becomes a new agent of the same process, with the same arguments. What is pinned stays, and a
-/// supervisor sees no end.
+/// Replaces this process by a new agent with the same arguments. Pinned objects stay, and a
+/// supervisor does not see the process end.
 fn start_anew() -> anyhow::Result<()> {
     let mut arguments = env::args_os();
-    // Not by its name: the file may have been replaced by another version meanwhile.
+    // Not by the file's name: another version may have replaced the file meanwhile.
     let mut command = process::Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }
-    // Returns only if it fails. The supervisor starts the next agent then.
+    // `exec` returns only if it fails. The supervisor then starts the next agent.
     let error = command.args(arguments).exec();
     Err(error).context("start anew with the changed configuration")
 }
 
-/// KUBE: the node's name is the host name in lower case, unless it is overridden.
+/// Returns the node's name. KUBE: it is the host name in lower case, unless it is overridden.
 pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Command lines of the agent, some of them held against what a real kube-proxy makes of them
-//! (proxy-user/kube-proxy).
+//! Tests for the agent's command lines. Some are compared with what a real kube-proxy does with
+//! them (proxy-user/kube-proxy).
 
 use clap::Parser;
 use config::{LocalDetection, NodePortAddresses, SocketBalancing};
@@ -34,7 +34,7 @@ fn settings(flags: &str) -> Result<Config, ConfigError> {
     line(flags).expect("flags").settings()
 }
 
-/// A configuration file with these settings, in a folder of its own.
+/// Writes a configuration file with these settings into a new folder.
 fn file(text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.yaml");
@@ -160,7 +160,7 @@ fn kube_proxys_command_lines_mean_what_a_real_one_says() {
 #[case("--v=2", "-v2")]
 fn kube_proxys_spellings_mean_what_they_mean_there(#[case] one: &str, #[case] other: &str) {
     let (one, other) = (config(one), config(other));
-    // Whether a default was written out makes no difference.
+    // The comparison ignores whether a value comes from a default or was written out.
     let plain = |config: Config| Config {
         sources: [].into(),
         ..config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan services`: every address and port of every service.
+//! `portolan services`: lists every address and port of every service.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -41,7 +41,7 @@ impl Row for Frontend {
     }
 }
 
-/// A number of endpoints; none is worth a look.
+/// Returns a cell with a number of endpoints. The cell is marked if the number is 0.
 fn count(row: &Frontend, endpoints: u32) -> Cell {
     let tone = match (row.kind, endpoints) {
         ("unserved-ports" | "ping", _) => Tone::Plain,
@@ -58,7 +58,7 @@ pub(super) fn address(row: &Frontend) -> String {
         row.port.to_string()
     };
     let host = match row.address {
-        // KUBE: spelled as in a Service's ipFamilies.
+        // KUBE: the family is spelled as in a Service's ipFamilies.
         None => format!("node({})", row.ip_family),
         Some(address) if address.is_ipv6() => format!("[{address}]"),
         Some(address) => address.to_string(),
@@ -106,7 +106,7 @@ fn wants(args: &ListArgs, row: &Frontend) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Rows of all kinds.
+    /// Returns sample rows of all kinds.
     pub(crate) fn rows() -> Vec<Frontend> {
         let row = |service: &str, kind, address: Option<&str>, port| Frontend {
             service: service.into(),

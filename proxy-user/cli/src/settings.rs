@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan config`: the settings in force, and where the value of each comes from. By the agent's
-//! own word; without one, by what it would read.
+//! `portolan config`: lists the settings in force, and the source of each value. Asks the agent;
+//! without an agent, shows what it would read.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct ConfigArgs {
 pub(super) struct SettingRow {
     pub(super) key: String,
     value: String,
-    /// `flag`, `file`, `default`, or `?` for an agent of a version that does not say.
+    /// The source: `flag`, `file`, `default`, or `?` if the agent's version does not report it.
     pub(super) from: String,
     flag: Option<&'static str>,
 }
@@ -109,7 +109,7 @@ fn of_file(path: &Path) -> Result<Config, BadInput> {
     read().map_err(|error: ConfigError| BadInput(chain(&error)))
 }
 
-/// What an agent with these settings would answer.
+/// Returns the answer that an agent with these settings would give.
 fn offline(config: &Config) -> Result<Json> {
     Ok(json!({
         "kubeproxy.config.k8s.io": document(config)?,
@@ -117,15 +117,15 @@ fn offline(config: &Config) -> Result<Json> {
     }))
 }
 
-/// The settings of an answer of /configz.
+/// Returns the settings in an answer of /configz.
 pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     let document = &answer["kubeproxy.config.k8s.io"];
     let sources = answer["portolan"]["sources"].as_object();
     let source = |key: &str| sources?.get(key).and_then(Json::as_str);
     let rows = table::settings().filter_map(|setting| {
         let value = found(document, setting.key);
-        // Two keys of one flag are one setting under two names; the agent writes its value under
-        // the first.
+        // Two keys with the same flag are one setting with two names; the agent writes its value
+        // under the first.
         let same = || {
             let others = table::settings().filter(|other| other.key != setting.key);
             others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
@@ -138,7 +138,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None => "?",
             Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
         };
-        // One that has no value is in no file.
+        // A setting without a value is in no file.
         let value = value.or_else(|| (from != "default").then_some(&Json::Null))?;
         Some(SettingRow {
             key: setting.key.to_owned(),
@@ -152,7 +152,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     rows.collect()
 }
 
-/// The value of a key with dots, if it has one.
+/// Returns the value of a dotted key, if the document has it.
 fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
     let value = key
         .split('.')

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The page docs/settings.md, rendered from the table of settings. A test compares it with the
-//! file, and `cargo xtask lint` runs that test.
+//! Renders the page docs/settings.md from the table of settings. A test compares it with the file,
+//! and `cargo xtask lint` runs that test.
 
 use std::{fmt::Write, fs};
 
@@ -180,12 +180,13 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
     Ok(())
 }
 
-/// An item of a list.
+/// Writes an item of a list.
 fn item(page: &mut String, text: &str) -> std::fmt::Result {
     writeln!(page, "{}", wrap(&format!("- {text}"), "  "))
 }
 
-/// Lines of at most 120 characters; all but the first begin with the indent.
+/// Breaks a text into lines of at most 120 characters. All lines but the first begin with the
+/// indent.
 fn wrap(text: &str, indent: &str) -> String {
     let mut words = text.split(' ');
     let mut lines = vec![words.next().unwrap_or_default().to_owned()];
@@ -198,14 +199,14 @@ fn wrap(text: &str, indent: &str) -> String {
     lines.join("\n")
 }
 
-/// The flags of `portolan run` that `--help` shows.
+/// Returns the flags of `portolan run` that `--help` shows.
 fn flags() -> impl Iterator<Item = clap::Arg> {
     let command = RunArgs::augment_args(Command::new("run"));
     let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
     visible.cloned().collect::<Vec<_>>().into_iter()
 }
 
-/// What an entry costs in the maps whose capacity is this field.
+/// Returns the memory per entry of the maps whose capacity is this field.
 fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let mut config = Config {
         capacities: Capacities::default(),
@@ -217,7 +218,7 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let after = shapes(&config.capacities);
     let grown = before.iter().zip(&after).filter(|(a, b)| a != b);
     let grown: Vec<_> = grown.map(|(_, shape)| shape).collect();
-    // The double size less the size.
+    // Memory grows with the capacity, so half of the doubled size is the cost of `entries`.
     let total: u64 = grown.iter().map(|shape| shape.reserved() / 2).sum();
     let in_use = grown.iter().map(|shape| shape.in_use()).max();
     let reserved = match total {

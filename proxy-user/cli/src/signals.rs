@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the process has been asked to end, for commands that have something to put in order
-//! first. Used by `trace` and `top`.
+//! Tells a command that the process has been asked to end, so that the command can clean up first.
+//! Used by `trace` and `top`.
 
 use std::{
     sync::{
@@ -13,12 +13,12 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Set once the process is asked to end.
+/// A flag that is set once the process has been asked to end.
 #[derive(Clone, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// By an interrupt, a termination, or the end of its terminal.
+    /// Sets the flag on an interrupt, a termination, or the end of the terminal.
     pub(super) fn on_signals() -> Result<Self> {
         let stop = Self::default();
         let runtime = tokio::runtime::Builder::new_current_thread()

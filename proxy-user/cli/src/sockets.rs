@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan sockets`: connections and datagrams that were translated at their sockets, and the
-//! processes that have them.
+//! `portolan sockets`: lists connections and datagrams that were translated at their sockets, and
+//! the processes that own the sockets.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -42,12 +42,12 @@ impl SocketArgs {
     }
 }
 
-/// A socket with its process.
+/// A socket with the process that owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct OwnedSocket {
     #[serde(flatten)]
     row: SocketRow,
-    /// None: not to be seen from here, as those of another PID namespace.
+    /// None if the process is not visible from here, for example in another PID namespace.
     process: Option<Process>,
 }
 
@@ -80,7 +80,7 @@ impl Row for OwnedSocket {
     }
 }
 
-/// How a socket uses its service, and whether its backend still exists.
+/// Describes how a socket uses its service, and whether its backend still exists.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",
@@ -109,7 +109,7 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
     })
 }
 
-/// Rows with what is known of their processes.
+/// Adds the owning processes to the rows.
 pub(super) fn with_owners(
     rows: Vec<SocketRow>,
     owners: &HashMap<u64, Process>,
@@ -125,7 +125,7 @@ pub(super) fn with_owners(
 pub(super) mod tests {
     use super::*;
 
-    /// Rows of all kinds.
+    /// Returns sample rows of all kinds.
     pub(crate) fn rows() -> Vec<OwnedSocket> {
         let row = |service: &str, cookie, connected, current| SocketRow {
             service: service.into(),

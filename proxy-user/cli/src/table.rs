@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables that fit the page. Rows are written one by one, so that a long table takes no memory
-//! beside its rows. Used by `render` and commands whose rows are no list.
+//! Writes tables that fit the page. Rows are written one by one, so a long table needs no memory in
+//! addition to its rows. Used by `render` and by commands whose rows are not a list.
 
 use std::{
     fmt::Write as _,
@@ -18,12 +18,12 @@ pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()
 
 const GAP: usize = 2;
 const SPACES: &[u8] = &[b' '; 64];
-/// A column that is cut keeps so much before others give way.
+/// The width to which a column may be shortened before other columns are left out.
 const CUT: usize = 20;
-/// No column is cut below this.
+/// The smallest width of a shortened column.
 const LEAST: usize = 8;
 
-/// The columns that a page has room for, and their widths.
+/// Returns the columns that fit on the page, and their widths.
 fn lay_out<'a, R>(
     page: &Page,
     columns: &'a [Column<R>],
@@ -45,13 +45,14 @@ fn lay_out<'a, R>(
     (columns, widths)
 }
 
-/// A table as texts of the width of their columns, for a screen that is drawn by others.
+/// A table as texts that are padded to the width of their columns, for callers that draw the
+/// screen.
 pub(super) struct Grid {
     pub(super) headings: Vec<(&'static str, String)>,
     pub(super) rows: Vec<Vec<(String, Tone)>>,
 }
 
-/// The rows as a page has room for them; every text ends with the gap to the next one.
+/// Lays out the rows for a page. Every text ends with the gap to the next one.
 pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
     let (columns, widths) = lay_out(page, columns, true, rows);
     let mut text = String::new();
@@ -78,7 +79,7 @@ pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
     }
 }
 
-/// Writes a table: once through the rows for the widths, and once to write them.
+/// Writes a table. Goes through the rows twice: for the widths, and to write them.
 pub(super) fn table<R>(
     out: &mut impl Write,
     page: &Page,
@@ -105,18 +106,18 @@ pub(super) fn table<R>(
     Ok(())
 }
 
-/// Replaces a text by what a value shows, on one line.
+/// Replaces the text by the value, on one line.
 fn put(text: &mut String, value: &Value) {
     text.clear();
     // Writing to a string does not fail.
     _ = write!(text, "{value}");
-    // Names that others chose must not reach a terminal as commands.
+    // Names chosen by others must not send control characters to a terminal.
     if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         *text = text.replace(char::is_control, " ");
     }
 }
 
-/// In characters.
+/// Returns the length in characters.
 fn length(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -124,7 +125,8 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Leaves out columns until the page holds the rest, those cut that may be; then cuts.
+/// Leaves out columns until the rest fits on the page with its columns shortened, then shortens
+/// them.
 fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     let Some(room) = page.width else { return };
     let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);
@@ -149,7 +151,7 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
             _ => break,
         }
     }
-    // An address that is cut is of no use, so names go first.
+    // A shortened address is useless, so names are shortened first.
     for may_cut in [true, false] {
         while taken(widths) > room {
             let both = columns.iter().zip(widths.iter_mut());
@@ -162,7 +164,7 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     }
 }
 
-/// What there is room for of a text, and the sign that something is missing.
+/// Returns the part of a text that fits, and a sign if some of it is missing.
 fn shortened(text: &str, width: usize) -> (&str, &'static str) {
     if length(text) <= width {
         return (text, "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the output goes to: how wide it is, and whether it shows colours. Used by `render` and
+//! Properties of the output: how wide it is, and whether it shows colours. Used by `render` and
 //! `list`.
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-/// Prints text whole. Where the reader has gone, as `head` does, nothing is said.
+/// Prints text. An error is ignored if the reader has closed the output, as `head` does.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -16,28 +16,28 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Text in which no character moves a terminal's cursor or changes its colours, but for the ends of
-/// lines: names in it may be anybody's.
+/// Returns text in which control characters other than line ends are replaced. Names in it may come
+/// from anybody, and must not move the cursor or change colours.
 pub(super) fn harmless(text: &str) -> String {
     let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
     text.chars().map(plain).collect()
 }
 
-/// What a table is written to.
+/// The page that a table is written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Page {
-    /// In characters; none: no end.
+    /// The width in characters; None means no limit.
     pub(super) width: Option<usize>,
-    /// In lines, where it is a screen.
+    /// The height in lines; None if the output is not a screen.
     pub(super) height: Option<usize>,
     pub(super) colour: bool,
-    /// Columns that are seldom wanted have room, too.
+    /// Show also the columns that are seldom wanted.
     pub(super) wide: bool,
 }
 
 impl Page {
-    /// Standard output. Only a terminal has an end, and colours; not if `NO_COLOR` is set or the
-    /// terminal is a dumb one.
+    /// Returns the page of standard output. Only a terminal has a limit and colours; it has no
+    /// colours if `NO_COLOR` is set or the terminal is a dumb one.
     pub(super) fn of_stdout() -> Self {
         let out = io::stdout();
         if !out.is_terminal() {
@@ -54,7 +54,7 @@ impl Page {
             wide: false,
         }
     }
-    /// The same with room for everything.
+    /// Returns the same page with unlimited width and all columns.
     pub(super) fn endless(self) -> Self {
         Self {
             width: None,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan wait`: until the node does not need the rules of the proxy before any longer. Runs
-//! before kube-proxy's rules are removed; the agent says it by the settings that it has stored.
+//! `portolan wait`: waits until the node no longer needs the rules of the previous proxy. Runs
+//! before kube-proxy's rules are removed. The agent reports this through the settings that it
+//! stores.
 
 use std::{
     path::Path,
@@ -15,7 +16,7 @@ use proxy_common::Settings;
 use super::{Pins, cleanup::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long it must be so: an agent that has just started may not have looked yet.
+/// How long the state must last: an agent that has just started may not have checked yet.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Arguments of `portolan wait`.
@@ -41,7 +42,7 @@ enum State {
 impl State {
     fn of(settings: &Settings) -> Self {
         if settings.node_netns == 0 {
-            // No agent has stored any yet.
+            // No agent has stored its settings yet.
             Self::NotServed
         } else if settings.has(Settings::RESET_UNKNOWN) {
             Self::Gone
@@ -71,7 +72,7 @@ impl State {
     }
 }
 
-/// Waits, and prints for what.
+/// Waits for what the arguments ask, and prints what it waits for.
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let terminated = end_by_signal()?;
     if args.foreign_connections {
@@ -79,7 +80,7 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
-        // The thread ends the process.
+        // The signal thread ends the process.
         _ = terminated.join();
     }
     Ok(())

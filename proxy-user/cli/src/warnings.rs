@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan warnings`: what the agent warns of now.
+//! `portolan warnings`: lists the agent's present warnings.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct WarningArgs {
 pub(super) struct WarningRow {
     pub(super) object: String,
     pub(super) topic: String,
-    /// The page that explains it.
+    /// The documentation page that explains the warning.
     #[serde(default)]
     pub(super) page: String,
     pub(super) reason: String,
@@ -46,7 +46,7 @@ impl Row for WarningRow {
     }
 }
 
-/// What the agent warns of.
+/// Returns the agent's present warnings.
 pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>, Unreachable> {
     let answer = agent.json("/warnings")?;
     serde_json::from_value(answer)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings with a few alternatives. Part of `Config`; docs/settings.md says what each value does.
+//! Settings with a few alternatives. They are part of `Config`; docs/settings.md says what each
+//! value does.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use linux::interfaces::PodInterfaces;
 
-/// kube-proxy's mode. None of them runs here, but some defaults depend on it.
+/// kube-proxy's mode. portolan implements none of them, but some defaults depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     #[default]
@@ -16,7 +17,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode of a name.
+    /// Returns the mode with this name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::Iptables, Self::Ipvs, Self::Nftables];
         all.into_iter().find(|mode| mode.name() == name)
@@ -84,8 +85,8 @@ impl NodePortAddresses {
 pub enum LocalDetection {
     /// Pods have an address in the cluster's pod ranges.
     ClusterCidr,
-    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes are other
-    /// clients.
+    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
+    /// as other clients.
     NodeCidr,
     /// Packets of pods come from one of these interfaces.
     Interface(PodInterfaces),
@@ -146,7 +147,7 @@ pub enum Forwarding {
 }
 
 impl Forwarding {
-    /// Whether packets may leave past the stack.
+    /// True if packets may bypass the network stack.
     pub fn redirects(self) -> bool {
         self != Self::Stack
     }

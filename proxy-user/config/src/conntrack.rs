@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kube-proxy sets of the node's nf_conntrack: from the section `conntrack` to kernel
-//! parameters. Pure; used by `cli::init`.
+//! Converts the section `conntrack` to kernel parameters, as kube-proxy sets them for the node's
+//! nf_conntrack. A pure computation, used by `cli::init`.
 
-/// KUBE: the most that a number per processor may come to.
+/// KUBE: the upper limit of `maxPerCore` multiplied by the number of processors.
 const MOST: u64 = 1_048_576;
 
-/// The section `conntrack`, as far as it is about the node's nf_conntrack.
+/// The part of the section `conntrack` that is about the node's nf_conntrack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conntrack {
-    /// 0 leaves the table's size as it is.
+    /// 0 leaves the size of the table unchanged.
     pub max_per_core: u32,
     pub min: u32,
     pub tcp_be_liberal: bool,
-    /// Seconds; none leaves it as it is. The same below.
+    /// Seconds; none leaves the timeout unchanged. This also applies to the timeouts below.
     pub tcp_established: Option<u32>,
     pub tcp_close_wait: Option<u32>,
     pub udp: Option<u32>,
@@ -34,7 +34,7 @@ impl Default for Conntrack {
 }
 
 impl Conntrack {
-    /// How many connections the table should hold at most; none leaves it as it is.
+    /// Returns the maximum number of connections in the table; none leaves it unchanged.
     ///
     /// KUBE: `getConntrackMax` of Kubernetes 1.36.
     pub fn max(&self, processors: u32) -> Option<u32> {
@@ -50,7 +50,8 @@ impl Conntrack {
         u32::try_from(wanted).ok().filter(|max| *max > 0)
     }
 
-    /// The parameters below `/proc/sys/net/netfilter` with their values, in kube-proxy's order.
+    /// Returns the parameters below `/proc/sys/net/netfilter` and their values, in kube-proxy's
+    /// order.
     pub fn parameters(&self, processors: u32) -> Vec<(&'static str, u32)> {
         let all = [
             ("nf_conntrack_max", self.max(processors)),

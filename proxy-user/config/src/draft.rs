@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A configuration while settings are read into it, and the decisions that need several of them.
-//! Filled by the table's entries, finished by `raw`.
+//! A configuration while settings are read into it, and the decisions that need several settings.
+//! The table's entries fill it, and `raw` finishes it.
 
 use linux::interfaces::PodInterfaces;
 use proxy_common::masquerade::Marks;
@@ -10,12 +10,12 @@ use super::{
     values::{self, Problem},
 };
 
-/// A configuration while settings are read into it, one by one in the table's order, and the
-/// settings that mean something only together.
+/// A configuration while settings are read into it one by one, in the table's order. It also has
+/// the settings that mean something only together.
 #[derive(Default)]
 pub struct Draft {
     pub config: Config,
-    /// None: not set.
+    /// None: the mode is not set.
     pub mode: Option<Mode>,
     /// KUBE: kube-proxy has one `masqueradeBit` and one `masqueradeAll` for each of its modes.
     pub iptables_masquerade_bit: Option<i64>,
@@ -48,7 +48,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The configuration, when every setting has been read.
+    /// Returns the configuration, after every setting has been read.
     pub fn finish(self) -> Result<Config, ConfigError> {
         let local_detection = self.local_detection()?;
         let marks = self.marks()?;
@@ -81,7 +81,7 @@ impl Draft {
         Ok(conntrack)
     }
 
-    /// KUBE: that of the mode. Without a mode either is enough.
+    /// KUBE: the mode selects which `masqueradeAll` counts. Without a mode, either one is enough.
     fn masquerade_all(&self) -> bool {
         match self.mode {
             Some(Mode::Nftables) => self.nftables_masquerade_all,
@@ -90,7 +90,8 @@ impl Draft {
         }
     }
 
-    /// KUBE: without ranges, ClusterCIDR recognises no pods and is no error.
+    /// Decides how to recognise pods. KUBE: without ranges, ClusterCIDR recognises no pods and is
+    /// no error.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
         let mode = self.detect_local_mode.as_str();
         let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
@@ -117,8 +118,8 @@ impl Draft {
         }
     }
 
-    /// KUBE: the bit is that of the mode. Without a mode it is that of iptables, or else that of
-    /// nftables.
+    /// Returns the packet marks. KUBE: the mode selects the bit. Without a mode, the bit of
+    /// iptables is used, or else that of nftables.
     fn marks(&self) -> Result<Marks, ConfigError> {
         const IPTABLES: &str = "iptables.masqueradeBit";
         const NFTABLES: &str = "nftables.masqueradeBit";

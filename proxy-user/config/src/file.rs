@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The configuration file: kube-proxy's `KubeProxyConfiguration` of v1alpha1, with our own settings
-//! in its section `portolan`. Reads a file into a `RawConfig` and writes a `Config` to one, both by
-//! the table.
+//! The configuration file: kube-proxy's `KubeProxyConfiguration` of v1alpha1, with portolan's own
+//! settings in its section `portolan`. The table of settings drives both directions: reading a file
+//! into a `RawConfig` and writing a `Config` to a file.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -33,8 +33,8 @@ impl RawConfig {
     }
 
     /// Reads the text of a configuration file; errors name the path. KUBE: of several documents the
-    /// first one counts, and a file that does not say what it is is refused: an empty one would set
-    /// every default.
+    /// first one counts. A file without a header is refused, because an empty file would set every
+    /// default.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
         let (raw, header) = settings(path, text)?;
         let header_keys = table::HEADER.iter();
@@ -58,25 +58,25 @@ impl RawConfig {
         })
     }
 
-    /// Reads settings without the keys that say which kind of file it is.
+    /// Reads settings without the header, which says what kind of file it is.
     #[doc(hidden)]
     pub fn parse_part(path: &str, text: &str) -> Result<Self, ConfigError> {
         settings(path, text).map(|(raw, _)| raw)
     }
 }
 
-/// The settings in the text of a file, and which keys of its header it has.
+/// Returns the settings in the text of a file, and the keys of its header.
 fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>), ConfigError> {
     let Document { first_line, text } = first(text);
     let mut contents = Contents {
         first_line,
         ..Contents::default()
     };
-    // KUBE: the last of two equal keys holds.
+    // KUBE: of two equal keys, the last one counts.
     let options = serde_saphyr::options! {
         with_snippet: false,
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
-        // A word like `off` is text where text is wanted.
+        // A word like `off` is a text where a text is expected.
         strict_booleans: true,
     };
     if !is_blank(text) {
@@ -98,7 +98,7 @@ fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>
         })?;
     }
     let mut raw = contents.raw;
-    // In the table's order.
+    // The unused keys are listed in the table's order.
     let unused_keys = table::unused().flat_map(|unused| unused.keys);
     for key in unused_keys.filter(|key| contents.unused.contains(*key)) {
         raw.add_unused((*key).to_owned());
@@ -110,31 +110,31 @@ fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>
 #[derive(Default)]
 struct Contents {
     raw: RawConfig,
-    /// Where in the file the text begins that is read.
+    /// The line of the file at which the text begins.
     first_line: usize,
-    /// Keys of the header that the file has.
+    /// The keys of the header that the file has.
     header: BTreeSet<&'static str>,
-    /// Keys of kube-proxy's settings that mean nothing here and are given a value.
+    /// Keys of kube-proxy's settings that mean nothing here but are given a value.
     unused: BTreeSet<&'static str>,
-    /// Line and reason if we refused the file, and not the parser.
+    /// Line and reason if this module refused the file, and not the parser.
     fault: Option<(u64, String)>,
 }
 
 impl Contents {
-    /// The line of the file, from one of the text that is read.
+    /// Converts a line of the text to a line of the file.
     fn line(&self, line: u64) -> u64 {
         let before = self.first_line.saturating_sub(1);
         line.saturating_add(u64::try_from(before).unwrap_or(0))
     }
 
-    /// Notes that a key of the file is not used as it is.
+    /// Notes a warning about an unknown or repeated key of the file.
     fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
         let line = self.line(key.referenced.line());
         let object = format!("configuration file {file}, line {line}");
         self.raw.ignore(Warning { object, reason });
     }
 
-    /// Refuses a key. The parser's own errors name only the line of the section that the key is in.
+    /// Returns an error for a key. The parser's own errors name only the line of the key's section.
     fn refuse<E: Error>(&mut self, key: &Spanned<String>, reason: String) -> E {
         let error = E::custom(&reason);
         self.fault = Some((self.line(key.referenced.line()), reason));
@@ -142,10 +142,10 @@ impl Contents {
     }
 }
 
-/// Reads a mapping of the file, the file itself included, by the table.
+/// Reads a mapping of the file, or the file itself, with the help of the table.
 struct Section<'a> {
     path: &'a str,
-    /// The file, for warnings.
+    /// The name of the file, for warnings.
     file: &'a str,
     contents: &'a mut Contents,
 }
@@ -183,7 +183,7 @@ impl<'de> Visitor<'de> for Section<'_> {
         while let Some(name) = map.next_key::<Spanned<String>>()? {
             let key = table::join(path, &name.value);
             if !seen.insert(name.value.clone()) {
-                // KUBE: of two equal sections, too, the last one alone holds.
+                // KUBE: of two equal sections, too, only the last one counts.
                 contents.raw.forget(&key);
                 contents
                     .unused
@@ -231,8 +231,8 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 }
 
-/// The value of a setting; none if it is null or an empty text. kube-proxy's own files contain many
-/// of these.
+/// Reads the value of a setting; none if it is null or an empty text. kube-proxy's own files
+/// contain many such values.
 fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
     let refused = || {
         let values = setting.kind.values().replace('`', "");
@@ -258,7 +258,7 @@ fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> 
     value.map(Some).ok_or_else(refused)
 }
 
-/// KUBE: the words of YAML 1.1.
+/// Parses the boolean words of YAML 1.1. KUBE: kube-proxy accepts them, too.
 fn yaml_bool(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
@@ -276,7 +276,7 @@ fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Whether an unused setting is given a value. kube-proxy's own files name every setting, most of
+/// True if an unused setting is given a value. kube-proxy's own files name every setting, most of
 /// them with an empty value.
 fn is_given(value: Option<&Json>) -> bool {
     match value {
@@ -289,7 +289,8 @@ fn is_given(value: Option<&Json>) -> bool {
     }
 }
 
-/// Names the key that was most likely meant, if one is near: of this section, or of another one.
+/// Describes an unknown key, and names the most similar key of this or another section, if one is
+/// near.
 fn unknown_key(section: &str, name: &str) -> String {
     let name_lower = name.to_lowercase();
     let distance = |key: &'static str| {
@@ -307,13 +308,13 @@ fn unknown_key(section: &str, name: &str) -> String {
     format!("unknown key {key:?} is ignored; {remedy}")
 }
 
-/// The text of a file with these settings, defaults included.
+/// Returns the text of a file with these settings, defaults included.
 pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// A file with these settings, as kube-proxy shows its own at /configz: with every key, also of
-/// those that have no value.
+/// Returns a file with these settings, as kube-proxy shows its own at /configz: with every key,
+/// even if it has no value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {
@@ -326,7 +327,7 @@ pub fn document(config: &Config) -> anyhow::Result<Json> {
     Ok(file)
 }
 
-/// Puts a value at its path, in sections that are made as needed.
+/// Inserts a value at its path; creates sections as needed.
 fn insert(file: &mut Json, key: &str, value: Json) {
     *key.split('.')
         .fold(file, |section, name| &mut section[name]) = value;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks whether the configuration file has changed, and which settings can change while the agent
-//! runs. Used by `agent`.
+//! Checks whether the configuration file has changed, and names the settings that can change while
+//! the agent runs. Used by `agent`.
 
 use std::{fs, path::PathBuf};
 
 use super::{Config, ConfigError, table};
 
-/// Settings that the agent replaces while it runs. All others hold from its next start.
+/// Settings that the agent replaces while it runs. All others take effect at its next start.
 pub const AT_ONCE: &[&str] = &[
     "clusterCIDR",
     "nodePortAddresses",
@@ -25,21 +25,21 @@ pub const AT_ONCE: &[&str] = &[
     table::LOG_LEVEL,
 ];
 
-/// Reads file and flags anew.
+/// Reads the file and the flags again.
 type Read = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
-/// The configuration file, and what it held when it was last read.
+/// The configuration file, and its text when it was last read.
 pub struct ConfigFile {
     path: PathBuf,
     read: Read,
-    /// None: not readable.
+    /// None: the file was not readable.
     known: Option<String>,
-    /// Another text, seen at the last look: it may be half written.
+    /// A new text that the last look found. It may be half written, so it is not read yet.
     fresh: Option<Option<String>>,
 }
 
 impl ConfigFile {
-    /// To be made before the file is first read, so that no change is missed.
+    /// Create this before the file is first read, so that no change is missed.
     pub fn new(path: PathBuf, read: Read) -> Self {
         Self {
             known: fs::read_to_string(&path).ok(),
@@ -49,9 +49,9 @@ impl ConfigFile {
         }
     }
 
-    /// The settings, if the file has another text than when it was last read, and had the same at
-    /// the look before. A text is compared, not a time: the files of a ConfigMap volume are links
-    /// that are replaced.
+    /// Returns the settings if the file has a new text that was the same at the previous look. This
+    /// compares texts and not times, because the files of a ConfigMap volume are links that are
+    /// replaced.
     pub fn look(&mut self) -> Option<Result<Config, ConfigError>> {
         let text = fs::read_to_string(&self.path).ok();
         if text == self.known {
@@ -73,7 +73,7 @@ impl ConfigFile {
 }
 
 impl Config {
-    /// The keys whose values differ.
+    /// Returns the keys whose values differ.
     pub fn differing(&self, other: &Self) -> Vec<&'static str> {
         let settings = table::settings();
         let differing = settings.filter(|setting| setting.write(self) != setting.write(other));
@@ -81,7 +81,7 @@ impl Config {
     }
 }
 
-/// Whether a setting holds from the agent's next start only.
+/// True if a setting takes effect only at the agent's next start.
 pub fn waits_for_start(key: &str) -> bool {
     !AT_ONCE.contains(&key)
 }

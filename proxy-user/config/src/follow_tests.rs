@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The configuration file changes while the agent runs.
+//! Tests a configuration file that changes while the agent runs.
 
 use std::{fs, path::Path};
 
@@ -33,7 +33,7 @@ fn a_changed_text_is_read_once_when_it_has_settled() {
     assert_eq!(config.hostname_override.as_deref(), Some("b"));
     assert!(file.look().is_none(), "once");
 
-    // As kubelet replaces a ConfigMap's files.
+    // The kubelet replaces a ConfigMap's files in this way.
     let other = folder.path().join("other.yaml");
     write(&other, "hostnameOverride: c\n");
     fs::remove_file(&path).expect("removed");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parts of the configuration for the kernel programs and for the choice of interfaces. Used by
-//! `agent`.
+//! Derives the settings of the kernel programs and the interface patterns from the configuration.
+//! Used by `agent`.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,12 @@ use ipnet::IpNet;
 use linux::interfaces::Patterns;
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
-use super::{Config, Conntrack, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
+use super::{
+    Config, Conntrack, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp,
+};
 
 impl Config {
-    /// The settings of the kernel programs, without the node's addresses.
+    /// Returns the settings of the kernel programs, without the node's addresses.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings {
             masquerade_ports: self.masquerade_ports,
@@ -48,14 +50,14 @@ impl Config {
         settings
     }
 
-    /// KUBE: the node's address that `bindAddress` names, if it names one.
+    /// KUBE: returns the node's address that `bindAddress` names, if any.
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }
 
-    /// Whether node ports are served on an address of the node.
+    /// True if node ports are served on this address of the node.
     pub fn serves_node_ports(&self, address: IpAddr, internal_ips: &[IpAddr]) -> bool {
-        // KUBE: mode nftables does not know `localhostNodePorts`.
+        // KUBE: mode nftables has no `localhostNodePorts`.
         let is_refused = !self.localhost_node_ports && self.mode != Mode::Nftables;
         if is_refused && address.is_loopback() {
             return false;
@@ -106,11 +108,11 @@ impl Config {
     }
 }
 
-/// Has the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a family
-/// are ignored.
+/// Makes the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a
+/// family are ignored.
 ///
-/// KUBE: nobody of a family without a range is judged by where pods are, unless there is no range
-/// at all: then there are no pods yet.
+/// KUBE: a family without a range does not distinguish pods. If there is no range at all, both
+/// families do, because there are no pods yet.
 pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     let has = |v4| ranges.is_empty() || ranges.iter().any(|range| range.addr().is_ipv4() == v4);
     settings.flags &= !Settings::DETECTS_PODS;
@@ -123,8 +125,8 @@ pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
 }
 
-/// Has the programs drop packets to addresses in these ranges that no service has. The same limit
-/// holds as in [`set_pods`].
+/// Makes the programs drop packets to addresses in these ranges that belong to no service. The
+/// limit of [`set_pods`] applies.
 pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
     fill(
         &mut settings.allocated_v4,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Settings under kube-proxy's names, from a file and from flags that override it. Read `table`
-//! first: each setting has one entry there. `cli::run` builds the `Config`, `agent` uses it.
+//! first: each setting has one entry there. `cli::run` builds the `Config`, and `agent` uses it.
 #![deny(unsafe_code)]
 
 mod choices;
@@ -51,7 +51,7 @@ pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};
 
-/// Where the value of a setting comes from, unless it is the default.
+/// The origin of a setting's value, unless it is the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -67,16 +67,16 @@ pub struct Config {
     pub hostname_override: Option<String>,
     pub masquerade_all: bool,
     pub node_port_addresses: NodePortAddresses,
-    /// Node ports are served on IPv4 loopback addresses, too.
+    /// Whether node ports are also served on IPv4 loopback addresses.
     pub localhost_node_ports: bool,
     pub local_detection: LocalDetection,
     pub idle_times: IdleTimes,
-    /// The node's nf_conntrack, which `portolan init` sets.
+    /// The settings of the node's nf_conntrack, which `portolan init` applies.
     pub conntrack: Conntrack,
-    /// KUBE: unless unspecified, the node's address of its family. Its family decides the two
-    /// defaults below.
+    /// KUBE: the node's address of its family, unless it is unspecified. Its family decides the
+    /// defaults of the two addresses below.
     pub bind_address: IpAddr,
-    /// A taken port of the two below ends the agent.
+    /// Whether the agent ends if the port of one of the two addresses below is taken.
     pub bind_address_hard_fail: bool,
     pub metrics_bind_address: SocketAddr,
     pub healthz_bind_address: SocketAddr,
@@ -86,9 +86,9 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
-    /// Services may have link-local addresses.
+    /// Whether services may have link-local addresses.
     pub serve_link_local: bool,
-    /// Of services that do not say.
+    /// The selection for services that name none.
     pub selection: Selection,
     /// Addresses of this node that no interface has.
     pub own_addresses: Vec<IpAddr>,
@@ -96,45 +96,45 @@ pub struct Config {
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
     pub xdp: Xdp,
-    /// Patterns over the names of interfaces; none: uplinks.
+    /// Name patterns of interfaces; if there are none, the uplinks are used.
     pub xdp_interfaces: Vec<String>,
-    /// Rules of portolan's accept forwarded packets where the firewall's policy drops them.
+    /// Whether portolan's own rules accept forwarded packets that the firewall's policy would drop.
     pub accept_forward: bool,
     pub masquerade_ports: PortRanges,
-    /// KUBE: `masqueradeBit`, and the bit of packets that egress drops.
+    /// KUBE: `masqueradeBit`; also the bit of packets that egress drops.
     pub marks: Marks,
-    /// 0 where the machine decides.
+    /// A capacity of 0 is chosen by the size of the machine.
     pub capacities: Capacities,
-    /// MiB of kernel memory that maps may grow to; 0 for a quarter of the machine's.
+    /// The limit of kernel memory for maps, in MiB; 0 for a quarter of the machine's memory.
     pub map_memory: u32,
     pub log_level: String,
     pub log_format: LogFormat,
     pub log_packets: bool,
     pub per_service_metrics: bool,
     pub kubeconfig: Option<PathBuf>,
-    /// Settings of kube-proxy that are given and mean nothing here, by name.
+    /// Names of kube-proxy's settings that are given but mean nothing here.
     pub unused: Vec<String>,
-    /// Flags that mean nothing beside a configuration file.
+    /// Flags that have no effect next to a configuration file.
     pub ignored_flags: Vec<String>,
     /// Keys of the file that are unknown or given twice.
     pub ignored: Vec<Warning>,
-    /// Where the settings that are given come from, by key.
+    /// The origins of the given settings, by key.
     pub sources: BTreeMap<&'static str, Source>,
     /// Flag only: the node's addresses, used if its Node object has none.
     pub node_ips: Vec<IpAddr>,
-    /// Flag only: the programs only count, and nothing but their maps is changed. A port of 0
-    /// stands for no server.
+    /// Flag only: the programs only count packets, and change nothing but their own maps. A port of
+    /// 0 means no server.
     pub shadow: bool,
     /// Flag only: the root of the cgroup2 hierarchy.
     pub cgroup_root: Option<PathBuf>,
 }
 
 impl Config {
-    /// The sizes that maps begin with.
+    /// Returns the initial sizes of the maps.
     pub fn sizes(&self) -> Capacities {
         self.capacities.or(sizes_for(processors(), memory()))
     }
-    /// Bytes of kernel memory that the maps may grow to.
+    /// Returns the limit of kernel memory for the maps, in bytes.
     pub fn map_memory_limit(&self) -> u64 {
         if self.map_memory != 0 {
             return u64::from(self.map_memory) << 20;
@@ -143,14 +143,15 @@ impl Config {
     }
 }
 
-/// All of the machine's processors, not those that the agent's cgroup may use.
+/// Returns the number of the machine's processors, including those that the agent's cgroup may not
+/// use.
 pub fn processors() -> u32 {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let online = online.and_then(|count| u32::try_from(count).ok());
     online.unwrap_or(1)
 }
 
-/// The machine's memory in bytes. A kernel that does not say how much there is gives no limit.
+/// Returns the machine's memory in bytes. If the kernel does not report it, there is no limit.
 fn memory() -> u64 {
     sysinfo().map_or(u64::MAX, |machine| machine.ram_total())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings as the file and the flags give them, unchecked. Filled by `file` and by the command
-//! line's flags, made into a `Config` by `check`.
+//! Settings as the file and the flags give them, unchecked. `file` and the command line's flags
+//! fill them, and `check` makes a `Config` of them.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use super::{
     table, values,
 };
 
-/// Settings as read, unchecked. A setting that is missing has its default.
+/// Settings as read, unchecked. A missing setting has its default.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
-    /// By their keys in the table.
+    /// The values by their keys in the table.
     values: BTreeMap<&'static str, Value>,
-    /// Settings of kube-proxy that are given and mean nothing here, by name.
+    /// Names of kube-proxy's settings that are given but mean nothing here.
     unused: Vec<String>,
-    /// Flags that mean nothing beside a configuration file.
+    /// Flags that have no effect next to a configuration file.
     ignored_flags: Vec<String>,
     /// Keys that are unknown or given twice.
     ignored: Vec<Warning>,
 }
 
 impl RawConfig {
-    /// The log level that klog's verbosity stands for.
+    /// Returns the log level that corresponds to klog's verbosity.
     pub fn with_verbosity(verbosity: u32) -> Self {
         let level = Value::Text(values::level_of_verbosity(verbosity.into()).to_owned());
         Self {
@@ -41,23 +41,23 @@ impl RawConfig {
         self.values.insert(setting.key, value);
     }
 
-    /// Whether a setting is given.
+    /// True if a setting is given.
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
-    /// The keys of the settings that are given.
+    /// Returns the keys of the settings that are given.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.values.keys().copied()
     }
 
-    /// Forgets a setting, or those of a section.
+    /// Removes a setting, or all settings of a section.
     pub fn forget(&mut self, path: &str) {
         self.values.retain(|key, _| !table::is_within(key, path));
     }
 
-    /// Flags, as they are beside a file: those that mean nothing there are forgotten, unless they
-    /// are among `kept`.
+    /// Removes the flags that have no effect next to a configuration file, unless they are among
+    /// `kept`.
     #[must_use]
     pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
         let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
@@ -72,17 +72,17 @@ impl RawConfig {
         self
     }
 
-    /// Notes a key of the file that is not used as it is.
+    /// Notes a warning about an unknown or repeated key of the file.
     pub fn ignore(&mut self, warning: Warning) {
         self.ignored.push(warning);
     }
 
-    /// Notes a setting that means nothing here.
+    /// Notes a setting of kube-proxy that means nothing here.
     pub fn add_unused(&mut self, name: String) {
         self.unused.push(name);
     }
 
-    /// The settings of both; those of `self` override those of `other`.
+    /// Merges both; the settings of `self` override those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let mut values = other.values;
@@ -95,7 +95,7 @@ impl RawConfig {
         }
     }
 
-    /// The settings, checked, with the defaults of those that are missing.
+    /// Checks the settings and adds the defaults of missing ones.
     pub fn check(self) -> Result<Config, ConfigError> {
         let mut draft = Draft::default();
         for setting in table::settings() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an entry of the table of settings looks like, and how its value gets into a `Config` and
-//! out of it. Used by `table`, `raw`, `file`, the command line's flags and the page
-//! docs/settings.md.
+//! Describes an entry of the table of settings, and converts its value into a `Config` and back.
+//! Used by `table`, `raw`, `file`, the command line's flags and the page docs/settings.md.
 
 use std::net::SocketAddr;
 
@@ -14,38 +13,37 @@ use super::{
     values::{self, Problem, Seconds},
 };
 
-/// Settings that belong together: a chapter of docs/settings.md, a heading in `portolan run
-/// --help`.
+/// Settings of one subject: a chapter of docs/settings.md and a heading in `portolan run --help`.
 pub struct Group {
     pub title: &'static str,
-    /// What holds for all of them.
+    /// The facts that apply to all settings of the group.
     pub about: &'static str,
     pub settings: &'static [Setting],
 }
 
-/// One setting: all that the file, the flags, `--write-config-to` and docs/settings.md need to
-/// know.
+/// One setting, with everything that the file, the flags, `--write-config-to` and docs/settings.md
+/// need.
 ///
 /// The texts are Markdown for operators.
 pub struct Setting {
-    /// The path in the file.
+    /// The setting's path in the file.
     pub key: &'static str,
     /// The flag of `portolan run`, without its dashes: kube-proxy's name if kube-proxy has the
-    /// flag. A flag that stands at two settings sets both.
+    /// flag. If two settings name the same flag, it sets both.
     pub flag: Option<&'static str>,
     pub kind: Kind,
-    /// The default in words, if the default value does not speak for itself.
+    /// The default in words, if the default value does not explain itself.
     pub unset: Option<&'static str>,
-    /// What it does, in one or two sentences.
+    /// What the setting does, in one or two sentences.
     pub what: &'static str,
-    /// When an operator should change it.
+    /// When an operator should change the setting.
     pub when: &'static str,
 }
 
 /// A field of the configuration.
 type Field<T> = fn(&mut Config) -> &mut T;
 
-/// What values a setting has, and where they go.
+/// The values that a setting may have, and the field that stores them.
 #[derive(Clone, Copy)]
 pub enum Kind {
     Bool(Field<bool>),
@@ -61,17 +59,17 @@ pub enum Kind {
     Patterns(Field<Vec<String>>),
     /// Any other setting.
     Special {
-        /// The values, for the page.
+        /// The allowed values, for the page.
         values: &'static str,
         /// The value's name in `--help`.
         placeholder: &'static str,
         read: Read,
-        /// The value to write to a file; none if the file should not name the setting.
+        /// Returns the value to write to a file; none if the file should not name the setting.
         write: fn(&Config) -> Option<Value>,
     },
 }
 
-/// How a special setting takes its value.
+/// The function that reads the value of a special setting.
 #[derive(Clone, Copy)]
 pub enum Read {
     Bool(fn(&mut Draft, bool)),
@@ -99,11 +97,11 @@ pub enum Value {
     List(Vec<String>),
 }
 
-/// A field that holds one of a few words. Every `clap::ValueEnum` does.
+/// A field that has one of a few words as value. Every `clap::ValueEnum` is one.
 pub trait Choice {
     fn words(&self) -> Vec<PossibleValue>;
     fn word(&self) -> String;
-    /// Takes the value of this word; false if there is none.
+    /// Sets the value of this word; false if there is no such word.
     fn choose(&mut self, word: &str) -> bool;
 }
 
@@ -132,12 +130,12 @@ impl Setting {
         read.map_err(|problem| problem.with_key(self.key))
     }
 
-    /// The value to write to a file.
+    /// Returns the value to write to a file.
     pub fn write(&self, config: &Config) -> Option<Value> {
         self.kind.write(config)
     }
 
-    /// The default as an operator would write it, in words if it is no value.
+    /// Returns the default as an operator would write it, or in words if it is no value.
     pub fn default(&self) -> String {
         let written = || self.write(&Config::default());
         match (self.unset, written()) {
@@ -164,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// The values, for the page.
+    /// Returns the allowed values, for the page.
     pub fn values(&self) -> String {
         match self {
             Self::Bool(_) => "`true` or `false`".to_owned(),
@@ -182,7 +180,7 @@ impl Kind {
         }
     }
 
-    /// The value's name in `--help`.
+    /// Returns the value's name in `--help`.
     pub fn placeholder(&self) -> &'static str {
         match self {
             Self::Bool(_) => "BOOL",
@@ -195,7 +193,7 @@ impl Kind {
         }
     }
 
-    /// The words of a choice; of no other kind.
+    /// Returns the words of a choice; other kinds have none.
     pub fn words(&self) -> Vec<PossibleValue> {
         match self {
             Self::Choice(field) => field(&mut Config::default()).words(),
@@ -203,7 +201,7 @@ impl Kind {
         }
     }
 
-    /// The words of a choice, each in quotation marks, with "or" between them.
+    /// Returns the words of a choice, each between two marks, with "or" between them.
     fn words_joined(&self, mark: &str) -> String {
         let words = self.words();
         let quoted = words
@@ -250,7 +248,7 @@ impl Kind {
     }
 
     fn write(&self, config: &Config) -> Option<Value> {
-        // The accessors of fields want a mutable configuration.
+        // The accessors of fields need a mutable configuration.
         let mut copy = config.clone();
         Some(match self {
             Self::Bool(field) => Value::Bool(*field(&mut copy)),
@@ -270,7 +268,7 @@ impl Kind {
 }
 
 impl Value {
-    /// As a list of what `items` hold.
+    /// Returns a list of the items as texts.
     pub fn list<T: ToString>(items: &[T]) -> Self {
         Self::List(items.iter().map(ToString::to_string).collect())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Logging of the agent, to stderr. Started by `cli::run`.
+//! The agent's log, which goes to stderr. Started by `cli::run`.
 
 use std::{io::IsTerminal, sync::OnceLock};
 
@@ -27,7 +27,7 @@ struct Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Starts logging at a level (`info`) or by a filter (`warn,portolan_source=debug`).
+/// Starts logging at a level (`info`) or with a filter (`warn,portolan_source=debug`).
 pub fn start(level: &str, format: LogFormat) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -51,7 +51,7 @@ pub fn start(level: &str, format: LogFormat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the log show other messages from now on.
+/// Changes which messages the log shows from now on.
 pub fn set_level(level: &str) -> anyhow::Result<()> {
     let filter = filter(level)?;
     match LOG.get() {
@@ -60,7 +60,7 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reports why the program fails, in the log's form.
+/// Reports why the program fails, in the format of the log.
 pub fn fail(error: &anyhow::Error) {
     match LOG.get() {
         Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),
@@ -68,16 +68,17 @@ pub fn fail(error: &anyhow::Error) {
     }
 }
 
-/// An error with its causes in one line, whatever names and texts of others it repeats.
+/// Writes an error with its causes in one line, even if a text in it has several lines.
 fn line(error: &anyhow::Error) -> String {
     let text = format!("portolan: {error:#}");
     let one_line = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(one_line).collect()
 }
 
-/// A level applies to our own code only, whose crates' names all begin with `portolan`: at `debug`,
-/// the loader of the kernel programs would log every instruction. The kube crates are silent,
-/// because `source` reports faults of the API server itself.
+/// Returns the filter for a level. A level applies only to portolan's own crates, whose names all
+/// begin with `portolan`: at `debug`, the loader of the kernel programs would log every
+/// instruction. The kube crates log nothing, because `source` reports faults of the API server
+/// itself.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let directives = match level.parse::<LevelFilter>() {
         Ok(own) => format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings in force held against what a real kube-proxy made of the same (proxy-user/kube-proxy):
-//! for the unit tests.
+//! Compares settings with those that a real kube-proxy made of the same configuration
+//! (proxy-user/kube-proxy). For the unit tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,12 +12,12 @@ use serde_json::Value as Json;
 
 use crate::{Config, Mode, document, table};
 
-/// kube-proxy's files and answers.
+/// Returns the folder of kube-proxy's files and answers.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy")
 }
 
-/// The folders of kube-proxy's answers, one for each version.
+/// Returns the folders of kube-proxy's answers, one for each version.
 pub fn versions() -> Vec<PathBuf> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
@@ -26,7 +26,7 @@ pub fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// The values of a document by their paths. An empty one is as good as none.
+/// Collects the values of a document by their paths. An empty value is left out.
 fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(fields) => {
@@ -42,11 +42,11 @@ fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The values of keys that kube-proxy has and that mean something here.
+/// Returns the values of kube-proxy's keys that mean something here.
 fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     leaves("", document, &mut all);
-    // KUBE: the section of another mode is not in force.
+    // KUBE: the section of another mode has no effect.
     let other = match mode {
         Mode::Nftables => "iptables",
         Mode::Iptables | Mode::Ipvs => "nftables",
@@ -63,8 +63,8 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     all
 }
 
-/// The keys whose values in force are not those of kube-proxy's answer; fails for one that is not
-/// in the table of differences.
+/// Returns the keys whose values differ from those of kube-proxy's answer; fails for a key that is
+/// not in the table of differences.
 pub fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
     let ours = common(&document(config).expect("written"), config.mode);
     let theirs: Json = serde_saphyr::from_str(theirs).expect("YAML");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the texts of settings to values. Every error names value and remedy. Used by the table's
-//! entries.
+//! Parses the texts of settings into values. Every error names the value and the remedy. Used by
+//! the table's entries.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -14,15 +14,16 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Config, ConfigError, NodePortAddresses};
 
-/// The least and the most entries of a map. The kernel does not allocate more than 2^26 of the
-/// smallest elements.
+/// The least and the most entries of a map. The kernel allocates at most 2^26 of the smallest
+/// elements.
 pub(super) const ENTRIES: [u32; 2] = [16, 67_108_864];
 
 /// The two times of one setting, in seconds.
 pub struct Seconds<'a> {
-    /// Of the flow table. KUBE: zero leaves the default.
+    /// The idle time of the flow table. KUBE: zero keeps the default.
     pub idle: &'a mut u32,
-    /// Of the node's nf_conntrack. KUBE: zero leaves it as it is, which is none here.
+    /// The timeout of the node's nf_conntrack. KUBE: zero keeps the current timeout; that is none
+    /// here.
     pub conntrack: &'a mut Option<u32>,
 }
 
@@ -57,7 +58,7 @@ fn ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Proble
         .collect()
 }
 
-/// The pods' ranges. The kernel programs have room for a few of each family.
+/// Parses the pods' ranges. The kernel programs store at most [`RANGES`] of each family.
 pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Problem> {
     let ranges = ranges(texts)?;
     for v4 in [true, false] {
@@ -73,8 +74,8 @@ pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec
     Ok(ranges)
 }
 
-/// An empty list leaves the default of the mode. KUBE: a text that is empty is no range, and does
-/// not stand for all addresses.
+/// Parses `nodePortAddresses`. An empty list keeps the default of the mode. KUBE: an empty text is
+/// no range, and does not stand for all addresses.
 pub(super) fn node_port_addresses(config: &mut Config, texts: &[String]) -> Result<(), Problem> {
     config.node_port_addresses = match texts {
         [] => return Ok(()),
@@ -88,7 +89,7 @@ pub(super) fn node_port_addresses(config: &mut Config, texts: &[String]) -> Resu
     Ok(())
 }
 
-/// The log level that klog's verbosity stands for.
+/// Returns the log level that corresponds to klog's verbosity.
 pub(super) fn level_of_verbosity(verbosity: i64) -> &'static str {
     match verbosity {
         ..4 => "info",
@@ -97,7 +98,7 @@ pub(super) fn level_of_verbosity(verbosity: i64) -> &'static str {
     }
 }
 
-/// A level, or a filter.
+/// Checks a log level or filter.
 pub(super) fn log_level(text: &str) -> Result<String, Problem> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -116,7 +117,7 @@ pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
     parsed.collect()
 }
 
-/// KUBE: the family decides where the agent's own servers listen by default.
+/// Parses `bindAddress`. KUBE: its family decides where the agent's own servers listen by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
     let Some(address) = parse::address(text) else {
         let remedy = "is not an IP address; write it like 0.0.0.0 or ::";
@@ -132,7 +133,7 @@ pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Proble
     Ok(())
 }
 
-/// Replaces the default address. KUBE: an address without a port has the default one.
+/// Parses an address that replaces the default. KUBE: without a port, the default port is used.
 pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
     let with_port = || {
         let (ip, port) = text.rsplit_once(':')?;
@@ -149,7 +150,7 @@ pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Proble
             Ok(())
         }
         _ => {
-            // Of the family that is meant.
+            // The example has the family that the text seems to mean.
             let ip = match (address.ip(), text.matches(':').count()) {
                 (IpAddr::V4(ip), 2..) if ip.is_loopback() => Ipv6Addr::LOCALHOST.into(),
                 (IpAddr::V4(_), 2..) => Ipv6Addr::UNSPECIFIED.into(),
@@ -163,8 +164,8 @@ pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Proble
     }
 }
 
-/// Replaces the defaults of a duration in seconds; a part of a second counts as a whole one. KUBE:
-/// zero leaves the default, and nf_conntrack as it is.
+/// Replaces the defaults by a duration in seconds; a part of a second counts as a full one. KUBE:
+/// zero keeps the default, and leaves nf_conntrack unchanged.
 pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     let Some(duration) = duration(text) else {
         let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0s for the default";
@@ -180,7 +181,7 @@ pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A duration as Go writes it: `24h0m0s`.
+/// Writes a duration as Go does: `24h0m0s`.
 pub(super) fn go_duration(seconds: u32) -> String {
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     match (hours, minutes) {
@@ -190,7 +191,7 @@ pub(super) fn go_duration(seconds: u32) -> String {
     }
 }
 
-/// A boolean as Go reads one.
+/// Parses a boolean as Go does.
 pub fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Some(true),
@@ -199,7 +200,7 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A whole number as Go reads one: with a sign, in other bases by a prefix like `0x`, with
+/// Parses an integer as Go does: with a sign, with a prefix like `0x` for other bases, with
 /// underscores.
 pub fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
@@ -220,10 +221,10 @@ pub fn integer(text: &str) -> Option<i64> {
     i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), base).ok()
 }
 
-/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. A negative one is none.
+/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. A negative one is invalid.
 pub fn duration(text: &str) -> Option<Duration> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    // Minus zero is zero.
+    // Minus zero counts as zero.
     let (text, most) = match text.strip_prefix('-') {
         Some(text) => (text, Duration::ZERO),
         None => (text, Duration::from_nanos(i64::MAX.unsigned_abs())),
@@ -245,7 +246,7 @@ pub fn duration(text: &str) -> Option<Duration> {
             "m" => 60.0,
             "s" => 1.0,
             "ms" => 1e-3,
-            // The micro sign, and the Greek letter.
+            // The unit may begin with the micro sign or with the Greek letter.
             "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ns" => 1e-9,
             _ => return None,
@@ -277,7 +278,7 @@ pub(super) fn masquerade_ports(texts: &[String]) -> Result<PortRanges, Problem> 
     Ok(PortRanges(ranges))
 }
 
-/// A number of connections.
+/// Checks a number of connections.
 pub(super) fn connections(number: i64) -> Result<u32, Problem> {
     let remedy = "is not between 0 and 4294967295; correct it";
     u32::try_from(number).map_err(|_| Problem::new(number, remedy))

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an apply returns: how much was written, and what could not be published, as values. Read by
-//! `syncer`.
+//! The result of an apply: how much was written, and what could not be published. Read by `syncer`.
 
 use std::{fmt, io};
 
@@ -12,11 +11,11 @@ use crate::object::ObjectName;
 /// What an apply did.
 #[derive(Debug, Default)]
 pub struct ApplyResult {
-    /// Elements written to or removed from maps; 0 when the maps were as planned already.
+    /// The number of map elements written or removed; 0 if the maps already matched the plans.
     pub written: usize,
-    /// What could not be published; apply the affected services again later.
+    /// The parts that could not be published; apply the affected services again later.
     pub failures: Vec<Failure>,
-    /// UDP backends have gone, and sockets may be connected to them.
+    /// True if UDP backends were removed: sockets may still be connected to them.
     pub udp_lost: bool,
 }
 
@@ -90,7 +89,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The map that is full, if that is the reason.
+    /// Returns the full map, if a full map is the reason.
     pub fn full_map(&self) -> Option<&'static str> {
         match self {
             Self::Full { map, .. } => Some(map),
@@ -108,7 +107,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Whether three quarters of it are in use.
+    /// Whether at least three quarters of the map are in use.
     pub fn is_nearly_full(&self) -> bool {
         self.capacity > 0 && u64::from(self.entries) * 4 >= u64::from(self.capacity) * 3
     }

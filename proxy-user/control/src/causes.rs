@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An error with all its causes in one line. Used wherever an error becomes a warning or a part of
-//! another error.
+//! Writes an error with all its causes in one line. Used wherever an error becomes a warning or a
+//! part of another error.
 
-/// The whole chain as `anyhow` prints it, without causes that the text before already contains.
+/// Returns the chain of causes as `anyhow` prints it, without a cause that the text before it
+/// contains.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut texts: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a source says: changes of objects, in batches that take effect together. In: the source.
-//! Out: `syncer`.
+//! Changes of objects that a source sends, in batches that take effect together. `syncer` receives
+//! them.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -28,11 +28,11 @@ impl Change {
     }
 }
 
-/// When an endpoint of a slice has changed, which a pod's change or a service's had caused.
+/// The time of the pod or service change that caused an endpoint of a slice to change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub time: Timestamp,
-    /// Of IPv6 endpoints.
+    /// True for IPv6 endpoints.
     pub v6: bool,
 }
 
@@ -41,10 +41,11 @@ pub struct Trigger {
 pub struct Batch {
     pub changes: Vec<Change>,
     pub warnings: Vec<(Topic, Vec<Warning>)>,
-    /// Every object has been sent, with this batch or before. Until then nothing may be removed
+    /// True if this and earlier batches have sent every object. Until then nothing may be removed
     /// from the maps. Never true while something could not be read.
     pub complete: bool,
-    /// This batch ends the first list, as far as it could be read: the agent can be ready now.
+    /// True if this batch ends the first list, as far as it could be read. The agent can then be
+    /// ready.
     pub listed: bool,
     /// Trigger times of the endpoint changes in this batch, as far as known.
     pub triggers: Vec<Trigger>,

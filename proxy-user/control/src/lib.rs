@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control plane of the agent, as plain values: it has no kernel, no API server and no runtime.
-//! In: changes of objects (`change`). `tracker` notes which services they concern, `planner` plans
-//! these, `syncer` hands the plans to a [`syncer::Kernel`] and tries again what that could not take
-//! (`apply`). `warnings` are those that hold.
+//! The control plane of the agent. It computes with plain values only, and uses no kernel, no API
+//! server and no async runtime. Its input is changes of objects (`change`). `tracker` notes which
+//! services the changes concern, and `planner` plans these services. `syncer` gives the plans to a
+//! [`syncer::Kernel`] and tries again what the kernel did not take (`apply`). `warnings` has the
+//! warnings that hold at present.
 #![deny(unsafe_code)]
 
 pub mod apply;

@@ -17,7 +17,7 @@ impl ObjectName {
             name: name.into(),
         }
     }
-    /// Whether the cluster itself needs it: the API server's Service, and everything of
+    /// True for an object that the cluster itself needs: the API server's Service and everything in
     /// kube-system, such as DNS.
     pub fn is_essential(&self) -> bool {
         &*self.namespace == "kube-system"

@@ -9,8 +9,8 @@ use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags
 
 use crate::object::ObjectName;
 
-/// Everything that the maps should hold for one service. An empty plan (no port) removes the
-/// service from the maps.
+/// The intended contents of the maps for one service. An empty plan (no port) removes the service
+/// from the maps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServicePlan {
     pub ports: Vec<PortPlan>,
@@ -21,8 +21,9 @@ pub struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// KUBE: whether a Local policy finds endpoints on other nodes only: for clients inside and for
-    /// clients outside, of each of them by IPv4 and by IPv6.
+    /// Returns whether a Local policy finds endpoints only on other nodes: for inside clients by
+    /// IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6. KUBE: for the metric
+    /// `sync_proxy_rules_no_local_endpoints_total`.
     pub fn lacks_local_endpoints(&self) -> [bool; 4] {
         let of_policy = |flag| {
             let ports = || self.ports.iter();
@@ -37,7 +38,8 @@ impl ServicePlan {
     }
 }
 
-/// What a service's health check node port has to say now; `None` if it has none (any more).
+/// A service and what its health check node port now answers; `None` if it has no such port (any
+/// more).
 pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
 
 /// KUBE: `healthCheckNodePort` of a service with `externalTrafficPolicy: Local`.
@@ -58,7 +60,7 @@ pub struct PortPlan {
     pub port: Port,
     /// Seconds; 0 without affinity.
     pub affinity_timeout: u32,
-    /// KUBE: `loadBalancerSourceRanges`; holds for frontends with the flag SOURCE_RANGES only.
+    /// KUBE: `loadBalancerSourceRanges`; applies only to frontends with the flag SOURCE_RANGES.
     pub source_ranges: Vec<IpNet>,
     pub v4: FamilyPlan<V4>,
     pub v6: FamilyPlan<V6>,
@@ -68,7 +70,7 @@ pub struct PortPlan {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FamilyPlan<A: Addr> {
     pub frontends: Vec<FrontendPlan<A>>,
-    /// Every serving endpoint, selected or not, ordered by address and port, each once.
+    /// Every serving endpoint, selected or not, sorted by address and port, without duplicates.
     pub backends: Vec<BackendPlan<A>>,
 }
 
@@ -95,13 +97,13 @@ impl<A: Addr> FamilyPlan<A> {
     }
 }
 
-/// One address (or all node port addresses) of a service port.
+/// One frontend of a service port: an address, or all node port addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontendPlan<A: Addr> {
     /// [`Addr::UNSPECIFIED`] for a node port.
     pub address: A,
     pub port: Port,
-    /// Kind, policies and options. They name the sets of which the blocks are made
+    /// Kind, policies and options. They decide which endpoint sets the blocks contain
     /// ([`ServiceFlags::set_of_block`]).
     pub flags: ServiceFlags,
 }
@@ -120,7 +122,7 @@ pub struct BackendPlan<A: Addr> {
     pub sets: EndpointSet,
 }
 
-/// An address of either family, as the maps hold it.
+/// An address of either family, in the form that the maps use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FamilyAddr {
     V4(V4),

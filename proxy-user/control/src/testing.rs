@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clusters from YAML, for the unit tests.
+//! Builds clusters from YAML for the unit tests.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::{
 
 pub const NODE: &str = "node-a";
 
-/// The objects of a YAML text and every warning about them.
+/// Returns the objects of a YAML text and every warning about them.
 pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
     let content = documents::read("test.yaml", yaml, &mut Converter::new(NODE)).expect("readable");
     let mut warnings = content.warnings;
@@ -29,13 +29,14 @@ pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
     (objects, warnings)
 }
 
-/// The first object of a YAML text, by this converter, with the warnings about it.
+/// Converts the first object of a YAML text with this converter; returns it with the warnings about
+/// it.
 pub fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<Warning>)> {
     let content = documents::read("test.yaml", yaml, converter).expect("readable");
     content.objects.into_iter().next()
 }
 
-/// The warnings about the objects of a YAML text, one line each.
+/// Returns the warnings about the objects of a YAML text, one line each.
 pub fn complaints(yaml: &str) -> Vec<String> {
     let (_, warnings) = objects(yaml);
     warnings.iter().map(ToString::to_string).collect()
@@ -61,7 +62,7 @@ impl Cluster {
         cluster.apply(yaml);
         cluster
     }
-    /// Applies objects; returns the services that must be planned anew.
+    /// Applies objects; returns the services that must be planned again.
     pub fn apply(&mut self, yaml: &str) -> Vec<String> {
         for object in objects(yaml).0 {
             self.state.fold(Change::Upsert(object));
@@ -90,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// The backends in a set, as text.
+/// Returns the backends of a set as text.
 pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
     chosen
@@ -98,7 +99,7 @@ pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
         .collect()
 }
 
-/// The frontends of a family, as text: kind, address, port.
+/// Returns the frontends of a family as text: kind, address, port.
 pub fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     let text = |kind: FrontendKind| match kind {
         FrontendKind::ClusterIp => "cluster",
@@ -116,12 +117,12 @@ pub fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     .collect()
 }
 
-/// An endpoint of a slice in flow style: last octet of its address, node, and more fields.
+/// Returns an endpoint of a slice in flow style: last octet of its address, node, and more fields.
 pub fn endpoint(octet: u8, node: &str, rest: &str) -> String {
     format!("    - {{addresses: [10.40.1.{octet}], nodeName: {node}{rest}}}\n")
 }
 
-/// A slice `shop/<slice>` of `shop/<service>` with a port `http` 8080.
+/// Returns a slice `shop/<slice>` of `shop/<service>` with a port `http` 8080.
 pub fn slice(slice: &str, service: &str, endpoints: &[String]) -> String {
     let endpoints = endpoints.concat();
     format!(
@@ -129,14 +130,15 @@ pub fn slice(slice: &str, service: &str, endpoints: &[String]) -> String {
     )
 }
 
-/// A service `shop/<service>` with a port `http` 80 and more fields of its spec, in flow style.
+/// Returns a service `shop/<service>` with a port `http` 80 and more fields of its spec, in flow
+/// style.
 pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {service}, namespace: shop}}\nspec: {{clusterIP: {cluster_ip}, ports: [{{name: http, port: 80}}]{rest}}}\n---\n",
     )
 }
 
-/// What damage puts into a text.
+/// The texts that damage inserts.
 const TOKENS: [&str; 28] = [
     "null",
     "[]",
@@ -168,8 +170,8 @@ const TOKENS: [&str; 28] = [
     "]",
 ];
 
-/// A text with some of it removed, repeated or replaced; each edit is a place, a kind and a length
-/// or token.
+/// Returns a text with parts removed, repeated or replaced. Each edit is a position, a kind and a
+/// length or token.
 pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     for (place, kind, more) in edits {
@@ -189,7 +191,7 @@ pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
     chars.into_iter().collect()
 }
 
-/// Reads a file, and plans every service in it; says why a file cannot be read.
+/// Reads a file and plans every service in it, or returns why the file cannot be read.
 pub fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
     let content = documents::read(file, text, &mut Converter::new(NODE));
     let content = content.map_err(|malformed| malformed.to_string())?;

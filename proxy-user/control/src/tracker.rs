@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Folds changes into the cluster state and notes which services must be planned anew. Called by
+//! Applies changes to the cluster state and notes which services must be planned again. Called by
 //! `syncer`.
 
 use std::{
@@ -24,23 +24,23 @@ use crate::{
 pub struct ClusterState {
     node_name: Arc<str>,
     services: HashMap<ObjectName, Entry>,
-    /// The service, in the slice's namespace, that has the slice at present: a slice may move to
-    /// another.
+    /// The current service of each slice, in the slice's namespace. A slice may move to another
+    /// service.
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
     /// Used if the Node object has no InternalIP.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
-    /// The ranges that pods are recognised by.
+    /// The address ranges by which pods are recognised.
     pod_ranges: Vec<IpNet>,
-    /// A service with a cluster IP in these ranges, and this IP.
+    /// A service with a cluster IP in the pod ranges, and this IP.
     in_pod_ranges: Option<(ObjectName, IpAddr)>,
     /// Services in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
-    /// How often the dirty services were taken.
+    /// How often the dirty services have been taken.
     round: u64,
-    /// Number of services served.
+    /// The number of services that are served.
     served: usize,
 }
 
@@ -50,7 +50,7 @@ struct Entry {
     service: Option<Arc<Service>>,
     /// Ordered by name.
     slices: Vec<Arc<EndpointSlice>>,
-    /// The round in which it was last marked dirty.
+    /// The round in which the service was last marked dirty.
     dirty_in: Option<u64>,
 }
 
@@ -116,25 +116,26 @@ impl ClusterState {
         }
     }
 
-    /// Addresses used as the node's InternalIPs, for a family of which its object has none.
+    /// Sets the addresses to use as the node's InternalIPs, for each family without one in the Node
+    /// object.
     pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
         self.fallback_ips = ips;
         self.refresh_view();
     }
 
-    /// Sets whether external and load balancer IPs get frontends for echo requests; before the
-    /// first change.
+    /// Sets whether external and load balancer IPs get frontends for echo requests. Call it before
+    /// the first change.
     pub fn set_answer_ping(&mut self, answer: bool) {
         self.view.answer_ping = answer;
     }
 
-    /// Sets the selection of services that do not say; before the first change.
+    /// Sets the selection for services that name none. Call it before the first change.
     pub fn set_selection(&mut self, selection: Selection) {
         self.view.selection = selection;
     }
 
-    /// Sets the addresses that processes of this node answer at; marks the services of those that
-    /// are new or gone.
+    /// Sets the addresses at which processes of this node answer, and marks the services with a
+    /// cluster IP that is new or gone among them.
     pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
         let before = std::mem::replace(&mut self.view.own_addresses, own);
         let changed: Vec<_> = before
@@ -151,14 +152,14 @@ impl ClusterState {
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
     }
 
-    /// Sets the ranges that pods are recognised by.
+    /// Sets the address ranges by which pods are recognised.
     pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
         if self.pod_ranges != ranges {
             self.pod_ranges = ranges.to_vec();
             self.look_for_one_in_pod_ranges();
         }
     }
-    /// A service with a cluster IP in the ranges of pods, and this IP.
+    /// Returns a service with a cluster IP in the pod ranges, and this IP.
     pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
         self.in_pod_ranges.as_ref()
     }
@@ -170,7 +171,7 @@ impl ClusterState {
         });
     }
 
-    /// Takes the services that must be planned anew.
+    /// Takes the services that must be planned again.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
         std::mem::take(&mut self.dirty)
@@ -179,18 +180,18 @@ impl ClusterState {
         self.dirty.extend(names);
     }
 
-    /// Whether any service is marked.
+    /// Whether any service is marked dirty.
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// A service and its slices.
+    /// Returns a service and its slices.
     pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
         self.services.get(name).map_or((None, &[]), |entry| {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
-    /// The names of all services served.
+    /// Returns the names of all services that are served.
     pub fn served(&self) -> HashSet<ObjectName> {
         self.services
             .iter()
@@ -198,15 +199,15 @@ impl ClusterState {
             .map(|(name, _)| name.clone())
             .collect()
     }
-    /// Their number.
+    /// Returns the number of services that are served.
     pub fn served_count(&self) -> usize {
         self.served
     }
-    /// This node's object.
+    /// Returns this node's object.
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
-    /// The ranges of cluster IPs, as far as known; ordered, each once.
+    /// Returns the known ranges of cluster IPs, sorted and without duplicates.
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
         let known = self.service_cidrs.values();
         known
@@ -268,7 +269,7 @@ impl ClusterState {
                 _ => return,
             },
             Err(at) => {
-                // Most services have one slice: no spare capacity.
+                // Most services have one slice, so no spare capacity is reserved.
                 entry.slices.reserve_exact(1);
                 entry.slices.insert(at, slice);
                 self.slices.insert(name, Arc::clone(&service.name));
@@ -324,7 +325,7 @@ impl ClusterState {
     }
 }
 
-/// A cluster IP of the service in one of the ranges.
+/// Returns a cluster IP of the service that is in one of the ranges.
 fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
     let mut ips = service?.cluster_ips();
     ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))

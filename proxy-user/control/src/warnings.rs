@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The warnings that hold at present, by topic. In: warnings from sources, syncer, agent and
-//! servers. Out: a log line when a warning appears, the list of all that hold, and reports about
-//! objects for Kubernetes events.
+//! The warnings that hold at present, by topic. Sources, the syncer, the agent and its servers add
+//! them. A new warning is logged, all that hold can be listed, and those about objects are reported
+//! for Kubernetes events.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,12 +14,12 @@ use crate::{
     object::{ObjectName, Warning},
 };
 
-/// The topic of a set of warnings: a new set replaces the one before.
+/// The topic of a set of warnings. A new set replaces the previous set of its topic.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Topic {
-    /// A file of the manifest folder and the objects in it.
+    /// A file of the manifest folder, and the objects in it.
     File(Arc<str>),
-    /// One object in several files.
+    /// An object that several files define.
     Duplicate(ObjectKey),
     /// A service's plan.
     Plan(ObjectName),
@@ -29,13 +29,13 @@ pub enum Topic {
     Node,
     /// Attaching to interfaces.
     Interfaces,
-    /// Foreign programs before ours on the node with this name.
+    /// Foreign programs that run before portolan's own on the node with this name.
     ForeignPrograms(Arc<str>),
     /// Listing the connections of another proxy.
     ForeignConnections,
-    /// What was removed or changed in the kernel.
+    /// What others removed or changed in the kernel, which the agent repairs.
     Repairs,
-    /// Packets that are left to the stack.
+    /// Packets that are left to the network stack.
     Forwarding,
     /// Who in the node's stack judges forwarded packets.
     Stack,
@@ -52,7 +52,7 @@ pub enum Topic {
     /// The socket hooks.
     Sockets,
     Config,
-    /// The configuration file cannot be used since it was changed.
+    /// The configuration file was changed and cannot be used.
     ConfigFile,
     /// A health check node port.
     HealthPort(u16),
@@ -69,7 +69,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// Its name at `/warnings`.
+    /// Returns the topic's name at `/warnings`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::File(_) => "file",
@@ -99,7 +99,7 @@ impl Topic {
             Self::ApiServer => "api-server",
         }
     }
-    /// The page that explains it, from the top of the clone.
+    /// Returns the path of the page that explains the topic, from the top of the clone.
     pub fn page(&self) -> &'static str {
         match self {
             Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
@@ -122,7 +122,7 @@ impl Topic {
         }
     }
 
-    /// The object whose owner should know.
+    /// Returns the object whose owner should know of the warning.
     fn object(&self) -> Option<ObjectKey> {
         match self {
             Self::Plan(name) => Some(ObjectKey {
@@ -149,7 +149,7 @@ pub struct NamedWarning {
     pub reason: String,
 }
 
-/// Something new about an object, on its way to the object's owner as a Kubernetes event.
+/// News about an object, on the way to the object's owner as a Kubernetes event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     pub object: ObjectKey,
@@ -157,24 +157,24 @@ pub struct Report {
     pub reason: String,
 }
 
-/// What kind of thing is new.
+/// The kind of the news.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
-    /// The object is not served as its owner may think.
+    /// The object is not served as its owner may expect.
     Warning,
     /// The node serves all that it should.
     Healthy,
-    /// The node does not.
+    /// The node does not serve all that it should.
     Unhealthy,
 }
 
-/// Takes reports about objects on their way to the objects' owners. Called under a lock: it must
-/// not wait.
+/// Takes reports about objects, to send them to the objects' owners. It is called under a lock and
+/// must not wait.
 pub trait Reporter: Send + Sync + Debug {
     fn report(&self, report: Report);
 }
 
-/// All warnings that hold.
+/// All warnings that hold at present.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
     held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
@@ -182,14 +182,14 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// No warnings yet; what is new about objects goes to this reporter as well as to the log.
+    /// Returns an empty set of warnings, which reports news about objects to this reporter, too.
     pub fn reported_to(reporter: Arc<dyn Reporter>) -> Self {
         Self {
             reporter: Some(reporter),
             ..Self::default()
         }
     }
-    /// Replaces the warnings of a topic; an empty list ends them.
+    /// Replaces the warnings of a topic; an empty list removes them.
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
@@ -205,7 +205,7 @@ impl Warnings {
             held.insert(topic, warnings);
         }
     }
-    /// Reports how a node stands.
+    /// Reports the health of a node.
     pub fn report_node(&self, node: &str, news: News, reason: &str) {
         let object = ObjectKey {
             kind: Kind::Node,
@@ -223,7 +223,7 @@ impl Warnings {
             reason: reason.to_owned(),
         });
     }
-    /// Every warning that holds, with its topic; ordered.
+    /// Returns every warning that holds, with its topic, sorted.
     pub fn by_topic(&self) -> Vec<(Topic, Warning)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let each = held.iter().flat_map(|(topic, about)| {
@@ -234,7 +234,7 @@ impl Warnings {
         all.sort_unstable_by(|(_, one), (_, other)| one.cmp(other));
         all
     }
-    /// Every warning that holds, with its topic's name; ordered.
+    /// Returns every warning that holds, with its topic's name, sorted.
     pub fn named(&self) -> Vec<NamedWarning> {
         let all = self.by_topic().into_iter();
         let named = all.map(|(topic, warning)| NamedWarning {
@@ -245,7 +245,7 @@ impl Warnings {
         });
         named.collect()
     }
-    /// Every warning that holds, ordered.
+    /// Returns every warning that holds, sorted.
     pub fn all(&self) -> Vec<Warning> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = held.values().flatten().cloned().collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Plans go into the maps: the datapath as the syncer's kernel.
+//! Writes plans into the maps: the datapath as the syncer's kernel.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use control::{apply::ApplyResult, object::ObjectName, plan::ServicePlan, syncer:
 use crate::{Datapath, store::Quota};
 
 impl Datapath {
-    /// Brings the maps in line with these services' plans; an empty plan removes the service.
+    /// Updates the maps to these services' plans; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.store(changes, Quota::ButReserve)
     }
-    /// The same for services that the maps before these have held: they may use the room that new
-    /// ones must leave free, because they may have used it before.
+    /// Does the same for services that the older maps had. They may use the reserve that new
+    /// services must leave free, because they may have used it before.
     pub fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.store(changes, Quota::All)
     }
@@ -24,8 +24,7 @@ impl Datapath {
         }
         result
     }
-    /// Removes every service that is not in `known`: those that an earlier run has left in the
-    /// maps.
+    /// Removes every service that is not in `known`: services that an earlier run left in the maps.
     pub fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let removals = self.removals(|name| !known.contains(name));
         self.apply(&removals)

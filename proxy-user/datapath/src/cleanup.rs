@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Removes every trace of portolan. In: a pin directory. Out: filters, qdiscs, links, maps and
-//! directories removed. Called by `cli::cleanup`.
+//! Removes everything that portolan has created. In: a pin directory. Out: filters, qdiscs, links,
+//! maps and directories removed. Called by `cli::cleanup`.
 
 use std::{
     fs, io,
@@ -19,8 +19,8 @@ use super::{
     programs::{detach_filters, filters_to_detach},
 };
 
-/// Removes everything that it finds, and returns a line about each. Fails while an agent holds the
-/// directory, unless `force` is set.
+/// Removes everything that it finds, and returns a line for each object. Fails while an agent has
+/// locked the directory, unless `force` is set.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
     check_bpffs(pin_dir)?;
     let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
@@ -37,7 +37,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
         })?;
         removed.extend(parts.iter().map(|part| format!("the {part} of {name}")));
     }
-    // The directory may hold files that are not portolan's.
+    // The directory may contain files of other programs.
     for generation in all {
         remove(&generation.dir(pin_dir), &mut removed)?;
     }
@@ -48,7 +48,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     Ok(removed)
 }
 
-/// What [`cleanup`] would remove now, in its words. Changes nothing, and says so also while an
+/// Returns the lines that [`cleanup`] would return now. Changes nothing, and also works while an
 /// agent runs.
 pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
     check_bpffs(pin_dir)?;
@@ -71,7 +71,7 @@ pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
     Ok(found)
 }
 
-/// The pins of a directory, but for the marks that go with a qdisc.
+/// Lists the pins of a directory, except the marks of qdiscs, which are removed with these.
 fn list(path: &Path, marks: &[PathBuf], found: &mut Vec<String>) -> Result<(), DatapathError> {
     if path.is_dir() {
         for child in children(path)? {
@@ -103,7 +103,7 @@ fn interfaces() -> Vec<(u32, String)> {
     named.collect()
 }
 
-/// Removes the maps of a directory that no interface and no cgroup has programs of.
+/// Removes the maps in a directory whose programs are attached to no interface and no cgroup.
 pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
         remove(&generation.dir(pin_dir), &mut Vec::new())?;
@@ -111,7 +111,7 @@ pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
 }
 
-/// What [`remove_rules`] would remove.
+/// Returns what [`remove_rules`] would remove.
 pub fn planned_rules() -> Vec<String> {
     let chains = forward_chains().unwrap_or_default().into_iter();
     let counted = chains.map(|chain| (chain.own_rules().map_or(0, |rules| rules.len()), chain));
@@ -121,8 +121,8 @@ pub fn planned_rules() -> Vec<String> {
         .collect()
 }
 
-/// Removes the rules of `acceptForward`, and returns a line about each chain. A kernel that cannot
-/// be asked has none.
+/// Removes the rules of `acceptForward`, and returns a line for each chain. A kernel that does not
+/// answer has none.
 pub fn remove_rules() -> Vec<String> {
     let mut removed = Vec::new();
     for chain in forward_chains().unwrap_or_default() {
@@ -154,7 +154,7 @@ fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(failed("read", path))?;
-    // Links first, so that no program runs with half its maps removed.
+    // Links are removed first, so that no program runs with half of its maps removed.
     children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
     Ok(children)
 }
@@ -166,7 +166,7 @@ fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
         }
         fs::remove_dir(path).map_err(failed("remove", path))?;
     } else {
-        // A process that still holds a link would keep it attached.
+        // Without this, a process that has the link open would keep it attached.
         _ = get_pinned(path, false).and_then(|link| detach(link.as_fd()));
         fs::remove_file(path).map_err(failed("remove", path))?;
         removed.push(format!("the pin {}", path.display()));

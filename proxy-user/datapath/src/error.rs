@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Failures of the datapath, each with what to do about it. Returned by every room; shown to
-//! operators as they are.
+//! Failures of the datapath, each with its remedy. Returned by every module; shown to operators
+//! unchanged.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// A failure of the datapath as a whole. One that concerns single services is a `store::Failure`.
+/// A failure of the datapath as a whole. For single services see `control::apply::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
     #[error("trace: cannot {doing}")]
@@ -110,7 +110,7 @@ pub enum DatapathError {
 }
 
 impl DatapathError {
-    /// Makes an error of a failed attempt to use a map.
+    /// Returns a function that makes an error of a failed attempt to use a map.
     pub(super) fn of_map(
         attempt: &'static str,
         map: &'static str,
@@ -121,8 +121,8 @@ impl DatapathError {
             source,
         }
     }
-    /// The interface went before anything could be done with it. The next list of interfaces is
-    /// without it.
+    /// True if the interface was gone before the attempt. The next list of interfaces does not have
+    /// it.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Interface { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
     }

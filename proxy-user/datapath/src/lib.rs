@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps as the
-//! plans say. Knows no Kubernetes type; called by `agent` and `cli`, and as a
-//! [`control::syncer::Kernel`]. Rooms, bottom to top, of which each uses only those before it:
+//! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps with the
+//! contents of the plans. Uses no Kubernetes type. Called by `agent` and `cli`, and as a
+//! [`control::syncer::Kernel`]. Modules, bottom to top, each of which uses only those before it:
 //! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`, `trace`. Below
 //! them all: `error` and `options`.
 #![deny(unsafe_code)]
@@ -64,16 +64,16 @@ pub use repair::{Repair, RepairKind, Repaired};
 pub use succession::Carried;
 pub use sweep::{FlowCounts, Occupancy};
 
-/// An interface with the foreign programs beside ours, or why they could not be read.
+/// An interface with the foreign programs at its hooks, or the error of reading them.
 pub type InterfacePrograms<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
 
-/// The right to make larger maps in place of those of an open datapath.
+/// The permission to create larger maps that replace those of an open datapath.
 pub struct Growth {
     lock: Arc<Lock>,
 }
 
 impl Growth {
-    /// Makes maps of these sizes and loads the programs over them. The maps before go on: see
+    /// Creates maps of these sizes and loads the programs for them. The old maps stay in use until
     /// [`Datapath::take_over`].
     pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
         let mut grown = Datapath::open_locked(options, self.lock)?;
@@ -97,21 +97,21 @@ pub struct Datapath {
     sweep: Sweep,
     pinned: PinnedMaps,
     pin_dir: PathBuf,
-    /// The directory of the maps and links, below it.
+    /// The directory of the maps and links, below the pin directory.
     home: PathBuf,
-    /// The maps that these take over from.
+    /// The older maps that these replace.
     succession: Option<Succession>,
     programs: Programs,
     capacities: Capacities,
-    /// They are larger than configured, which a mark tells the next agent.
+    /// True if the maps are larger than configured; a mark tells the next agent.
     has_grown: bool,
-    // The last field, because it is released last.
+    // This is the last field, because it is released last.
     lock: Arc<Lock>,
 }
 
 impl Datapath {
-    /// Loads the programs over the pinned maps and adopts what these hold. Where those are of
-    /// another layout or of other sizes, it makes new ones: see [`Self::take_over`].
+    /// Loads the programs with the pinned maps and adopts their contents. If these have another
+    /// layout or other sizes, creates new maps: see [`Self::take_over`].
     pub fn open(options: &Options) -> Result<Self, DatapathError> {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
@@ -123,16 +123,17 @@ impl Datapath {
             options.capacities = options.capacities.at_least(grown);
         }
         let mut opened = Self::open_locked(&options, lock)?;
-        // The maps that had the mark may be taken over from.
+        // The maps that had the mark may be about to be replaced.
         if options.capacities != configured {
             opened.mark_grown();
         }
         Ok(opened)
     }
-    /// Has the next agent make no smaller maps.
+    /// Marks the maps as grown, so that the next agent does not shrink them.
     fn mark_grown(&mut self) {
         self.has_grown = true;
-        // Without the mark it takes over to those, if what is in them fits. It may be there.
+        // Without the mark the next agent takes over to smaller maps if the contents fit. The mark
+        // may exist already.
         _ = std::os::unix::fs::symlink("grown", self.home.join(pins::GROWN));
     }
     fn open_locked(options: &Options, lock: Arc<Lock>) -> Result<Self, DatapathError> {
@@ -148,14 +149,14 @@ impl Datapath {
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
-    /// What makes larger maps in place of these, on any thread.
+    /// Returns the permission to create larger maps that replace these, on any thread.
     pub fn growth(&self) -> Growth {
         Growth {
             lock: Arc::clone(&self.lock),
         }
     }
-    /// Removes these maps, over which no program is attached and which have taken over from none.
-    /// Those before go on.
+    /// Removes these maps, which no attached program uses and which have taken over from none. The
+    /// older maps stay in use.
     pub fn abandon(self) -> Result<(), DatapathError> {
         std::fs::remove_dir_all(&self.home).map_err(|source| DatapathError::File {
             attempt: "remove",
@@ -163,17 +164,17 @@ impl Datapath {
             source,
         })
     }
-    /// What imports the connections of another proxy, on any thread. No other maps may take over
-    /// from these meanwhile.
+    /// Returns an importer for the connections of another proxy, usable on any thread. No other
+    /// maps may take over from these in the meantime.
     pub fn importer(&self) -> Importer {
         Importer::new(&self.home)
     }
-    /// How many elements the maps have room for.
+    /// Returns the maximum number of elements of the maps.
     pub fn capacities(&self) -> Capacities {
         self.capacities
     }
-    /// Empties every map and adopts that: for tests, to which loading the programs again would take
-    /// too long.
+    /// Empties every map and adopts the result. For tests, in which loading the programs again
+    /// would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
         for shape in shapes(&options.capacities) {
             empty(&self.home, shape.name)?;
@@ -199,7 +200,7 @@ impl Datapath {
         let shapes = shapes(&options.capacities);
         let mut open = OpenMaps::open(&home, &shapes)?;
         if !options.redirects {
-            // Programs that redirect nothing take no note of what the stack carries.
+            // Programs that do not redirect do not update this map for packets that pass the stack.
             empty(&home, BETWEEN_PODS)?;
         }
         let store = Store::adopt(&mut open)?;
@@ -226,41 +227,41 @@ impl Datapath {
         })
     }
 
-    /// The generations of maps that these are to take over from, by their names; `None` if there is
+    /// Returns the names of the generations of maps that these will replace; `None` if there are
     /// none (any more).
     pub fn predecessors(&self) -> Option<String> {
         self.succession.as_ref().map(Succession::names)
     }
-    /// Whether the programs may be attached: there is nothing to take over, or it is known what
-    /// flows there are.
+    /// True if the programs may be attached: there is nothing to take over, or the flows have been
+    /// carried over.
     pub fn may_attach(&self) -> bool {
         self.succession.as_ref().is_none_or(Succession::is_carried)
     }
-    /// Carries over what the maps before hold, and returns how much that is so far. The services,
-    /// settings and addresses must be in these maps already. Until [`Self::take_over`] the programs
-    /// before go on.
+    /// Carries over the contents of the older maps, and returns how much that is so far. These maps
+    /// must contain the services, settings and addresses already. Until [`Self::take_over`] the
+    /// older programs stay in use.
     pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
         match &mut self.succession {
             Some(succession) => succession.carry(),
             None => Ok(Carried::default()),
         }
     }
-    /// Takes over from the maps before, once the programs are attached wherever those of the maps
-    /// before are: no packet and no socket meets none. Removes the old programs and maps. On an
-    /// error it may be called again.
+    /// Takes over from the older maps. The programs must be attached wherever the older ones are,
+    /// so that no packet and no socket meets none. Removes the old programs and maps. May be called
+    /// again after an error.
     pub fn take_over(&mut self) -> Result<Carried, DatapathError> {
         let Some(succession) = &mut self.succession else {
             return Ok(Carried::default());
         };
         succession.drain()?;
-        // One that was beginning a flow ends first.
+        // A program that was creating a flow must end first.
         linux::wait_for_programs();
         succession.carry()?;
         succession.detach()?;
         linux::wait_for_programs();
         let carried = succession.carry()?;
-        // What they take meanwhile changes no flow's state, so nothing is lost, and no device is
-        // reset.
+        // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
+        // state. And no device is reset.
         for home in succession.homes() {
             self.xdp
                 .take_from(&home, &self.programs)
@@ -276,25 +277,25 @@ impl Datapath {
         }
     }
 
-    /// The log lines of the programs. Works once.
+    /// Returns a reader of the programs' log lines. Works once.
     pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
         self.programs.log()
     }
 
-    /// Leaves new connections to another proxy, for good: flows and sockets go on as they are. The
-    /// next agent takes over from these maps.
+    /// Leaves new connections to another proxy, for good. Existing flows and sockets are not
+    /// affected. The next agent takes over from these maps.
     pub fn drain(&self) -> Result<(), DatapathError> {
         succession::tell(&self.home, generation::DRAINED)
     }
-    /// Frees what removed services and endpoints used, as soon as no program can be reading it.
+    /// Frees the ids of removed services and endpoints as soon as no program can be reading them.
     pub fn collect(&mut self) {
         self.store.collect();
     }
-    /// How many services the maps hold.
+    /// Returns the number of services in the maps.
     pub fn service_count(&self) -> usize {
         self.store.names().len()
     }
-    /// The services that the maps hold.
+    /// Returns the names of the services in the maps.
     pub fn held_services(&self) -> HashSet<ObjectName> {
         self.store.names().cloned().collect()
     }
@@ -304,13 +305,13 @@ impl Datapath {
             .map(|name| (name.clone(), ServicePlan::default()))
             .collect()
     }
-    /// How full the maps of plans are.
+    /// Returns how full the maps of plans are.
     pub fn fill(&self) -> Vec<Fill> {
         self.store.fill()
     }
 
-    /// Stores the node's settings, except the ranges of services' addresses, which the datapath
-    /// keeps itself.
+    /// Stores the node's settings, except the ranges of service addresses, which the datapath
+    /// maintains itself.
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         self.settings.set(settings)
     }
@@ -318,19 +319,18 @@ impl Datapath {
     pub fn set_node_addresses(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         self.addresses.set(addresses)
     }
-    /// Replaces the pods that packets past the stack are handed to; all others are reached by the
-    /// routes.
+    /// Replaces the pods to which packets are redirected past the stack; all other pods are reached
+    /// through the routes.
     pub fn set_pods(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
         self.pods.set(links)
     }
-    /// Leaves the sockets of these cgroups, by their ids, and of those below them to the packet
-    /// path.
+    /// Leaves the sockets of these cgroups (by id) and of those below them to the packet path.
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
         self.exceptions.set(cgroups)
     }
 
-    /// Attaches to an interface, or brings its attachment and masquerade source up to date. Runs in
-    /// the interface's network namespace. Idempotent.
+    /// Attaches to an interface, or updates its attachment and masquerade source. Runs in the
+    /// interface's network namespace. Idempotent.
     pub fn attach(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.masquerade.set(interface)?;
         let succession = self.succession.as_ref();
@@ -343,18 +343,18 @@ impl Datapath {
         }
         attached
     }
-    /// Detaches from an interface, which may be gone already.
+    /// Detaches from an interface, which may be gone.
     pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         self.attachments.detach(index)?;
         self.masquerade.remove(index)
     }
-    /// Says whether packets that come in by an attached interface may leave past the stack, if
+    /// Sets whether packets from an attached interface may be redirected past the stack, if
     /// `forwarding` is `redirect`.
     pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
         self.masquerade.set_redirects(index, redirects)
     }
-    /// Has XDP take packets at an uplink, or brings that up to date; whether the program was not as
-    /// it had been left. Runs in the interface's network namespace. Idempotent.
+    /// Attaches the XDP program to an uplink, or updates it; true if the program was not as it had
+    /// been left. Runs in the interface's network namespace. Idempotent.
     pub fn attach_uplink(
         &mut self,
         interface: &Interface,
@@ -367,12 +367,12 @@ impl Datapath {
             .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;
         self.xdp.attach(&self.programs, interface.index, mode)
     }
-    /// Leaves an interface, which may be gone, to tc.
+    /// Removes XDP from an interface, which may be gone; its packets go to tc.
     pub fn detach_uplink(&mut self, index: u32) -> Result<(), DatapathError> {
         self.uplinks.set(index, None)?;
         self.xdp.detach(index)
     }
-    /// Indices of the interfaces where XDP takes packets, or has done so for an earlier run.
+    /// Returns the indices of the interfaces that have the XDP program, also from an earlier run.
     pub fn uplinks(&self) -> Vec<u32> {
         let mut indices = self.uplinks.indices();
         indices.extend(self.xdp.indices());
@@ -380,12 +380,13 @@ impl Datapath {
         indices.dedup();
         indices
     }
-    /// Has XDP ask for its next hops again: routes, neighbours or interfaces have changed.
+    /// Makes XDP look up its next hops again; to be called when routes, neighbours or interfaces
+    /// have changed.
     pub fn begin_route_epoch(&mut self) -> Result<(), DatapathError> {
         self.uplinks.begin_epoch()
     }
-    /// The foreign programs beside ours at the hooks of each attached interface, and at the bridge
-    /// whose port it is. Runs in the interfaces' network namespace.
+    /// Returns the foreign programs at the hooks of each attached interface, and at the bridge of
+    /// which it is a port. Runs in the interfaces' network namespace.
     pub fn foreign_programs<'a>(
         &self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
@@ -400,8 +401,8 @@ impl Datapath {
             .map(|interface| (interface, hooks.at(interface)))
             .collect())
     }
-    /// Attaches to exactly these interfaces and detaches from every other one. Returns what failed,
-    /// by the interface's index; an interface that has gone meanwhile is no failure.
+    /// Attaches to exactly these interfaces and detaches from every other one. Returns failures by
+    /// the interface's index; an interface that is gone by now is no failure.
     pub fn attach_only(&mut self, interfaces: &[Interface]) -> Vec<(u32, DatapathError)> {
         let mut failures = Vec::new();
         let mut known = self.attachments.indices();
@@ -426,16 +427,16 @@ impl Datapath {
         self.hooks.attach(&self.programs, &self.home, cgroup)
     }
 
-    /// The socket hooks that the kernel takes, by the names of their programs.
+    /// Returns the socket hooks that the kernel accepts, by the names of their programs.
     pub fn wanted_hooks(&self) -> Vec<&'static str> {
         HookLinks::wanted(&self.programs)
     }
-    /// How many socket hooks the kernel takes, and how many are attached.
+    /// Returns how many socket hooks the kernel accepts, and how many are attached.
     pub fn hook_counts(&self) -> (usize, usize) {
         self.hooks.counts(&self.programs)
     }
 
-    /// The idle times that sweeps go by.
+    /// Sets the idle times that sweeps use.
     pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.sweep.set_idle_times(idle_times);
     }
@@ -444,13 +445,13 @@ impl Datapath {
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
         self.sweep.sweep(&self.store, &self.programs)
     }
-    /// As [`Self::sweep`], for the flow tables only.
+    /// Does the same as [`Self::sweep`] for the flow tables only.
     pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
         self.sweep.sweep_flows(&self.programs)
     }
 
-    /// Runs a program on a packet with the maps as they are: for tests and benchmarks.
-    /// `context` is the start of a `__sk_buff`.
+    /// Runs a program on a packet with the current maps: for tests and benchmarks. `context` is the
+    /// start of a `__sk_buff`.
     pub fn test_run(
         &self,
         program: &str,
@@ -460,20 +461,20 @@ impl Datapath {
     ) -> Result<TestRun, DatapathError> {
         self.programs.test_run(program, packet, context, repeat)
     }
-    /// How the kernel took each program, refused ones left out.
+    /// Returns how the kernel loaded each program, without the refused ones.
     pub fn loads(&self) -> &[Load] {
         self.programs.loads()
     }
-    /// The programs that the kernel refuses. What needs them is not attached.
+    /// Returns the programs that the kernel refuses. Nothing that needs them is attached.
     pub fn refusals(&self) -> &[RefusedProgram] {
         self.programs.refusals()
     }
-    /// The descriptor of a loaded program.
+    /// Returns the descriptor of a loaded program.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.programs.fd(name)
     }
-    /// How many instructions the verifier processed for a program; `None` if the kernel does not
-    /// show it.
+    /// Returns how many instructions the verifier processed for a program; `None` if the kernel
+    /// does not show it.
     pub fn verified_instructions(&self, program: &str) -> Option<u32> {
         self.programs.verified_instructions(program)
     }

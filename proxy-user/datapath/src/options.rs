@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The options of the datapath: pin directory, sizes of maps, way of attaching. Plain values, used
-//! by all rooms.
+//! The options of the datapath: pin directory, sizes of maps, kind of attachment. Plain values,
+//! used by all modules.
 
 use std::path::PathBuf;
 
@@ -18,22 +18,23 @@ pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
 /// The options of the datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// On a BPF file system. One agent per directory.
+    /// The directory of the pins, on a BPF file system. One agent per directory.
     pub pin_dir: PathBuf,
     pub capacities: Capacities,
     pub attachment: Attachment,
-    /// Bits of the packet mark.
+    /// The bits of the packet mark that the programs use.
     pub marks: Marks,
-    /// `xdp`: how the XDP program is attached to uplinks.
+    /// The setting `xdp`: how the XDP program is attached to uplinks.
     pub xdp: Option<XdpMode>,
-    /// `forwarding: auto`: translated packets leave without passing the node's stack.
+    /// The setting `forwarding: auto`: translated packets leave without passing the node's
+    /// stack.
     pub redirects: bool,
     /// The programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
-    /// The programs only count what they would do, and touch nothing; the socket hooks are left
-    /// out.
+    /// The programs only count what they would do, and change nothing; the socket hooks are not
+    /// attached.
     pub shadow: bool,
-    /// Goes on with maps that are drained; otherwise new ones take over from them.
+    /// Keeps using drained maps; otherwise new maps take over from them.
     pub adopt_drained: bool,
     /// An object file with the programs, instead of the embedded one: for tests.
     pub object: Option<PathBuf>,
@@ -71,14 +72,14 @@ pub enum Attachment {
 pub enum XdpMode {
     /// In the driver.
     Native,
-    /// Behind the driver, in the kernel's own code: with any device, and slower.
+    /// Behind the driver, in the kernel's own code: works with any device, but slower.
     Generic,
 }
 
 impl XdpMode {
     pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
 
-    /// As the setting spells it.
+    /// Returns the mode as the setting spells it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -87,7 +88,7 @@ impl XdpMode {
     }
 }
 
-/// How many elements each map has room for; of maps for each family, both have this size.
+/// The maximum number of elements of each map; the maps of both families have the same size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacities {
     pub frontends: u32,
@@ -116,7 +117,7 @@ impl Default for Capacities {
 }
 
 impl Capacities {
-    /// None: the machine decides.
+    /// All sizes 0: the machine decides.
     pub const UNSET: Self = Self {
         frontends: 0,
         records: 0,
@@ -128,7 +129,7 @@ impl Capacities {
         source_ranges: 0,
     };
 
-    /// The same, with another's sizes in place of those that are 0.
+    /// Returns these sizes, with those of `other` in place of zeros.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let or = |own, other| if own == 0 { other } else { own };
@@ -143,7 +144,7 @@ impl Capacities {
             source_ranges: or(self.source_ranges, other.source_ranges),
         }
     }
-    /// The capacity of the map with this name, if it can be chosen.
+    /// Returns the capacity of the map with this name if it can be configured.
     pub fn of(&mut self, map: &str) -> Option<&mut u32> {
         Some(match map {
             names::FRONTENDS_V4 | names::FRONTENDS_V6 | names::NAMES => &mut self.frontends,
@@ -157,7 +158,7 @@ impl Capacities {
             _ => return None,
         })
     }
-    /// The larger one of each.
+    /// Returns the larger one of each size.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
         Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holds what the agent has put into the kernel against what is there, and puts back what somebody
-//! has removed or changed. Part of `Datapath`; called by `agent`.
+//! Compares the agent's objects in the kernel with what is there, and restores what somebody has
+//! removed or changed. Part of `Datapath`; called by `agent`.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     programs::Damage,
 };
 
-/// What kind of thing was put back.
+/// The kind of object that was repaired.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RepairKind {
     /// A program at an interface.
@@ -23,9 +23,9 @@ pub enum RepairKind {
     Hook,
     /// A pin of a map.
     Pin,
-    /// An element of a map about the node.
+    /// A map element for the node.
     Node,
-    /// An element of a map about a service.
+    /// A map element for a service.
     Service,
 }
 
@@ -38,7 +38,7 @@ impl RepairKind {
         Self::Service,
     ];
 
-    /// As a metric's label.
+    /// Returns the name as a metric's label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interface => "interface",
@@ -50,18 +50,18 @@ impl RepairKind {
     }
 }
 
-/// Something that was not as the agent had left it.
+/// An object that was not as the agent had left it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
     pub kind: RepairKind,
-    /// For an operator: `interface eth0`.
+    /// The text for the operator: `interface eth0`.
     pub object: String,
     pub damage: String,
-    /// Why it could not be put back.
+    /// The reason why it could not be repaired.
     pub failure: Option<String>,
 }
 
-/// The result of a look.
+/// The result of a check.
 pub type Repaired = Vec<Repair>;
 
 impl Repair {
@@ -80,13 +80,13 @@ impl Repair {
 }
 
 impl Datapath {
-    /// Whether the directory of pins is the one that held them at the last look: a few
+    /// True if the pin directory is still the one that held the pins at the last check; takes a few
     /// microseconds.
     pub fn pins_are_in_place(&self) -> bool {
         self.pinned.is_in_place(&self.home)
     }
 
-    /// Makes the pin directory again if it has gone, and pins every map that has lost its pin.
+    /// Creates the pin directory again if it is gone, and pins every map that has lost its pin.
     pub fn repair_pins(&mut self) -> Repaired {
         let mut repaired = Vec::new();
         let directory = || self.pin_dir.display().to_string();
@@ -94,7 +94,8 @@ impl Datapath {
         if !in_place {
             let repair = Repair::new(RepairKind::Pin, directory(), "the pin directory had gone");
             let made = pins::create_dirs(&self.pin_dir).and_then(|()| {
-                // The lock is on the directory itself. That of the old one is given up last.
+                // The lock is on the directory itself. The lock on the old directory is released
+                // last.
                 if !self.lock.is_of(&self.pin_dir) {
                     self.lock = Arc::new(Lock::take(&self.pin_dir)?);
                 }
@@ -129,8 +130,9 @@ impl Datapath {
         repaired
     }
 
-    /// Puts back what is missing or foreign at the hooks of interfaces that were attached to. Runs
-    /// in their network namespace. A quick look finds whatever keeps packets from being served.
+    /// Repairs missing or foreign programs at the hooks of attached interfaces. Runs in their
+    /// network namespace. A quick check only finds tcx links that are detached or behind another
+    /// program.
     pub fn repair_interfaces<'a>(
         &mut self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
@@ -141,7 +143,8 @@ impl Datapath {
             let object = format!("interface {}", interface.name);
             let damage = match self.attachments.damage(&self.programs, interface, quick) {
                 Ok(damage) => damage,
-                // It has just gone, and the next list of interfaces is without it.
+                // The interface has just been removed; the next list of interfaces does not have
+                // it.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 Err(error) => {
                     let damage = "it could not be looked at";
@@ -170,7 +173,7 @@ impl Datapath {
         repaired
     }
 
-    /// Puts back what is missing or foreign at the socket hooks of a cgroup.
+    /// Repairs missing or foreign programs at the socket hooks of a cgroup.
     pub fn repair_hooks(&mut self, cgroup: &Path, quick: bool) -> Repaired {
         let damage = self.hooks.damage(&self.programs, &self.home, cgroup, quick);
         let (damage, failure) = match damage {
@@ -188,8 +191,8 @@ impl Datapath {
         vec![repair.done(failure.map_or(Ok(()), Err))]
     }
 
-    /// Stores the node's settings, addresses, pods, interfaces and excepted cgroups again where the
-    /// maps hold others.
+    /// Restores the node's settings, addresses, pods, interfaces and excepted cgroups where the
+    /// maps were changed.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
             (maps::SETTINGS, self.settings.repair().map(usize::from)),
@@ -215,13 +218,13 @@ impl Datapath {
         repaired
     }
 
-    /// The names of some published services; further calls go through all of them.
+    /// Returns the names of some published services; repeated calls cycle through all of them.
     pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
         self.store.some_names(cursor, count)
     }
 
-    /// Writes again what the hash maps hold otherwise of a service; how many elements. What its
-    /// arrays hold is compared when its plan is applied again.
+    /// Restores the elements of a service in the hash maps that were changed; returns how many. Its
+    /// arrays are compared when its plan is applied again.
     pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
         self.store
             .repair(name)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many elements of a map by one system call (Linux 5.6). Used by `maps::tables`.
+//! Reads and writes many elements of a map by one system call (Linux 5.6). Used by `datapath`.
 
 use std::{
     io,
@@ -26,7 +26,7 @@ pub(super) struct BatchRequest {
     pub(super) flags: u64,
 }
 
-/// Stores elements in order. On an error, how many came before the one that failed.
+/// Stores elements in order. On an error, returns how many were stored before it.
 pub fn update_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     keys: &[K],
@@ -51,7 +51,7 @@ pub fn update_batch<K: Plain, V: Plain>(
     }
 }
 
-/// Removes elements in order. On an error (a missing key is one), how many came before.
+/// Removes elements in order. On an error (a missing key is one), returns how many were removed.
 pub fn delete_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     keys: &[K],
@@ -72,22 +72,22 @@ pub fn delete_batch<K: Plain, V: Plain>(
     }
 }
 
-/// A kernel that failed before its first element may leave the count alone.
+/// Returns how many elements were done. A kernel that failed before the first may not have set the
+/// count.
 fn done(request: &BatchRequest, all: usize) -> usize {
     let count = request.count as usize;
     if count >= all { 0 } else { count }
 }
 
-/// Elements of a map whose types this program need not know: their keys and values, one after
-/// another.
+/// Elements of a map whose types are not known here: all keys one after another, and all values.
 #[derive(Debug, Default)]
 pub struct Raw {
     pub keys: Vec<u8>,
     pub values: Vec<u8>,
 }
 
-/// Reads on from `cursor` (empty at the start): up to `count` elements, and whether these were the
-/// last.
+/// Reads up to `count` elements from `cursor` on (empty at the start). Returns them, and true if
+/// these were the last.
 pub fn lookup_raw(
     map: BorrowedFd<'_>,
     cursor: &mut Vec<u8>,
@@ -111,8 +111,8 @@ pub fn lookup_raw(
     Ok((raw, last))
 }
 
-/// Reads on from `cursor` (empty at the start) up to the buffers' length. Returns how many elements
-/// were read and whether these were the last.
+/// Reads elements from `cursor` on (empty at the start) until the buffers are full. Returns how
+/// many were read, and true if these were the last.
 pub fn lookup_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     cursor: &mut Vec<u8>,
@@ -121,13 +121,13 @@ pub fn lookup_batch<K: Plain, V: Plain>(
 ) -> io::Result<(usize, bool)> {
     let count = keys.len().min(values.len());
     let pointers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
-    // SAFETY: both buffers hold `count` elements, each as long as the map's, every bit pattern of
-    // them valid.
+    // SAFETY: both buffers hold `count` elements, each as long as the map's, for which every bit
+    // pattern is valid.
     unsafe { lookup(map.fd(), cursor, size_of::<K>(), pointers, count) }
 }
 
 /// # Safety
-/// The map's keys have `key` bytes, and `count` keys and values lie behind the pointers.
+/// The map's keys must have `key` bytes, and both buffers must have space for `count` elements.
 pub(super) unsafe fn lookup(
     map: BorrowedFd<'_>,
     cursor: &mut Vec<u8>,
@@ -135,7 +135,7 @@ pub(super) unsafe fn lookup(
     (keys, values): (*mut u8, *mut u8),
     count: usize,
 ) -> io::Result<(usize, bool)> {
-    // A hash map's cursor is a bucket number, an array's or a trie's a key.
+    // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
     let mut next = vec![0u8; key.max(size_of::<u64>())];
     let mut request = BatchRequest {
         in_batch: if cursor.is_empty() {
@@ -150,8 +150,8 @@ pub(super) unsafe fn lookup(
         map: map.as_raw_fd() as u32,
         ..BatchRequest::default()
     };
-    // SAFETY: cursor (of this length, from the last call) and `next` hold at least a key; the rest
-    // is the caller's promise.
+    // SAFETY: the cursor (as long as `next`, from the last call) and `next` have space for a key;
+    // the rest is the caller's promise.
     match unsafe { bpf(Command::MapLookupBatch, &mut request) } {
         Ok(_) => {
             *cursor = next;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system call bpf(2) itself, and the command that every kind of object knows. Used by the
-//! other files of `sys`.
+//! The system call bpf(2), and those of its commands that work on every kind of object. Used by the
+//! other files here.
 
 use std::{
     io,
@@ -37,8 +37,8 @@ pub(super) enum Command {
 /// # Safety
 /// Every pointer in the attributes must be valid for what the command does with it.
 pub(super) unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the attributes are a live value of the size given; their pointers are the caller's
-    // promise.
+    // SAFETY: the attributes are a live value of the size given; the caller promises that their
+    // pointers are valid.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -83,19 +83,19 @@ struct ProgramInfo {
     name: [u8; 16],
 }
 
-/// The id of a loaded program.
+/// Returns the id of a loaded program.
 pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = ProgramInfo::default();
     object_info(program, &mut info)?;
     Ok(info.id)
 }
 
-/// A descriptor of the program with this id.
+/// Returns a descriptor of the program with this id.
 pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::ProgramById, id)
 }
 
-/// The name of the program with this id; none if it has none, or for a caller without
+/// Returns the name of the program with this id; `None` if it has none, or if the caller lacks
 /// CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
     let program = program_by_id(id).ok()?;
@@ -106,7 +106,7 @@ pub fn program_name(id: u32) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// A new descriptor of the object with this id, by the command for its kind.
+/// Returns a new descriptor of the object with this id, by the command for its kind.
 pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     let mut request = IdRequest {
         id,
@@ -116,7 +116,7 @@ pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most its size.
+/// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most the size of `T`.
 pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut request = InfoRequest {
         fd: fd.as_raw_fd() as u32,
@@ -127,14 +127,14 @@ pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()>
     unsafe { bpf(Command::ObjectInfo, &mut request) }.map(drop)
 }
 
-/// Returns once every run of a program that was under way has ended.
+/// Waits until every run of a program that was under way has ended.
 pub fn wait_for_programs() {
     const GLOBAL: libc::c_long = 1;
     // SAFETY: membarrier(2) takes plain numbers. This command waits until every CPU has left its
     // RCU section, in which programs run.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
     if result < 0 {
-        // Not with isolated CPUs; a program runs for microseconds.
+        // membarrier(2) fails with isolated CPUs. A program runs for microseconds only.
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

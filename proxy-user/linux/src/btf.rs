@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel knows of the types of a map's keys and values (BTF): which member lies where.
-//! Used by `succession`, which reads maps that another version has made. The format is the kernel's
-//! Documentation/bpf/btf.rst.
+//! The kernel's type information (BTF) of a map's keys and values: at which bytes each member is.
+//! Used by `datapath::succession`, which reads maps that another version has made. The format is in
+//! the kernel's Documentation/bpf/btf.rst.
 
 use std::{
     collections::BTreeMap,
@@ -16,13 +16,13 @@ const INT: u32 = 1;
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const ENUM: u32 = 6;
-/// typedef, volatile, const, restrict, type tag: names for another type.
+/// typedef, volatile, const, restrict, type tag: kinds that only name another type.
 const ALIASES: [u32; 5] = [8, 9, 10, 11, 18];
-/// Deeper than any of our types; the kernel refuses types that contain themselves.
+/// Limit of nesting: our types are flatter, and the kernel refuses types that contain themselves.
 const DEPTH: u32 = 8;
 
-/// The bytes of each member of a type that is no struct itself, by its path, as in `entry.backend`.
-/// A plain number is the one member with an empty path.
+/// The byte range of each member that is no struct itself, by its path, as in `entry.backend`. A
+/// plain number is one member with an empty path.
 pub type Members = BTreeMap<String, Range<usize>>;
 
 /// The start of the kernel's `struct bpf_map_info`.
@@ -44,7 +44,7 @@ struct BtfInfo {
     id: u32,
 }
 
-/// The members of a map's keys and of its values.
+/// Returns the members of a map's keys and of its values.
 pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
     let mut info = TypedMapInfo::default();
     object_info(map, &mut info)?;
@@ -69,8 +69,8 @@ fn unreadable() -> io::Error {
     )
 }
 
-/// The members of the type `id` in raw BTF; `None` if that is damaged, or the type is none that we
-/// make.
+/// Returns the members of the type `id` in raw BTF; `None` if the BTF is damaged, or if portolan
+/// makes no such type.
 fn members_of(data: &[u8], id: u32) -> Option<Members> {
     let types = Types::new(data)?;
     let mut members = Members::new();
@@ -82,12 +82,12 @@ fn members_of(data: &[u8], id: u32) -> Option<Members> {
 struct Types<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins; its id is its place, and there is no type 0.
+    /// The offset of each type, by its id; there is no type 0.
     starts: Vec<usize>,
 }
 
-/// One type's head: kind, number of members, size or the id of another type; where what follows
-/// begins.
+/// The head of a type: its kind, the number of members, its size or the id of another type, and
+/// the offset of what follows.
 struct Head {
     kind: u32,
     count: u32,
@@ -129,12 +129,12 @@ impl<'a> Types<'a> {
             rest: at + 12,
         })
     }
-    /// Where the next type begins.
+    /// Returns the offset of the next type.
     fn after(&self, at: usize) -> Option<usize> {
         let head = self.head(at)?;
         let count = head.count as usize;
-        // Union, variable, data section, enum64, function prototype and tag beside those that are
-        // read.
+        // The numbers are kinds that are only skipped: union, variable, data section, enum64,
+        // function prototype and tag.
         Some(
             head.rest
                 + match head.kind {
@@ -155,7 +155,7 @@ impl<'a> Types<'a> {
         std::str::from_utf8(text.split(|byte| *byte == 0).next()?).ok()
     }
 
-    /// The size in bytes.
+    /// Returns a type's size in bytes.
     fn size(&self, id: u32, depth: u32) -> Option<usize> {
         let head = self.by_id(id)?;
         match head.kind {
@@ -215,7 +215,7 @@ fn word(data: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Raw BTF of these types (each as words) and strings.
+    /// Returns raw BTF with these types (each as words) and strings.
     fn btf(types: &[&[u32]], strings: &str) -> Vec<u8> {
         let types: Vec<u32> = types.concat();
         let (types_len, strings_len) = (4 * types.len() as u32, strings.len() as u32);

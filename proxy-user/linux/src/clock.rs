@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clocks that the kernel programs stamp entries and events with. Used by `sweep`, `read` and
-//! `trace`.
+//! The clocks by which the kernel programs stamp entries and events. Used by `datapath` and
+//! `portolan trace`.
 
-/// Nanoseconds since the machine started.
+/// Returns nanoseconds since the machine started, by the coarse clock, which entries have.
 pub fn now() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
     nix::time::clock_gettime(clock).map_or(0, |time| {
@@ -10,7 +10,7 @@ pub fn now() -> u64 {
     })
 }
 
-/// Nanoseconds since the machine started, by the precise clock, which events have.
+/// Returns nanoseconds since the machine started, by the precise clock, which events have.
 pub fn monotonic() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC;
     nix::time::clock_gettime(clock).map_or(0, |time| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The connections that nf_conntrack knows in this network namespace, listed by ctnetlink. Called
-//! by `import`.
+//! Lists the connections of nf_conntrack in this network namespace, by ctnetlink. Called by
+//! `datapath::import` and `cli`.
 
 use std::{
     io,
@@ -42,7 +42,7 @@ pub(super) mod kind {
     pub(crate) const SOURCE_PORT: u16 = 2;
     pub(crate) const DESTINATION_PORT: u16 = 3;
 
-    /// Of the protocol's own information: the nests of TCP and SCTP, and what both have.
+    /// Information of the protocols: the nests of TCP and SCTP, and the attributes in them.
     pub(crate) const TCP: u16 = 1;
     pub(crate) const SCTP: u16 = 3;
     pub(crate) const STATE: u16 = 1;
@@ -54,7 +54,7 @@ pub(super) mod kind {
     pub(crate) const TCP_FLAGS_REPLY: u16 = 5;
 }
 
-/// The packets of one direction: source and destination.
+/// Source and destination of the packets of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuple {
     pub src: SocketAddr,
@@ -62,7 +62,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// The packets of the opposite direction, if nothing is translated.
+    /// Returns the tuple of the opposite direction if nothing is translated.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -72,42 +72,42 @@ impl Tuple {
     }
 }
 
-/// A connection of nf_conntrack, or an exchange of datagrams.
+/// A connection in nf_conntrack, or an exchange of datagrams.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tracked {
     pub protocol: Protocol,
-    /// As the client sends them.
+    /// The tuple of the client's packets, as the client sends them.
     pub original: Tuple,
-    /// As the server sends them.
+    /// The tuple of the server's packets, as the server sends them.
     pub reply: Tuple,
     /// `enum ip_conntrack_status`.
     pub status: u32,
-    /// The kernel's own number of it.
+    /// The kernel's id of it.
     pub id: u32,
-    /// Seconds that it has left.
+    /// Seconds until it expires.
     pub timeout: u32,
     pub mark: u32,
-    /// Conntrack zones have connections of their own; 0 is the stack's.
+    /// Its conntrack zone. Each zone has its own connections; the stack uses zone 0.
     pub zone: u16,
-    /// What TCP and SCTP have in addition, as the kernel encodes it; else empty.
+    /// Further attributes of TCP and SCTP, as the kernel encodes them; otherwise empty.
     pub protocol_info: Vec<u8>,
 }
 
 impl Tracked {
-    /// The server has answered.
+    /// Status bit: the server has answered.
     pub const SEEN_REPLY: u32 = 1 << 1;
-    /// It is more than an exchange of a few packets.
+    /// Status bit: it is more than an exchange of a few packets.
     pub const ASSURED: u32 = 1 << 2;
 
-    /// Whether the client's packets go elsewhere than they are addressed. Told by the tuples: NAT
-    /// sets bits of the status, IPVS changes the tuple alone.
+    /// True if the client's packets go to another destination than their own. The tuples tell it:
+    /// NAT also sets status bits, but IPVS changes only the tuple.
     pub fn is_sent_elsewhere(&self) -> bool {
         self.reply.src != self.original.dst
     }
     pub fn has(&self, status: u32) -> bool {
         self.status & status == status
     }
-    /// TCP's or SCTP's state: `enum tcp_conntrack`, `enum sctp_conntrack`.
+    /// Returns the state of TCP or SCTP: `enum tcp_conntrack`, `enum sctp_conntrack`.
     pub fn state(&self) -> Option<u8> {
         let nest = match self.protocol {
             Protocol::TCP => kind::TCP,
@@ -117,7 +117,7 @@ impl Tracked {
         let info = attribute(&self.protocol_info, nest)?;
         attribute(info, kind::STATE)?.first().copied()
     }
-    /// SCTP: the tags of original and of reply packets, as on the wire; else 0.
+    /// Returns SCTP's tags of original and of reply packets, as on the wire; otherwise 0.
     pub fn tags(&self) -> (u32, u32) {
         let info = attribute(&self.protocol_info, kind::SCTP).unwrap_or_default();
         let tag = |kind| attribute(info, kind).and_then(|tag| tag.try_into().ok());
@@ -128,8 +128,8 @@ impl Tracked {
     }
 }
 
-/// Visits every connection. A kernel without nf_conntrack has none. Reads the whole table, which
-/// takes the longer the larger it is.
+/// Visits every connection; none on a kernel without nf_conntrack. Reads the complete table, so it
+/// takes longer with a large one.
 pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
@@ -150,7 +150,7 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     }
 }
 
-/// Reads a connection's attributes; `None` of a protocol without ports.
+/// Reads a connection's attributes; `None` for a protocol without ports.
 pub(super) fn read(attributes: &[u8]) -> Option<Tracked> {
     let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
     let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
@@ -186,7 +186,7 @@ fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
     Some((Protocol(number), tuple))
 }
 
-/// The value of the first attribute of a kind, if it has this length.
+/// Returns the value of the first attribute of a kind, if it has this length.
 fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {
     attribute(attributes, kind)?.try_into().ok()
 }

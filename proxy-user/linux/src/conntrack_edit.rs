@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replaces connections of nf_conntrack, by ctnetlink. Called by `import`.
+//! Creates, replaces and removes connections of nf_conntrack, by ctnetlink. Called by
+//! `datapath::import`.
 
 use std::{
     io,
@@ -28,7 +29,7 @@ impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
     }
-    /// This very connection as it is now; none if it has ended.
+    /// Returns this connection as it is now; `None` if it has ended, even if another has its tuple.
     pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
         let request = named(tracked.protocol, tracked.original);
         let mut found = None;
@@ -39,23 +40,23 @@ impl Editor {
         let is_there = was_there(asked)?;
         Ok(found.filter(|found| is_there && found.id == tracked.id))
     }
-    /// Enters a connection; the kernel gives it a number of its own. An error of the kind
-    /// `AlreadyExists`: one of its tuples is there.
+    /// Creates a connection; the kernel gives it a new id. Fails with `AlreadyExists` if a
+    /// connection has one of its tuples.
     pub fn create(&self, tracked: &Tracked) -> io::Result<()> {
         self.tell([(NEW, CREATE, &created(tracked))])
             .and_then(|[created]| created)
     }
-    /// Removes this very connection; whether it was there.
+    /// Removes this connection, and none that has only the same tuple; true if it existed.
     pub fn remove(&self, tracked: &Tracked) -> io::Result<bool> {
         let [removed] = self.tell([(DELETE, NLM_F_ACK, &removed(tracked))])?;
         was_there(removed)
     }
-    /// Removes the connection that has this tuple in either direction; whether there was one.
+    /// Removes the connection that has this tuple in either direction; true if there was one.
     pub fn remove_tuple(&self, protocol: Protocol, tuple: Tuple) -> io::Result<bool> {
         let [removed] = self.tell([(DELETE, NLM_F_ACK, &named(protocol, tuple))])?;
         was_there(removed)
     }
-    /// Removes one connection and enters another, with no more than a moment between. The results
+    /// Removes one connection and creates another, with almost no time between. Returns the results
     /// of both.
     pub fn replace(
         &self,
@@ -82,7 +83,8 @@ fn was_there(removed: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// The request to remove what has this tuple. Without the tuple the kernel would remove everything.
+/// Returns the start of a request about the connection with this tuple. The kernel would take a
+/// request to remove that has no tuple as one to remove everything.
 fn named(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
     let mut request = generic(tuple);
     request.extend(nested(kind::TUPLE_ORIGINAL, &encoded(protocol, tuple)));
@@ -96,7 +98,7 @@ fn removed(tracked: &Tracked) -> Vec<u8> {
 }
 
 fn created(tracked: &Tracked) -> Vec<u8> {
-    /// The kernel wants to hear that it is in the table.
+    /// Status bit that the kernel requires: the connection is in the table.
     const CONFIRMED: u32 = 1 << 3;
     let status = CONFIRMED | tracked.status & (Tracked::SEEN_REPLY | Tracked::ASSURED);
     let mut request = named(tracked.protocol, tracked.original);
@@ -118,8 +120,8 @@ fn created(tracked: &Tracked) -> Vec<u8> {
     request
 }
 
-/// TCP's state as it was, and window scales. The windows themselves are not told, so each side is
-/// believed about them.
+/// Encodes TCP's state and window scales. The windows themselves are not passed on, so conntrack
+/// is told to accept any window of either side.
 fn tcp_info(info: &[u8]) -> Vec<u8> {
     const LIBERAL: u8 = 1 << 3;
     let info = attribute(info, kind::TCP).unwrap_or_default();
@@ -131,14 +133,14 @@ fn tcp_info(info: &[u8]) -> Vec<u8> {
     }
     for kind in [kind::TCP_FLAGS_ORIGINAL, kind::TCP_FLAGS_REPLY] {
         let flags = attribute(info, kind).and_then(|flags| flags.first());
-        // Flags, and which of them are to be set.
+        // The flags, and the mask of the flags to set.
         let value = [flags.copied().unwrap_or(0) | LIBERAL, 0xff];
         encoded.extend(encode(kind, &value));
     }
     encoded
 }
 
-/// `struct nfgenmsg`: the family, version 0.
+/// Returns a `struct nfgenmsg`: the family, version 0.
 fn generic(tuple: Tuple) -> Vec<u8> {
     let family = match tuple.src.ip() {
         IpAddr::V4(_) => libc::AF_INET,

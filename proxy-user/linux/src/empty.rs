@@ -34,7 +34,7 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
             value: key.as_mut_ptr() as u64,
             ..ElementRequest::default()
         };
-        // SAFETY: without a key, the kernel writes the first one, of the map's length.
+        // SAFETY: without a key, the kernel writes the first key, which has the buffer's length.
         match unsafe { bpf(Command::MapNextKey, &mut next) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
             found => _ = found?,
@@ -50,9 +50,9 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
 }
 
 fn zero(map: u32, info: &MapInfo) -> io::Result<()> {
-    /// Elements by one call.
+    /// Elements per system call.
     const CHUNK: u32 = 8192;
-    // The kernel reads as many bytes for each CPU as the value has, rounded up to words.
+    // The kernel reads one value for each CPU, rounded up to a multiple of eight bytes.
     let cpus = if info.kind == MapKind::PerCpuArray as u32 {
         possible_cpus()?
     } else {

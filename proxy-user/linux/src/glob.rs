@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Patterns over names in the configuration: `*` matches any characters (also `/`), `?` matches
+//! Patterns for names in the configuration: `*` matches any characters (also `/`), `?` matches
 //! one. Called by `interfaces` and `agent`.
 
-/// Whether a name matches a pattern.
+/// True if a name matches a pattern.
 pub fn matches(pattern: &str, name: &str) -> bool {
     matches_bytes(pattern.as_bytes(), name.as_bytes())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether iptables of the kind legacy drops forwarded packets by its policy, and whether
-//! kube-proxy masquerades by it. Called by `agent` and `portolan explain`.
+//! Whether legacy iptables (not iptables-nft) drops forwarded packets by its policy, and whether
+//! kube-proxy masquerades with it. Called by `agent` and `portolan explain`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
@@ -14,18 +14,18 @@ const GET_ENTRIES: i32 = 65;
 /// Length of a table's name.
 const NAME: usize = 32;
 
-/// So many bytes of rules are read to look for a chain. Who has more has a proxy's.
+/// Rulesets of more bytes are not searched for a chain: only a service proxy has so many rules.
 const READABLE: u32 = 4 << 20;
 
-/// How the tables of a family are read.
+/// How to read the tables of an address family.
 struct Family {
     program: &'static str,
     address: AddressFamily,
     level: i32,
-    /// Lists the tables that there are: to ask for another one would make it.
+    /// The file that lists the existing tables: a request for another table would create it.
     tables: &'static str,
-    /// Where an entry says where its target begins: `target_offset` of `struct ipt_entry` and
-    /// `struct ip6t_entry`.
+    /// Offset of the field that says where an entry's target begins: `target_offset` of
+    /// `struct ipt_entry` and `struct ip6t_entry`.
     target: usize,
 }
 
@@ -52,26 +52,26 @@ pub struct LegacyForward {
     /// The program that manages it.
     pub program: &'static str,
     pub v6: bool,
-    /// Its policy drops what no rule has accepted.
+    /// Its policy drops packets that no rule has accepted.
     pub drops: bool,
     pub has_rules: bool,
 }
 
-/// The programs whose chain FORWARD drops by its policy in this network namespace.
+/// Returns the programs whose chain FORWARD drops by its policy in this network namespace.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
     let chains = legacy_forward()?.into_iter();
     let drop = chains.filter(|chain| chain.drops);
     Ok(drop.map(|chain| chain.program).collect())
 }
 
-/// The chains FORWARD that there are in this network namespace.
+/// Returns the chains FORWARD that exist in this network namespace.
 pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
     let there = FAMILIES.iter().filter(|family| family.has("filter"));
     there.map(Family::forward).collect()
 }
 
-/// Whether the chain by which kube-proxy masquerades packets that have its mark is in this network
-/// namespace.
+/// True if this network namespace has the chain by which kube-proxy masquerades packets with its
+/// mark.
 pub fn legacy_masquerades_marked() -> io::Result<bool> {
     for family in &FAMILIES {
         if family.has("nat") && family.masquerades_marked()? {
@@ -81,12 +81,12 @@ pub fn legacy_masquerades_marked() -> io::Result<bool> {
     Ok(false)
 }
 
-/// Where a table's entries are, in bytes from the first. Only the table `filter` has a chain
-/// FORWARD in this place.
+/// Offsets in a table's entries, in bytes. Of the tables that are read here, only `filter` has a
+/// chain FORWARD.
 struct Info {
     start_of_forward: u32,
     policy_of_forward: u32,
-    /// Of all entries.
+    /// Length of all entries, in bytes.
     size: u32,
 }
 
@@ -170,7 +170,7 @@ impl Family {
     }
 }
 
-/// Whether the verdict of the entry at an offset, which stands for a policy, is to drop.
+/// True if the entry at this offset, which represents a policy, has the verdict drop.
 fn is_drop(entries: &[u8], entry: usize, target_offset: usize) -> Option<bool> {
     /// Length of `struct xt_entry_target`.
     const TARGET: usize = 32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links between programs and what they are attached to: an interface (tcx, Linux 6.6; XDP) or a
-//! cgroup. Used by `programs`.
+//! Links that attach programs to an interface (tcx, Linux 6.6; XDP) or to a cgroup. Used by
+//! `datapath`.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 const BEFORE: u32 = 1 << 3;
 const AFTER: u32 = 1 << 4;
-/// The relative is a link, not a program.
+/// The relative is given by its link, not by its program.
 const RELATIVE_LINK: u32 = 1 << 13;
 
 fn attach_type(egress: bool) -> u32 {
@@ -44,33 +44,33 @@ impl LinkInfo {
     /// `BPF_LINK_TYPE_CGROUP`.
     const CGROUP: u32 = 3;
 
-    /// Whether it is a link of this kind to the cgroup with this id.
+    /// True if it is a link with this attach type to the cgroup with this id.
     pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
-        // A cgroup link has its id at the place of a tcx link's index and type. Its type comes
-        // after the id.
+        // A cgroup link has its id where a tcx link has index and attach type; its attach type
+        // follows.
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
-    /// The id of the cgroup that it leads to.
+    /// Returns the id of the cgroup that it is attached to.
     pub fn cgroup_id(&self) -> Option<u64> {
         let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         (self.kind == Self::CGROUP && id != 0).then_some(id)
     }
-    /// Whether it is a link to a cgroup that has not been detached.
+    /// True if it is a link to a cgroup that has not been detached.
     pub fn is_of_some_cgroup(&self) -> bool {
         self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
     }
-    /// Whether it is an XDP link; its interface is 0 once it is detached.
+    /// True if it is an XDP link; its interface is 0 once it is detached.
     pub fn is_xdp(&self) -> bool {
         self.kind == Self::XDP
     }
-    /// Whether it is a tcx link of this direction.
+    /// True if it is a tcx link of this direction.
     pub fn is_tcx(&self, egress: bool) -> bool {
         self.kind == Self::TCX && self.attach_type == attach_type(egress)
     }
 }
 
-/// What the kernel says about a link; an error if the descriptor is none.
+/// Returns what the kernel says about a link; fails if the descriptor is not a link's.
 pub fn link_info(fd: impl AsFd) -> io::Result<LinkInfo> {
     let mut info = LinkInfo::default();
     object_info(fd.as_fd(), &mut info)?;
@@ -90,9 +90,9 @@ struct LinkRequest {
 }
 
 /// Attaches a program to an interface of the caller's network namespace: behind the program of the
-/// link `after`, or else before all others at its hook, because one that ends the chain would hide
-/// packets from those behind it. Foreign programs so see packets translated at ingress, and as the
-/// client sees them at egress.
+/// link `after`, or else before all others at its hook, because a program that ends the chain would
+/// hide packets from those behind it. So foreign programs see packets already translated at
+/// ingress, and as the client sees them at egress.
 pub fn attach_tcx(
     program: BorrowedFd<'_>,
     ifindex: u32,
@@ -111,8 +111,8 @@ pub fn attach_tcx(
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Attaches an XDP program to an interface of the caller's network namespace, in its driver or
-/// behind it; `EBUSY` or `EEXIST` where there is one.
+/// Attaches an XDP program to an interface of the caller's network namespace, in its driver
+/// (`native`) or behind it; fails with `EBUSY` or `EEXIST` if it has an XDP program.
 pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Result<OwnedFd> {
     const XDP: u32 = 37;
     const SKB_MODE: u32 = 1 << 1;
@@ -152,7 +152,7 @@ struct ReplaceRequest {
     old: u32,
 }
 
-/// Replaces a link's program. Every packet meets either the old or the new one.
+/// Replaces a link's program. Every packet meets either the old program or the new one.
 pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut request = ReplaceRequest {
         link: link.as_raw_fd() as u32,
@@ -164,7 +164,7 @@ pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> 
     unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
 }
 
-/// Detaches a link's program at once. The kernel would do so some time after the last pin has gone.
+/// Detaches a link's program at once; the kernel does so only some time after the last pin is gone.
 pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut request = link.as_raw_fd() as u32;
     // SAFETY: the request is the descriptor alone.
@@ -187,21 +187,21 @@ struct QueryRequest {
     revision: u64,
 }
 
-/// Ids of the tcx links at an interface of the caller's network namespace; `EINVAL` or `EOPNOTSUPP`
-/// where the kernel has no tcx.
+/// Returns the ids of the tcx links at an interface of the caller's network namespace; fails with
+/// `EINVAL` or `EOPNOTSUPP` if the kernel has no tcx.
 pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     let links = tcx(ifindex, egress)?.into_iter().map(|(_, link)| link);
     Ok(links.filter(|id| *id != 0).collect())
 }
 
-/// Ids of the tcx programs at an interface, in the order in which the kernel runs them; errors as
-/// of [`query_tcx`].
+/// Returns the ids of the tcx programs at an interface, in the order in which the kernel runs them;
+/// fails as [`query_tcx`] does.
 pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     let programs = tcx(ifindex, egress)?;
     Ok(programs.into_iter().map(|(program, _)| program).collect())
 }
 
-/// Ids of the programs that are attached to a cgroup itself at a hook, by the hook's attach type.
+/// Returns the ids of the programs attached to a cgroup itself at a hook, by its attach type.
 pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     // The kernel takes at most 64 programs per hook.
     let mut programs = [0u32; 64];
@@ -218,7 +218,7 @@ pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<V
     Ok(all.take(request.count as usize).collect())
 }
 
-/// Programs and their links; 0 for a program that is attached without a link.
+/// Returns programs and their links; the link is 0 for a program that is attached without one.
 fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     // The kernel takes at most 64 programs per hook.
     let mut programs = [0u32; 64];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An array's elements as memory that is shared with the kernel programs. Used by `maps::arrays`.
+//! Memory of an array map, shared with the kernel programs. Used by `datapath`.
 
 use std::{
     io,
@@ -57,7 +57,7 @@ impl Mapping {
         // SAFETY: the memory is ours for its length, and every bit pattern valid.
         unsafe { self.start.write_bytes(0, self.length) }
     }
-    /// Stores a word after everything stored before it.
+    /// Stores a word. A program that sees it also sees everything stored before it.
     pub fn store_u64(&self, offset: usize, value: u64) {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps by bpf(2): creation, information, single elements. Used by `maps` and `programs::probe`.
+//! Maps by bpf(2): creation, information, single elements. Used by `datapath`.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use super::{
 
 /// `BPF_F_MMAPABLE`: elements can be mapped into memory.
 pub const MMAPABLE: u32 = 1 << 10;
-/// `BPF_F_NO_PREALLOC`: only existing elements take memory.
+/// `BPF_F_NO_PREALLOC`: only existing elements use memory.
 pub const NO_PREALLOC: u32 = 1;
 
 /// The map types that portolan uses, with the kernel's numbers.
@@ -41,7 +41,7 @@ pub struct MapInfo {
     pub flags: u32,
 }
 
-/// What the kernel says about a map; an error if the descriptor is none.
+/// Returns what the kernel says about a map; fails if the descriptor is not a map's.
 pub fn map_info(fd: impl AsFd) -> io::Result<MapInfo> {
     let mut info = MapInfo::default();
     object_info(fd.as_fd(), &mut info)?;
@@ -61,7 +61,7 @@ struct CreateRequest {
     name: [u8; 16],
 }
 
-/// Makes a map that is not pinned. `inner` is the template of a map of maps.
+/// Creates a map that is not pinned. For a map of maps, `inner` is the template of its elements.
 pub fn create_map(
     kind: MapKind,
     key_size: u32,
@@ -90,7 +90,7 @@ pub(super) struct ElementRequest {
     pub(super) map: u32,
     pub(super) _pad: u32,
     pub(super) key: u64,
-    /// Or the next key.
+    /// The value's address, or that of the next key.
     pub(super) value: u64,
     pub(super) flags: u64,
 }
@@ -105,8 +105,8 @@ fn element<K>(fd: BorrowedFd<'_>, key: &K, value: u64) -> ElementRequest {
     }
 }
 
-/// Checks that a map's elements have the sizes that the caller's types have, without which a call
-/// with pointers to them would be out of bounds.
+/// Fails unless a map's elements have the sizes of the caller's types: the kernel would otherwise
+/// access memory out of bounds.
 fn check_sizes<K, V>(info: &MapInfo) -> io::Result<()> {
     let found = (info.key_size as usize, info.value_size as usize);
     let wanted = (size_of::<K>(), size_of::<V>());
@@ -140,17 +140,17 @@ impl<K: Plain, V: Plain> Typed<K, V> {
             types: std::marker::PhantomData,
         })
     }
-    /// What the kernel said about it.
+    /// Returns what the kernel said about the map.
     pub fn info(&self) -> &MapInfo {
         &self.info
     }
-    /// Its descriptor.
+    /// Returns the map's descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// The value of a key.
+/// Returns the value of a key; `None` if the map has no such key.
 pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Option<V>> {
     let mut value = V::zeroed();
     let mut request = element(map.fd(), key, std::ptr::from_mut(&mut value) as u64);
@@ -162,12 +162,12 @@ pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Opti
     }
 }
 
-/// How many CPUs the kernel has room for: the values of an element of a per-CPU map.
+/// Returns the number of possible CPUs, each of which has a value in every per-CPU element.
 pub fn possible_cpus() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
 }
 
-/// A per-CPU array of numbers, and room for the values of one element.
+/// A per-CPU array of numbers, with a buffer for the values of one element.
 struct Numbers {
     fd: OwnedFd,
     count: u32,
@@ -189,13 +189,13 @@ impl Numbers {
     /// Reads an element into `values`, or stores it from there.
     fn transfer(&mut self, command: Command, index: u32) -> io::Result<()> {
         let mut request = element(self.fd.as_fd(), &index, self.values.as_mut_ptr() as u64);
-        // SAFETY: the kernel reads or writes eight bytes for each possible CPU, and that many are
-        // there.
+        // SAFETY: the kernel reads or writes eight bytes for each possible CPU, and the buffer has
+        // that many.
         unsafe { bpf(command, &mut request) }.map(drop)
     }
 }
 
-/// Every element of a per-CPU array of numbers, summed over the CPUs.
+/// Returns every element of a per-CPU array of numbers, summed over the CPUs.
 pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
     let mut numbers = Numbers::new(fd)?;
     let mut sums = Vec::with_capacity(numbers.count as usize);
@@ -207,7 +207,7 @@ pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
 }
 
 /// Adds to the first elements of a per-CPU array of numbers, on its first CPU. What a program adds
-/// there at the same moment may be lost.
+/// to them at the same moment may be lost.
 pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
     let mut numbers = Numbers::new(fd)?;
     for (index, more) in (0..numbers.count).zip(more) {
@@ -225,7 +225,7 @@ pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::
     unsafe { bpf(Command::MapUpdate, &mut request) }.map(drop)
 }
 
-/// Stores one element unless its key is there; whether it was stored.
+/// Stores one element unless its key exists; true if it was stored.
 pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<bool> {
     const NO_EXIST: u64 = 1;
     let mut request = element(map.fd(), key, address_of(value));
@@ -238,7 +238,7 @@ pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::
     }
 }
 
-/// Removes one element; whether it was there.
+/// Removes one element; true if it existed.
 pub fn delete<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<bool> {
     let mut request = element(map.fd(), key, 0);
     // SAFETY: as in `lookup`.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The network namespace of the calling thread. Called by `agent`.
+//! The network namespace of the calling thread. Called by `agent` and `cli`.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
-/// The kernel's cookie of the calling thread's network namespace. It never changes and is never
+/// Returns the cookie of the calling thread's network namespace. It never changes and is never
 /// reused.
 pub fn network_namespace() -> io::Result<u64> {
-    // Any socket will do.
+    // Any socket of the namespace will do.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;

@@ -21,11 +21,7 @@ const MODULE: u16 = 5;
 /// `NFPROTO_IPV6`; prerouting, input, forward, output and postrouting are 0 to 4. A frame between
 /// two ports of the node's bridge passes 0, 2 and 4, one that the node routes from or to a port 1
 /// and 3 as well.
-const HOOKS: [(u8, &[u32]); 3] = [
-    (2, &[0, 2, 4]),
-    (10, &[0, 2, 4]),
-    (7, &[0, 1, 2, 3, 4]),
-];
+const HOOKS: [(u8, &[u32]); 3] = [(2, &[0, 2, 4]), (10, &[0, 2, 4]), (7, &[0, 1, 2, 3, 4])];
 
 /// Who sees forwarded packets.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -114,7 +110,11 @@ fn guessed() -> io::Result<ForwardHooks> {
         ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
     ] {
         let tables = fs::read_to_string(file).unwrap_or_default();
-        users.extend(tables.lines().map(|table| format!("{program} table {table}")));
+        users.extend(
+            tables
+                .lines()
+                .map(|table| format!("{program} table {table}")),
+        );
     }
     if has_ipvs(&fs::read_to_string("/proc/net/ip_vs").unwrap_or_default()) {
         users.insert("IPVS".to_owned());
@@ -184,7 +184,11 @@ mod tests {
             (BRIDGE, Some(1), true),
             (BRIDGE, None, false),
         ] {
-            assert_eq!(sees_forwarded(&chain(family, hook)), counts, "{family} {hook:?}");
+            assert_eq!(
+                sees_forwarded(&chain(family, hook)),
+                counts,
+                "{family} {hook:?}"
+            );
         }
     }
 

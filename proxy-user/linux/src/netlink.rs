@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by
-//! `sock_diag`, `conntrack`, `conntrack_edit`, `netfilter_hooks`, `nft_forward`, `nftables`,
-//! `reach`, `tc`, `routing` and `route`.
+//! most other files here.
 
 use std::{io, ops::ControlFlow};
 
@@ -22,8 +21,8 @@ impl Connection {
         Ok(Self(socket))
     }
 
-    /// Sends a request and visits the payloads of its answers until the last one, an
-    /// acknowledgement, or the visitor's break. An answer that is an error is returned as one.
+    /// Sends a request and visits the payloads of the answers until the last one, an
+    /// acknowledgement, or the visitor's break. Fails if an answer is an error.
     pub(super) fn ask(
         &self,
         kind: u16,
@@ -33,8 +32,8 @@ impl Connection {
     ) -> io::Result<()> {
         self.answers(kind, flags, payload, visit).map(drop)
     }
-    /// Visits the elements of a list. The kernel makes it in several steps; if something changes in
-    /// between, elements may be missing, and it is made again.
+    /// Visits the elements of a list. The kernel makes a list in several steps; if something
+    /// changes in between, elements may be missing, and the list is requested again.
     pub(super) fn list(
         &self,
         kind: u16,
@@ -56,7 +55,7 @@ impl Connection {
         let changing = "it changes faster than the kernel lists it";
         Err(io::Error::new(io::ErrorKind::Interrupted, changing))
     }
-    /// As [`Self::ask`]; whether nothing has changed while the kernel made the answers.
+    /// As [`Self::ask`]; true if nothing changed while the kernel made the answers.
     fn answers(
         &self,
         kind: u16,
@@ -85,8 +84,8 @@ impl Connection {
             }
         }
     }
-    /// Sends several requests at once, some of which are acknowledged. Waits for that, or for the
-    /// first error.
+    /// Sends several requests at once, and waits until `acknowledged` of them are acknowledged, or
+    /// for the first error.
     pub(super) fn send_all(
         &self,
         requests: &[(u16, u16, Vec<u8>)],
@@ -113,8 +112,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Sends requests that want an acknowledgement (`NLM_F_ACK`), all in one message, and returns
-    /// their results. The kernel works on them in this order with no more than a moment between.
+    /// Sends requests with `NLM_F_ACK`, all in one message, and returns their results. The kernel
+    /// handles them in this order, with almost no time between them.
     pub(super) fn tell<const N: usize>(
         &self,
         requests: [(u16, u16, &[u8]); N],
@@ -158,8 +157,8 @@ fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The error in the payload of a message of kind [`NLMSG_ERROR`]; none in an acknowledgement.
-/// A dump that fails says so in its last message.
+/// Returns the error in a list's last message (`NLMSG_DONE`), by which the kernel says that it
+/// failed.
 fn result_of_dump(payload: &[u8]) -> io::Result<()> {
     match payload.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
         Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
@@ -167,6 +166,7 @@ fn result_of_dump(payload: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Returns the error in a message of kind [`NLMSG_ERROR`]; an acknowledgement has none.
 fn error_in(payload: &[u8]) -> io::Result<()> {
     let error = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?;
     match error.code() {
@@ -175,7 +175,7 @@ fn error_in(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// An attribute, filled up to a whole number of words.
+/// Encodes an attribute, padded to a multiple of four bytes.
 pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = (NLA_HEADER_SIZE + value.len()) as u16;
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -184,7 +184,7 @@ pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a kind.
 pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let found = NlasIterator::new(attributes)
         .flatten()
@@ -193,7 +193,7 @@ pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     found.into_inner().get(NLA_HEADER_SIZE..length)
 }
 
-/// All attributes: kind and value.
+/// Returns all attributes: kind and value.
 pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).flatten().filter_map(|attribute| {
         let (kind, length) = (attribute.kind(), usize::from(attribute.length()));

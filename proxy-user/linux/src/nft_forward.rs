@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Portolan's rules in the chains of nf_tables that forwarded packets pass, by nfnetlink; those of
-//! iptables are among them if it is of the kind nf_tables. Called by `agent` and `cleanup`.
+//! Portolan's rules in the chains of nf_tables that forwarded packets pass, by nfnetlink. Chains of
+//! iptables-nft are among them. Called by `agent` and `datapath::cleanup`.
 
 use std::{fmt, io};
 
@@ -22,7 +22,7 @@ const BATCH_END: u16 = 0x11;
 
 /// Length of `struct nfgenmsg`, with which every message begins: family, version, resource.
 const GENERIC: usize = 4;
-/// What the comments of portolan's rules begin with.
+/// Prefix of the comments of portolan's rules.
 const OURS: &str = "portolan: ";
 
 // Attributes of a rule.
@@ -36,21 +36,21 @@ const USER_DATA: u16 = 7;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForwardChain(NftChain);
 
-/// As nft spells it.
+/// Prints the chain as nft spells it.
 impl fmt::Display for ForwardChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.0.family, self.0.table, self.0.name)
     }
 }
 
-/// A rule of portolan's.
+/// A rule that portolan has made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnRule {
     handle: [u8; 8],
     pub comment: String,
 }
 
-/// The comments of the rules that [`ForwardChain::accept`] makes.
+/// Returns the comments of the rules that [`ForwardChain::accept`] makes.
 pub fn comments(mark: u32) -> [String; 2] {
     [
         format!("{OURS}masqueraded connections, mark {mark:#x}"),
@@ -58,29 +58,29 @@ pub fn comments(mark: u32) -> [String; 2] {
     ]
 }
 
-/// All base chains of this network namespace that forwarded packets pass.
+/// Returns all base chains of this network namespace that forwarded packets pass.
 pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
     let chains = nft_chains()?.into_iter();
     Ok(chains.filter_map(ForwardChain::new).collect())
 }
 
 impl ForwardChain {
-    /// This chain, if packets pass it that the node's stack forwards.
+    /// Returns this chain if packets that the node's stack forwards pass it.
     pub fn new(chain: NftChain) -> Option<Self> {
         (chain.forward && chain.family != BRIDGE).then_some(Self(chain))
     }
 
-    /// Its policy drops what no rule has accepted.
+    /// True if its policy drops packets that no rule has accepted.
     pub fn drops(&self) -> bool {
         self.0.drops
     }
 
-    /// Packets of the family pass it.
+    /// True if packets of the family pass it.
     pub fn sees(&self, v6: bool) -> bool {
         self.0.family == "inet" || self.0.family == if v6 { "ip6" } else { "ip" }
     }
 
-    /// Portolan's rules in the chain.
+    /// Returns portolan's rules in the chain.
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
         let mut found = Vec::new();
         let request = self.message(&[]);
@@ -91,7 +91,7 @@ impl ForwardChain {
         Ok(found)
     }
 
-    /// How many rules it has, portolan's included.
+    /// Returns the number of its rules, portolan's included.
     pub fn rules(&self) -> io::Result<usize> {
         let mut count = 0;
         let request = self.message(&[]);
@@ -100,8 +100,8 @@ impl ForwardChain {
         Ok(count)
     }
 
-    /// Puts rules first that accept packets with all bits of the mark, and those that belong to a
-    /// connection already seen.
+    /// Inserts rules at the beginning of the chain that accept packets with all bits of the mark,
+    /// and packets of a connection already seen.
     ///
     /// KUBE: the rules of `KUBE-FORWARD` in mode iptables.
     pub fn accept(&self, mark: u32) -> io::Result<()> {
@@ -110,11 +110,11 @@ impl ForwardChain {
         } else {
             [has_mark(mark), has_state()]
         };
-        // The last one comes first.
+        // Each rule is inserted at the beginning, so the last one ends up first.
         let rules = comments(mark).into_iter().zip(conditions).rev();
         let rules = rules.map(|(comment, condition)| {
             let expressions = [condition, expression("counter", &[]), accept()].concat();
-            // As nft stores a comment: type, length, text with a zero at its end.
+            // The format in which nft stores a comment: type, length, text with a final zero byte.
             let mut data = vec![0, comment.len() as u8 + 1];
             data.extend(comment.bytes().chain([0]));
             let attributes = [nested(EXPRESSIONS, &expressions), encoded(USER_DATA, &data)];
@@ -123,7 +123,7 @@ impl ForwardChain {
         batch(rules.collect())
     }
 
-    /// Removes rules.
+    /// Removes these rules.
     pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
         let deleted = |rule: &OwnRule| {
             let handle = encoded(HANDLE, &rule.handle);
@@ -132,13 +132,13 @@ impl ForwardChain {
         batch(rules.iter().map(deleted).collect())
     }
 
-    /// Whether iptables keeps the chain: it refuses tables with expressions that it does not make
+    /// True if iptables manages the chain: it refuses tables with expressions that it does not make
     /// itself.
     fn is_of_iptables(&self) -> bool {
         (self.0.table.as_str(), self.0.name.as_str()) == ("filter", "FORWARD")
     }
 
-    /// A message about the chain.
+    /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
         let zero_ended = |text: &str| [text.as_bytes(), &[0]].concat();
         let table = encoded(TABLE, &zero_ended(&self.0.table));
@@ -164,7 +164,7 @@ fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     is_ours.then_some(OwnRule { handle, comment })
 }
 
-/// Does all of it or nothing.
+/// Sends all messages as one transaction: all of them take effect, or none.
 fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
     let bound = [&[0, 0], &SUBSYSTEM.to_be_bytes()[..]].concat();
     let acknowledged = messages.len();
@@ -188,23 +188,23 @@ fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
     encoded(kind | NESTED, attributes)
 }
 
-/// An attribute with a number.
+/// Encodes an attribute with a number.
 fn word(kind: u16, value: u32) -> Vec<u8> {
     encoded(kind, &value.to_be_bytes())
 }
 
-/// An attribute with a value that is compared with a register, byte by byte.
+/// Encodes a value that is compared with a register, byte by byte.
 fn value(kind: u16, value: u32) -> Vec<u8> {
     nested(kind, &encoded(1, &value.to_ne_bytes()))
 }
 
-/// One element of a rule's list of expressions.
+/// Encodes one element of a rule's list of expressions.
 fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     let name = encoded(1, &[name.as_bytes(), &[0]].concat());
     nested(1, &[name, nested(2, data)].concat())
 }
 
-/// Register 1 has bits of `mask`: all of them, or any.
+/// Tests register 1 for the bits of `mask`: for all of them, or for any.
 fn register_has(mask: u32, all: bool) -> Vec<u8> {
     const EQUAL: u32 = 0;
     const NOT_EQUAL: u32 = 1;
@@ -224,7 +224,7 @@ fn register_has(mask: u32, all: bool) -> Vec<u8> {
     .concat()
 }
 
-/// Bits of connections seen before, for both kinds of condition.
+/// The state bits of connections seen before (established, related), for both kinds of condition.
 const ESTABLISHED_RELATED: u16 = 0b110;
 
 fn has_mark(mark: u32) -> Vec<u8> {
@@ -239,7 +239,7 @@ fn has_state() -> Vec<u8> {
     [loaded, register_has(ESTABLISHED_RELATED.into(), false)].concat()
 }
 
-/// A match of iptables, with its revision and its data.
+/// Encodes a match of iptables, with its revision and its data.
 fn matches(name: &str, revision: u32, data: &[u8]) -> Vec<u8> {
     let name = encoded(1, &[name.as_bytes(), &[0]].concat());
     expression(

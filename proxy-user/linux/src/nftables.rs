@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chains of nf_tables in this network namespace, listed by nfnetlink; those of iptables-nft
-//! are among them. Called by `portolan check`, `netfilter_hooks` and `nft_forward`.
+//! Lists the chains of nf_tables in this network namespace by nfnetlink, those of iptables-nft
+//! included. Called by `agent`, `portolan check`, `netfilter_hooks` and `nft_forward`.
 
 use std::io;
 
@@ -16,19 +16,19 @@ pub(super) const GENERIC: usize = 4;
 /// A chain of rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NftChain {
-    /// As nft spells it: `ip`, `ip6`, `inet`.
+    /// The family as nft spells it: `ip`, `ip6`, `inet`.
     pub family: &'static str,
     pub table: String,
     pub name: String,
-    /// A base chain at the hook `forward`.
+    /// True for a base chain at the hook `forward`.
     pub forward: bool,
-    /// A base chain that drops what no rule of it accepts.
+    /// True for a base chain that drops packets that none of its rules accepts.
     pub drops: bool,
-    /// A base chain's hook, as the kernel numbers it.
+    /// The hook of a base chain, as the kernel numbers it.
     pub hook: Option<u32>,
 }
 
-/// Every chain. A kernel without nf_tables has none.
+/// Returns every chain; none on a kernel without nf_tables.
 pub fn nft_chains() -> io::Result<Vec<NftChain>> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
@@ -47,33 +47,34 @@ pub fn nft_chains() -> io::Result<Vec<NftChain>> {
 }
 
 impl NftChain {
-    /// A chain by which kube-proxy masquerades packets that have its mark.
+    /// True for a chain by which kube-proxy masquerades packets that have its mark.
     pub fn masquerades_marked(&self) -> bool {
         self.name == KUBE_POSTROUTING
             || (self.table.as_str(), self.name.as_str()) == ("kube-proxy", "masquerading")
     }
 }
 
-/// The chain of kube-proxy's mode iptables, and of kubelets older than 1.28, that masquerades
+/// The chain of kube-proxy's iptables mode, and of kubelets older than 1.28, that masquerades
 /// marked packets.
 pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
 
-/// Frames that a bridge forwards belong to it.
+/// The family of the frames that a bridge forwards.
 pub(super) const BRIDGE: &str = "bridge";
 
 /// Families of what the node forwards, by `NFPROTO_INET`, `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and
-/// `NFPROTO_IPV6`. ARP and devices have others: no service's packets are translated there.
+/// `NFPROTO_IPV6`. Those of ARP and of devices are left out: no service's packets are translated
+/// there.
 const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (7, BRIDGE), (10, "ip6")];
 
 impl NftChain {
-    /// As messages name the family.
+    /// Returns the family's number in messages.
     pub(super) fn family_number(&self) -> u8 {
         let found = FAMILIES.iter().find(|(_, name)| *name == self.family);
         found.map_or(0, |(number, _)| *number)
     }
 }
 
-/// The family's name; none for one that nothing forwarded belongs to.
+/// Returns the family's name; `None` if no forwarded packet belongs to it.
 pub(super) fn family_name(number: u8) -> Option<&'static str> {
     let found = FAMILIES.iter().find(|(meant, _)| *meant == number);
     found.map(|(_, name)| *name)
@@ -99,7 +100,7 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     })
 }
 
-/// Numbers of nf_tables are in network byte order.
+/// Decodes a number: those of nf_tables are in network byte order.
 pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }

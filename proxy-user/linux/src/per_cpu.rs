@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps with a value for each CPU, typed, by element and by batch. Used by `maps::counted`.
+//! Typed maps with a value for each CPU, by element and by batch. Used by `datapath::maps`.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use super::{
     plain::Plain,
 };
 
-/// Bytes of values by one call.
+/// Bytes of values per system call.
 const STEP_BYTES: usize = 1 << 20;
 
 /// A map whose elements have a `V` for each CPU.
@@ -31,7 +31,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         let info = map_info(&fd)?;
         let kinds = [MapKind::PerCpuArray as u32, MapKind::PerCpuHash as u32];
         let sizes = (info.key_size as usize, info.value_size as usize);
-        // The kernel rounds each CPU's value up to words.
+        // The kernel rounds each CPU's value up to a multiple of eight bytes.
         let is_whole = size_of::<V>().is_multiple_of(8);
         if !kinds.contains(&info.kind) || sizes != (size_of::<K>(), size_of::<V>()) || !is_whole {
             return Err(io::Error::other("it has no such value for each CPU"));
@@ -43,12 +43,12 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             types: PhantomData,
         })
     }
-    /// How many elements the map has room for.
+    /// Returns how many elements the map can have.
     pub fn capacity(&self) -> u32 {
         self.info.max_entries
     }
 
-    /// The values of a key, one for each CPU.
+    /// Returns the values of a key, one for each CPU.
     pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
         let mut values = vec![V::zeroed(); self.cpus];
         match self.call(Command::MapLookup, key, values.as_mut_ptr() as u64, 0) {
@@ -57,12 +57,12 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             Err(error) => Err(error),
         }
     }
-    /// Stores the values of a key, one for each CPU. What a program adds at the same moment may be
-    /// lost.
+    /// Stores the values of a key, one for each CPU. What a program adds to them at the same moment
+    /// may be lost.
     pub fn update(&self, key: &K, values: &[V]) -> io::Result<()> {
         self.store(key, values, 0)
     }
-    /// Enters a key with a value of zero on each CPU, unless it is there.
+    /// Creates a key with a value of zero on each CPU, unless it exists.
     pub fn enter(&self, key: &K) -> io::Result<()> {
         const NO_EXIST: u64 = 1;
         match self.store(key, &vec![V::zeroed(); self.cpus], NO_EXIST) {
@@ -74,7 +74,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         assert_eq!(values.len(), self.cpus, "one value for each CPU");
         self.call(Command::MapUpdate, key, values.as_ptr() as u64, flags)
     }
-    /// Removes an element; whether it was there.
+    /// Removes an element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         match self.call(Command::MapDelete, key, 0, 0) {
             Ok(()) => Ok(true),
@@ -90,7 +90,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             flags,
             ..ElementRequest::default()
         };
-        // SAFETY: the key is as long as the map's; the value is none, or as long as one for each
+        // SAFETY: the key is as long as the map's; the value is absent, or there is one for each
         // CPU (checked by the callers).
         unsafe { bpf(command, &mut request) }.map(drop)
     }
@@ -108,12 +108,12 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
                 map: self.fd.as_raw_fd() as u32,
                 ..BatchRequest::default()
             };
-            // SAFETY: `count` keys, and for each a value for every CPU, lie behind the pointers.
+            // SAFETY: the pointers lead to `count` keys, and to a value for every CPU of each.
             unsafe { bpf(Command::MapUpdateBatch, &mut request) }?;
         }
         Ok(())
     }
-    /// Visits every element: its key and its values. `visit` says whether to go on.
+    /// Visits every element, its key and its values, until `visit` returns false.
     pub fn each(&self, mut visit: impl FnMut(K, &[V]) -> bool) -> io::Result<()> {
         let (mut cursor, mut step) = (Vec::new(), self.step());
         loop {
@@ -125,7 +125,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             let read =
                 unsafe { lookup(self.fd.as_fd(), &mut cursor, size_of::<K>(), pointers, step) };
             let (count, last) = match read {
-                // One bucket holds more than a whole batch.
+                // One bucket of the hash table has more elements than a batch.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                     step *= 2;
                     continue;
@@ -143,7 +143,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             }
         }
     }
-    /// Elements by one call.
+    /// Returns how many elements one system call reads or stores.
     fn step(&self) -> usize {
         let of_one = size_of::<V>() * self.cpus;
         (STEP_BYTES / of_one).clamp(64, 4096)

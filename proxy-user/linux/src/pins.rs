@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins of maps and links on a BPF file system. Used by every room above.
+//! Pins of maps, programs and links on a BPF file system. Used by `datapath`.
 
 use std::{
     ffi::CString,
@@ -40,7 +40,7 @@ pub fn pin(fd: impl AsFd, path: &Path) -> io::Result<()> {
     unsafe { bpf(Command::ObjectPin, &mut request) }.map(drop)
 }
 
-/// Opens what is pinned at a path; links cannot be opened read-only.
+/// Opens the object that is pinned at a path; links cannot be opened read-only.
 pub fn get_pinned(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     let mut request = PinRequest {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Types that are passed to the kernel and back as bytes: the one list of them. Used by all of
+//! The list of the types that are passed to the kernel and back as bytes. Used by all of
 //! `datapath`.
 
 use proxy_common::{
@@ -17,18 +17,18 @@ use proxy_common::{
 /// # Safety
 /// Implementors must be `repr(C)` or `repr(transparent)`, without padding, and valid for all bytes.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {
-    /// The all-zero value.
+    /// Returns the all-zero value.
     fn zeroed() -> Self {
         // SAFETY: every bit pattern is valid for a plain type.
         unsafe { std::mem::zeroed() }
     }
-    /// The value as bytes.
+    /// Returns the value as bytes.
     fn bytes(&self) -> &[u8] {
         // SAFETY: a plain type has no padding, so every byte is initialised; the lifetime is
         // self's.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
-    /// The value that these bytes are, or `None` if there are too few.
+    /// Returns the value that these bytes represent; `None` if there are too few.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // SAFETY: there are enough bytes, every bit pattern is valid, and the read needs no
         // alignment.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where an address is reached: routes, neighbours and ports of bridges, by netlink. Called by
-//! `import`.
+//! Which interface leads to an address: routes, neighbours and bridge ports, by netlink. Called by
+//! `datapath::import` and `portolan explain`.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ const GET_NEIGHBOUR: u16 = 30;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
 
-/// An address in a link layer.
+/// A link-layer address.
 type LinkAddress = Vec<u8>;
 
 /// A route to one address.
@@ -26,22 +26,22 @@ type LinkAddress = Vec<u8>;
 pub enum Route {
     /// The address is the node's own.
     Own,
-    /// By the interface with this index.
+    /// The route leaves by the interface with this index.
     By(u32),
     None,
 }
 
-/// Which of the node's interfaces leads to an address.
+/// Finds the node's interface that leads to an address.
 pub struct Reach {
     connection: Connection,
-    /// Interface and address, and who answers there.
+    /// The link-layer address of each neighbour, by interface and address.
     neighbours: HashMap<(u32, IpAddr), LinkAddress>,
-    /// Bridge and link-layer address, and the port that leads there.
+    /// The port that leads to a link-layer address, by bridge and that address.
     ports: HashMap<(u32, LinkAddress), u32>,
 }
 
 impl Reach {
-    /// Reads neighbours and bridges. Routes are asked for one by one.
+    /// Reads neighbours and bridge ports. Routes are asked for one by one.
     pub fn read() -> io::Result<Self> {
         let mut reach = Self {
             connection: Connection::open(NETLINK_ROUTE)?,
@@ -63,7 +63,7 @@ impl Reach {
                     neighbours.extend(neighbour(answer));
                 }
             });
-            // A kernel without IPv6 or bridges has none.
+            // A kernel without IPv6 or bridges has no such table.
             let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
             match dumped {
                 Err(error) if absent.contains(&error.raw_os_error()) => {}
@@ -73,7 +73,7 @@ impl Reach {
         Ok(reach)
     }
 
-    /// The route to an address.
+    /// Returns the route to an address.
     pub fn route_to(&self, address: IpAddr) -> Route {
         const DESTINATION: u16 = 1;
         const INTERFACE: u16 = 4;
@@ -101,19 +101,19 @@ impl Reach {
             }
             ControlFlow::Break(())
         });
-        // There is none, or it says so.
+        // An error also means that there is no route.
         asked.map_or(Route::None, |()| found)
     }
 
-    /// The port of a bridge that leads to this address; none if the neighbour is not known.
+    /// Returns the bridge's port that leads to this address; `None` if the neighbour is not known.
     pub fn port_to(&self, bridge: u32, address: IpAddr) -> Option<u32> {
         let at = self.neighbours.get(&(bridge, address))?;
         self.ports.get(&(bridge, at.clone())).copied()
     }
 }
 
-/// Interface, attributes: `struct ndmsg` begins with the family, and the index follows four bytes
-/// later.
+/// Splits an answer into interface index and attributes. `struct ndmsg` begins with the family; the
+/// index is at byte 4.
 fn parts(answer: &[u8]) -> Option<(u32, &[u8])> {
     let (header, attributes) = answer.split_at_checked(HEADER)?;
     let index = header.get(4..8)?.try_into().ok()?;

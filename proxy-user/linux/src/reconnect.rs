@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects sockets of other processes anew: a copy of the descriptor (pidfd_getfd(2), Linux 5.6)
-//! is the same socket. Called by `sock_diag`. It needs the host's PID namespace and CAP_SYS_PTRACE.
+//! Reconnects sockets of other processes: a copy of the descriptor (pidfd_getfd(2), Linux 5.6) is
+//! the same socket. Needs the host's PID namespace and CAP_SYS_PTRACE. Called by `sock_diag`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,21 +15,21 @@ use rustix::{
     process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
 };
 
-/// A process's descriptor.
+/// A process, and its descriptor of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pid: i32,
     descriptor: i32,
 }
 
-/// One holder of each of these sockets, by the socket's inode. Sockets of processes that are not
-/// seen from here have none.
+/// Returns one holder of each of these sockets, by the socket's inode. Sockets of processes that
+/// are invisible from here are missing.
 pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     let mut found = HashMap::new();
     for pid in numbers("/proc").into_iter().flatten() {
         let sockets = match sockets_of(pid) {
             Ok(sockets) => sockets,
-            // The folder of another user's process is closed to root without CAP_DAC_READ_SEARCH.
+            // /proc/PID/fd of another user's process is closed to root without CAP_DAC_READ_SEARCH.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => by_copies(pid),
             Err(_) => continue,
         };
@@ -42,7 +42,7 @@ pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     found
 }
 
-/// The process's sockets, by the links in its folder: descriptor and inode.
+/// Returns the process's sockets, from the links in /proc/PID/fd: descriptor and inode.
 pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
     let folder = format!("/proc/{pid}/fd");
     let descriptors = numbers(&folder)?.into_iter();
@@ -53,7 +53,7 @@ pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
     Ok(sockets.collect())
 }
 
-/// The same, by copies of every descriptor that its table has room for.
+/// Returns the same from copies of all descriptors up to the size of the process's table.
 fn by_copies(pid: i32) -> Vec<(i32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let size = status
@@ -73,15 +73,15 @@ fn numbers(folder: &str) -> io::Result<Vec<i32>> {
     Ok(numbers.collect())
 }
 
-/// The inode that a link of /proc/PID/fd to a socket names.
+/// Returns the inode in a link of /proc/PID/fd; `None` if it leads to no socket.
 fn inode_in(link: &str) -> Option<u32> {
     let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
     number.parse().ok()
 }
 
-/// Connects the socket with this cookie to an address, in the form that the socket's family has. It
-/// keeps its own port. `false` if it is no longer connected to `from`, nor to that address, which
-/// the hooks may show in its place.
+/// Connects the socket with this cookie to `to`, as an IPv4-mapped address if the socket needs one.
+/// The socket keeps its source port. Returns `false` if its peer is neither `from` nor `to` (which
+/// the hooks may show instead of `from`); then it is left alone.
 pub(super) fn reconnect(
     holder: Holder,
     cookie: u64,
@@ -90,7 +90,7 @@ pub(super) fn reconnect(
     to: SocketAddr,
 ) -> io::Result<bool> {
     let socket = copy_of(holder)?;
-    // The descriptor may be another socket's by now.
+    // The descriptor's number may belong to another socket by now.
     if socket_cookie(&socket)? != cookie {
         return Err(io::ErrorKind::NotFound.into());
     }

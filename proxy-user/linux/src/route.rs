@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way of one packet as the kernel would choose it: its route, the neighbour that it goes to,
-//! the interfaces. By rtnetlink, one question each. Called by `portolan explain`.
+//! The kernel's choices for one packet: its route, the neighbour that it goes to, the interfaces.
+//! By rtnetlink, one request each. Called by `portolan explain`.
 
 use std::{
     io,
@@ -20,24 +20,24 @@ const HEADER: usize = 12;
 /// Length of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
 
-/// What becomes of a packet by the kernel's routes.
+/// The kernel's routing decision for a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Routed {
     /// This node receives it.
     Here,
-    /// It leaves by the interface with this index, to this neighbour. The route may have an MTU of
-    /// its own.
+    /// It leaves by the interface with this index, to this neighbour. The route may have its own
+    /// MTU.
     Leaves {
         interface: u32,
         neighbour: IpAddr,
         mtu: Option<u32>,
     },
-    /// A route of this kind ends it, as `ip route` spells it: `blackhole`, `unreachable`,
+    /// A route of this kind drops it, as `ip route` spells it: `blackhole`, `unreachable`,
     /// `prohibit`.
     Ended(&'static str),
     /// There is no route.
     None,
-    /// There is a route, and the kernel does not forward a packet from this source that comes in by
+    /// There is a route, but the kernel does not forward a packet from this source that comes in by
     /// this interface.
     Refused,
 }
@@ -46,7 +46,7 @@ pub enum Routed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
     pub source: IpAddr,
-    /// Index of the interface that it comes in by; of a bridge, not of its port.
+    /// Index of the interface that it comes in by; for a bridge's port, that of the bridge.
     pub interface: u32,
     pub mark: u32,
 }
@@ -64,7 +64,7 @@ pub struct LinkFacts {
     pub is_bridge: bool,
 }
 
-/// The route of a packet to an address: of one that comes in, else of one that this node sends.
+/// Returns the route of a packet that comes in (`incoming`), or else of one that this node sends.
 pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     let own = ask_route(to, None);
     let Some(incoming) = incoming else {
@@ -72,7 +72,7 @@ pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     };
     match ask_route(to, Some(incoming)) {
         Ok(routed) => Ok(routed),
-        // The kernel names a black hole and a source that it does not accept by the same error.
+        // The kernel has the same error for a black hole and for a source that it does not accept.
         Err(error) => match own {
             Err(without) => named(&without).ok_or(without),
             Ok(_) if named(&error).is_some() => Ok(Routed::Refused),
@@ -81,7 +81,7 @@ pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     }
 }
 
-/// What an error means in the answer to a question for a route.
+/// Returns the meaning of an error in the answer to a route request.
 fn named(error: &io::Error) -> Option<Routed> {
     match error.raw_os_error()? {
         libc::EINVAL | libc::EXDEV => Some(Routed::Ended("blackhole")),
@@ -142,7 +142,7 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     })
 }
 
-/// Whether the kernel has asked in vain for the link-layer address of a neighbour at an interface.
+/// True if the kernel has asked in vain for a neighbour's link-layer address at an interface.
 pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     const ADDRESS: u16 = 1;
     const STATE: usize = 8;
@@ -160,7 +160,7 @@ pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
         ControlFlow::Break(())
     });
     match asked {
-        // Not known yet, or at an interface without neighbours.
+        // The neighbour is not known yet, or the interface has no neighbours.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
             Ok(false)
         }
@@ -168,7 +168,7 @@ pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// What the kernel says of an interface; `ENODEV` if there is none with this index.
+/// Returns what the kernel says of an interface; fails with `ENODEV` if no interface has the index.
 pub fn link(index: u32) -> io::Result<LinkFacts> {
     let mut request = vec![0; LINK_HEADER];
     request[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What decides about the way of packets beside routes, in this network namespace: routing rules
-//! and XFRM policies, by netlink. Called by `agent`.
+//! Routing rules and XFRM policies of this network namespace: what decides about packets
+//! besides routes. By netlink; called by `agent`.
 
 use std::{io, ops::ControlFlow};
 
@@ -11,17 +11,17 @@ use super::netlink::{Connection, attribute};
 const GET_RULE: u16 = 34;
 const GET_POLICIES_INFO: u16 = 0x25;
 
-/// A routing rule, as far as a FIB look-up by the programs differs from the stack's.
+/// A routing rule, with what may make the stack's result differ from the programs' FIB look-up.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoutingRule {
     pub priority: u32,
-    /// The incoming interface that it is for, by name; none: any.
+    /// The name of the incoming interface that it is for; `None` for all.
     pub interface: Option<String>,
-    /// What it asks that the look-up cannot answer, as `ip rule` spells it.
+    /// A condition that the FIB look-up cannot check, as `ip rule` spells it.
     pub asks: Option<&'static str>,
 }
 
-/// All routing rules, of both families.
+/// Returns all routing rules of both families.
 pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
     const HEADER: usize = 12;
     let mut found = Vec::new();
@@ -63,15 +63,15 @@ fn rule((header, attributes): (&[u8], &[u8])) -> RoutingRule {
         String::from_utf8_lossy(name).into_owned()
     });
     RoutingRule {
-        // The kernel leaves out the priority 0.
+        // The kernel omits priority 0.
         priority: priority.map_or(0, u32::from_ne_bytes),
         interface,
         asks: asked.next().map(|(_, name)| *name).or(tos.then_some("tos")),
     }
 }
 
-/// Whether there are XFRM policies for packets that are not a local socket's: IPsec. A kernel
-/// without XFRM has none.
+/// True if there are XFRM policies (IPsec) other than those of single sockets. A kernel without
+/// XFRM has none.
 pub fn has_xfrm_policies() -> io::Result<bool> {
     /// Length of the flags with which request and answer begin.
     const FLAGS: usize = 4;
@@ -89,7 +89,7 @@ pub fn has_xfrm_policies() -> io::Result<bool> {
     Ok(found)
 }
 
-/// `struct xfrmu_spdinfo`: policies in, out, forwarded, and then as many of sockets.
+/// Reads `struct xfrmu_spdinfo`: policies in, out, forwarded, and then those of sockets.
 fn counts_any(counts: &[u8]) -> bool {
     const OF_ALL: usize = 3 * 4;
     let of_all = counts.get(..OF_ALL).unwrap_or(counts);

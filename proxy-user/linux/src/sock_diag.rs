@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects UDP sockets of this network namespace anew or closes them, by their cookies, and lists
-//! sockets: sock_diag(7). Called by `sweep` and the command line.
+//! Reconnects or closes UDP sockets of this network namespace by their cookies, and lists sockets:
+//! sock_diag(7). Called by `datapath::sweep` and the command line.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -65,7 +65,7 @@ unsafe impl Plain for Request {}
 unsafe impl Plain for Described {}
 
 impl SocketId {
-    /// The peer, an IPv4-mapped address as IPv4.
+    /// Returns the peer, with an IPv4-mapped address as IPv4.
     fn peer(&self, family: u8) -> SocketAddr {
         let [_, address] = self.addresses;
         let [_, port] = self.ports;
@@ -94,26 +94,26 @@ impl Request {
     }
 }
 
-/// What became of sockets that had lost their backend.
+/// The outcome for sockets that had lost their backend.
 #[derive(Debug, Default)]
 pub struct Mended {
-    /// Connected to their service again.
+    /// Sockets that were connected to their service again.
     pub reconnected: usize,
-    /// Closed, because their process is not seen from here, or the service cannot be connected to.
+    /// Sockets that were closed: their process is invisible from here, or connecting failed.
     pub closed: usize,
-    /// Why the kernel refused to close a socket; the last reason where there are several.
+    /// Why the kernel refused to close a socket; with several refusals, the last reason.
     pub refused: Option<io::Error>,
 }
 
-/// The node's connected UDP sockets that need another backend, with the addresses that they are
-/// connected to; and their frontends.
+/// The frontends of the node's connected UDP sockets that need another backend, by the socket's
+/// cookie and peer address.
 pub type LostSockets = HashMap<(SocketCookie, SocketAddr), SocketAddr>;
 
 /// Connects UDP sockets of the calling thread's network namespace to their frontends again; the
-/// hooks choose another backend. A process that never opens another socket is served again, and
-/// keeps its port. The sockets are found by their cookies and the addresses that they are connected
-/// to: one that is connected elsewhere by now, or to nobody, is left alone. Where a socket cannot
-/// be connected, it is closed, and its process sees ECONNABORTED.
+/// hooks then choose another backend. So even a process that never opens another socket is served
+/// again, and it keeps its source port. A socket is found by its cookie and peer address: if it is
+/// connected elsewhere by now, or not connected, it is left alone. A socket that cannot be
+/// connected is closed, and its process sees ECONNABORTED.
 pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();
@@ -151,7 +151,7 @@ pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
         });
         match answered {
             Ok(()) => mended.closed += 1,
-            // Closed meanwhile.
+            // The socket was closed meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(error) => mended.refused = Some(error),
         }
@@ -159,7 +159,7 @@ pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
     Ok(mended)
 }
 
-/// Cookie and inode of every TCP and UDP socket of the calling thread's network namespace.
+/// Returns the cookie and inode of every TCP and UDP socket of the thread's network namespace.
 pub fn socket_inodes() -> io::Result<Vec<(u64, u32)>> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();

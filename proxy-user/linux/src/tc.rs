@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clsact qdiscs of this network namespace and their filters, listed by rtnetlink. Used by
-//! `programs`.
+//! Lists the clsact qdiscs of this network namespace and their filters, by rtnetlink. Used by
+//! `datapath::programs` and `portolan check`.
 
 use std::{collections::HashMap, io, ops::ControlFlow};
 
@@ -30,12 +30,12 @@ pub struct Filter {
     pub kind: String,
     /// The id of its BPF program.
     pub program: Option<u32>,
-    /// The name that its maker gave it, usually file and section.
+    /// The name that its creator gave it, usually file and section.
     pub name: Option<String>,
 }
 
-/// The interfaces that have a qdisc for filters, by index: whether it has filters at egress as
-/// well.
+/// Returns the interfaces that have a qdisc for filters, by index; true if the qdisc filters at
+/// egress as well.
 pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     let mut found = HashMap::new();
     Connection::open(NETLINK_ROUTE)?.list(GET_QDISC, &[0; HEADER], |answer| {
@@ -51,15 +51,15 @@ pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     Ok(found)
 }
 
-/// The filters at an interface in the order in which the kernel runs them; none where it has no
-/// such qdisc.
+/// Returns the filters at an interface in the order in which the kernel runs them; none if it has
+/// no such qdisc.
 pub fn filters(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut found = Vec::new();
     each_filter(index, egress, |answer| found.extend(filter(answer)))?;
     Ok(found)
 }
 
-/// Whether an interface has filters in any chain of its clsact qdisc.
+/// True if an interface has filters in any chain of its clsact qdisc.
 pub fn has_filters(index: u32) -> io::Result<bool> {
     let mut found = false;
     for egress in [false, true] {
@@ -77,7 +77,7 @@ fn each_filter(index: u32, egress: bool, visit: impl FnMut(&[u8])) -> io::Result
     Connection::open(NETLINK_ROUTE)?.list(GET_FILTER, request, visit)
 }
 
-/// Removes the clsact qdisc of an interface, and with it the filters there.
+/// Removes the clsact qdisc of an interface, and with it its filters.
 pub fn remove_clsact(index: u32) -> io::Result<()> {
     const HANDLE: u32 = 0xffff_0000;
     const PARENT: u32 = 0xffff_fff1;
@@ -98,8 +98,8 @@ pub fn remove_clsact(index: u32) -> io::Result<()> {
     })
 }
 
-/// A filter of the first chain; others run only if one of the first says so. The kernel also lists
-/// each priority itself, as a filter without a handle.
+/// Reads a filter of the first chain; other chains run only if a filter of the first says so. The
+/// kernel also lists each priority itself, as a filter without a handle, which is left out.
 fn filter(message: &[u8]) -> Option<Filter> {
     const OPTIONS: u16 = 2;
     const CHAIN: u16 = 11;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of a loaded program by bpf(2), without a packet on any wire. Used by `sweep` and the tests.
+//! Runs a loaded program by bpf(2), without a real packet. Used by `datapath` and the tests.
 
 use std::{
     io,
@@ -38,11 +38,11 @@ pub struct TestRun {
     pub data: Vec<u8>,
     /// The context (a `__sk_buff`) afterwards; as long as the one given.
     pub context: Vec<u8>,
-    /// Nanoseconds per repetition, in whole numbers.
+    /// Nanoseconds per repetition, as a whole number.
     pub duration: u32,
 }
 
-/// Runs a program on a packet. `context` is the start of a `__sk_buff`, empty for none.
+/// Runs a program on a packet. `context` is the start of a `__sk_buff`, or empty.
 pub fn test_run(
     program: BorrowedFd<'_>,
     data: &[u8],

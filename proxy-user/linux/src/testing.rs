@@ -3,7 +3,7 @@
 
 use crate::interfaces::{Interface, InterfaceKind};
 
-/// An interface of that kind, without anything special.
+/// Returns an interface of this kind with ordinary properties.
 pub fn interface(index: u32, name: &str, kind: InterfaceKind) -> Interface {
     Interface {
         index,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps that a loaded program uses, pinned or not. Used by `trace`.
+//! The maps that a loaded program uses, pinned or not. Used by `datapath::trace`.
 
 use std::{
     io,
@@ -29,12 +29,12 @@ struct NamedMapInfo {
 /// A map that a program uses.
 pub struct UsedMap {
     pub id: u32,
-    /// The kernel cuts names after 15 characters.
+    /// The map's name; the kernel cuts it after 15 characters.
     pub name: String,
     pub fd: OwnedFd,
 }
 
-/// The maps of the program with this id.
+/// Returns the maps of the program with this id.
 pub fn maps_of_program(id: u32) -> io::Result<Vec<UsedMap>> {
     let program = program_by_id(id)?;
     let mut info = ProgramInfo::default();

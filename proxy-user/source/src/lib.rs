@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where objects come from: the API server or a folder of manifests. Each lists everything once,
-//! then follows changes. `agent` starts one of the two and hands its batches to `syncer`.
+//! The sources of objects: the API server or a folder of manifests. Each lists everything once,
+//! then follows changes. `agent` starts one of the two and gives its batches to `syncer`.
 #![deny(unsafe_code)]
 
 pub mod api_server;
@@ -17,13 +17,13 @@ use self::api_server::Requests;
 
 /// Lists and follows the cluster's objects.
 pub trait ObjectSource: Send + 'static {
-    /// Counts of its requests to an API server, if it has one.
+    /// Returns the counts of the source's requests to an API server, if it has one.
     fn requests(&self) -> Requests {
         Requests::default()
     }
 
-    /// Sends every object, then every change, until the receiver is gone or following has become
-    /// impossible.
+    /// Sends every object, then every change. Ends when the receiver is gone or the source can no
+    /// longer follow changes.
     fn run(
         self,
         batches: mpsc::Sender<Batch>,

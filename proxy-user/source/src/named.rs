@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Single objects by their names, asked for once: a pod's addresses, the endpoints of a service as
-//! Kubernetes lists them. Called by `portolan explain` and `trace`.
+//! Looks up single objects once by their names: a pod's addresses, and the endpoints of a service
+//! as Kubernetes lists them. Called by `portolan explain` and `trace`.
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -14,10 +14,10 @@ use super::{
     api_server::{Access, Requests},
 };
 
-/// How long an answer may take.
+/// The longest time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where objects are asked for.
+/// The source in which objects are looked up.
 #[derive(Clone, Debug)]
 pub enum Directory {
     Server(Access),
@@ -29,21 +29,21 @@ pub enum Directory {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListedEndpoint {
     pub address: Option<IpAddr>,
-    /// The port numbers of its slice.
+    /// The port numbers of the endpoint's slice.
     pub ports: Vec<u16>,
-    /// Namespace and name of its pod.
+    /// Namespace and name of the endpoint's pod.
     pub pod: Option<String>,
     pub node: Option<String>,
     pub zone: Option<String>,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    /// Zones and nodes of its hints.
+    /// The zones and nodes of the endpoint's hints.
     pub hints: Vec<String>,
 }
 
 impl Directory {
-    /// The endpoints of all slices of a service.
+    /// Returns the endpoints of all slices of a service.
     pub async fn endpoints(
         &self,
         namespace: &str,
@@ -69,7 +69,7 @@ impl Directory {
         Ok(slices.flat_map(listed).collect())
     }
 
-    /// A pod's addresses; none if there is no such pod.
+    /// Returns a pod's addresses; none if there is no such pod.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
         match self {
             Self::Server(access) => {
@@ -83,7 +83,7 @@ impl Directory {
                     .filter_map(|one| one.ip.parse().ok())
                     .collect())
             }
-            // Pods have no manifests there; those that serve are named by slices.
+            // A folder has no manifests of pods, but slices name the pods that serve.
             Self::Folder(_) => {
                 let wanted = format!("{namespace}/{name}");
                 let endpoints: Vec<_> = self.slices()?.iter().flat_map(listed).collect();
@@ -98,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Every slice of the folder.
+    /// Returns every slice of the folder.
     pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
@@ -110,7 +110,7 @@ impl Directory {
         let mut found = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            // One that is being replaced is read as far as it is there.
+            // A file that is being replaced is skipped if it cannot be read.
             let Ok(text) = fs::read_to_string(&path) else {
                 continue;
             };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of the pods that have addresses, asked for once. Who may not list pods still learns of
-//! those that serve, by slices. Called by `portolan trace` and lists.
+//! Looks up once the names of the pods that have given addresses. If the agent may not list pods,
+//! EndpointSlices still name the pods that serve. Called by `portolan trace` and lists.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,13 +17,13 @@ use super::{
     named::{Directory, answered, listed},
 };
 
-/// So many addresses are asked for one by one; for more, all pods are listed.
+/// The most addresses that are looked up one by one; for more, all pods are listed.
 const FEW: usize = 8;
-/// Objects in one answer.
+/// The most objects in one answer.
 const PAGE: u32 = 500;
 const FORBIDDEN: u16 = 403;
 
-/// The pod of each address, namespace and name; none for an address that several have.
+/// The pod of each address, as namespace and name; none for an address that several pods have.
 #[derive(Default)]
 struct Found(HashMap<IpAddr, Option<String>>);
 
@@ -54,8 +54,8 @@ impl Found {
 }
 
 impl Directory {
-    /// The pods that have these addresses for themselves, namespace and name. Pods in the node's
-    /// network have the node's address, and are not it.
+    /// Returns the pods that own these addresses, as namespace and name. Pods in the host network
+    /// have the node's address, so they are not returned for it.
     pub async fn pods_at(
         &self,
         wanted: &HashSet<IpAddr>,
@@ -81,7 +81,7 @@ impl Directory {
     }
 }
 
-/// Whether pods may be listed.
+/// Looks up the pods of these addresses; false if pods may not be listed.
 async fn add_all_pods(
     access: &Access,
     client: &Client,
@@ -103,7 +103,7 @@ async fn add_all_pods(
     Ok(true)
 }
 
-/// All objects of a kind that are asked for; none if they may not be listed.
+/// Returns all objects that the parameters select; none if they may not be listed.
 async fn pages<K>(
     access: &Access,
     client: &Client,
@@ -133,7 +133,7 @@ where
     }
 }
 
-/// Namespace and name of a pod that has its addresses to itself and is not over.
+/// Returns namespace and name of a pod that has addresses of its own and has not ended.
 fn name_of(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes of services and settings in a sequence.
+//! Changes of services and settings within a sequence.
 
 use crate::{cluster, generate::Generator, operations::Operation, services::NodeSettings};
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// An ICMP error about a conversation's last packets.
+    /// Sends an ICMP error about a conversation's last packets.
     pub(crate) fn complain(
         &mut self,
         interface: Interface,

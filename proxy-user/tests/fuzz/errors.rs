@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes ICMP errors that quote frames.
+//! Makes frames of ICMP errors, which quote other frames.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::{
     packets::{SENDER_MAC, octets},
 };
 
-/// The error's kind.
+/// The kind of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Error {
     Unreachable,
@@ -43,14 +43,14 @@ impl Error {
     }
 }
 
-/// Who complains about what.
+/// The sender of an error, and the packet that it quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
-    /// A router behind the node, about the client's packet as it has left.
+    /// From a router behind the node, about the client's packet as it has left the node.
     Request,
-    /// The client, about the answer as it has reached it.
+    /// From the client, about the answer as it has reached the client.
     Answer,
-    /// The node itself, to the client, about the packet between the hooks.
+    /// From the node itself to the client, about the packet between the hooks.
     Inside,
 }
 
@@ -62,14 +62,14 @@ impl About {
     ];
 }
 
-/// An error about a conversation.
+/// An ICMP error about a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Complaint {
     pub(crate) error: Error,
     pub(crate) about: About,
-    /// Bytes of the transport that are quoted, at least eight.
+    /// The number of quoted bytes of the transport, at least eight.
     pub(crate) quote: u8,
-    /// The conversation, by its client's tuple.
+    /// The tuple of the conversation's client packets.
     pub(crate) tuple: Tuple,
 }
 

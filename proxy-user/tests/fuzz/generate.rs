@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes sequences from a seed: conversations that go on mostly as real ones do, and packets that
-//! fit nowhere.
+//! Makes sequences from a seed: conversations that mostly go on as real ones do, and packets that
+//! belong to none.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) struct Conversation {
     pub(crate) interface: Interface,
     pub(crate) tuple: Tuple,
-    /// What the client and the backend have sent, in bytes; TCP's alone.
+    /// The bytes that the client and the backend have sent; for TCP only.
     pub(crate) sent: (i32, i32),
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Generator {
     pub(crate) services: Vec<Service>,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) operations: Vec<Operation>,
-    /// Client ports are taken from few, so that tuples meet.
+    /// The number of client ports; there are few, so that tuples collide.
     ports: u64,
-    /// Many flows that nobody acknowledges, more than a ring holds.
+    /// Makes more unacknowledged flows than a ring holds.
     is_flood: bool,
-    /// Most clients come by the uplink.
+    /// Lets most clients send through the uplink.
     is_outside: bool,
 }
 
-/// The sequence of a seed. Seeds of one `cluster` have the same services at first.
+/// The sequence of a seed. Seeds of one `cluster` begin with the same services.
 pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
@@ -138,7 +138,7 @@ impl Generator {
                 2 => services::pod(Interface::PodA, v6),
                 n => services::outsider(9 + (n % 3) as u8, v6),
             },
-            // A pod may lie about its address.
+            // A pod may send with another pod's address.
             _ if self.random.one_in(20) => services::pod(Interface::PodA, v6),
             pod => services::pod(pod, v6),
         };
@@ -148,7 +148,7 @@ impl Generator {
         let base = self.random.pick(&[40_000, 40_000, 2000]);
         base + self.random.below(self.ports) as u16
     }
-    /// A frontend's address and protocol; seldom one that nobody serves, or a backend's.
+    /// A frontend's address and protocol; seldom an address without a service, or a backend's.
     pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
         let service = self.random.pick(&self.services);
@@ -193,7 +193,7 @@ impl Generator {
             2 => shape.unsummed = protocol != UDP || !self.v6,
             3 => shape.bad_sum = true,
             4 => shape.other_mac = true,
-            // Of the payload, so that lengths lie, or of the header.
+            // Cuts off the payload, so that length fields are wrong, or a part of the header.
             5 => shape.cut = shape.payload,
             6 => shape.cut = shape.payload + if protocol == TCP { 9 } else { 1 },
             _ => {}
@@ -217,7 +217,7 @@ impl Generator {
             Kind::Syn
         };
         self.send(conversation, kind);
-        // Most are answered and acknowledged, so that they come to life.
+        // Half of them are answered, most of these acknowledged, so that flows become established.
         if !self.is_flood && self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
             if !self.random.one_in(4) {
@@ -229,7 +229,7 @@ impl Generator {
         if self.conversations.is_empty() {
             return self.begin();
         }
-        // The latest are the liveliest.
+        // The latest conversations send the most.
         let count = self.conversations.len() as u64;
         let window = self.random.pick(&[4, 16, count]).min(count);
         let back = self.random.below(window);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sequences as text, one operation a line, and the files that keep them.
+//! Sequences as text, one operation a line, and the files that store them.
 
 use std::{
     fmt, fs,
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Operations in the order of a run.
+/// The operations of a run in their order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Sequence<T>(pub(crate) Vec<T>);
 
@@ -29,13 +29,13 @@ impl<T: FromStr<Err = String>> FromStr for Sequence<T> {
     }
 }
 
-/// A word of an operation.
+/// Parses a word of an operation.
 pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_ignored| format!("cannot read {text}"))
 }
 
-/// The sequences that a folder of this crate keeps, in the order of their names.
+/// The sequences stored in a folder of this crate, in the order of the file names.
 pub(crate) fn sequences<T: FromStr<Err = String>>(folder: &str) -> Vec<(PathBuf, Sequence<T>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(&folder).expect("the folder of kept sequences");

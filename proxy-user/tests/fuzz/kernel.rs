@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps in few system calls: the counters after each packet, whole tables at the end of a
-//! sequence.
+//! Reads maps with few system calls: the counters after each packet, complete tables at the end of
+//! a sequence.
 
 use std::{
     io,
@@ -49,7 +49,7 @@ fn pinned(pin_dir: &Path, map: &str) -> OwnedFd {
     get_pinned(&map_path(pin_dir, map), false).expect("pinned")
 }
 
-/// Reads, and with that command removes, elements from the first on; returns how many.
+/// Reads elements from the first on, and removes them if `command` says so; returns how many.
 fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count: usize) -> usize {
     let mut out = [0_u64; 4];
     let mut batch = Batch {
@@ -69,7 +69,7 @@ fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count:
     batch.count as usize
 }
 
-/// The map of counters, and their values after the last packet.
+/// The map of counters, and the counts after the last packet.
 pub(crate) struct Counters {
     map: OwnedFd,
     keys: Vec<u8>,
@@ -88,7 +88,7 @@ impl Counters {
         counters.reset();
         counters
     }
-    /// Takes the present values as those before the next packet.
+    /// Takes the present counts as those before the next packet.
     pub(crate) fn reset(&mut self) {
         self.read();
         self.before = self.sums().collect();
@@ -106,8 +106,8 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// The one counter that has moved, by one; `None` if none has. Flows that were evicted are
-    /// counted beside it.
+    /// Returns the one counter that has moved, by one; `None` if none has. Evicted flows are
+    /// counted in addition.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         const EVICTED: usize = Counter::FlowEvictedEarly as usize;
         self.read();
@@ -132,7 +132,7 @@ impl Counters {
     }
 }
 
-/// A hash map that is read whole.
+/// A hash map that is read completely.
 pub(crate) struct Hash<K, V> {
     map: OwnedFd,
     keys: Vec<u8>,
@@ -158,7 +158,7 @@ impl<K: Plain, V: Plain> Hash<K, V> {
             types: PhantomData,
         }
     }
-    /// All elements.
+    /// Returns all elements.
     pub(crate) fn read(&mut self) -> Vec<(K, V)> {
         self.all(LOOKUP_BATCH)
     }
@@ -220,7 +220,7 @@ fn update(map: &OwnedFd, key: &[u8], value: &[u8]) {
     );
 }
 
-/// What programs write besides, and a sequence begins without.
+/// The further maps that programs write; they are empty at the beginning of a sequence.
 pub(crate) struct Traces {
     ring_ends: OwnedFd,
     budget: OwnedFd,
@@ -248,13 +248,13 @@ impl Traces {
             port_bits: at.cast(),
         }
     }
-    /// Removes them. `direct`: the places of that map that may be in use.
+    /// Empties the maps. `direct`: the slots of that map that may be in use.
     pub(crate) fn remove(&self, direct: impl Iterator<Item = u32>) {
         const BY_PROGRAMS: u64 = ports::REPLY | ports::MASQUERADE | ports::DIRECT;
         for end in 0..6_u32 {
             update(&self.ring_ends, &end.to_ne_bytes(), &[0; 16]);
         }
-        // Time fills it again.
+        // An empty budget is filled by the passing of time.
         update(&self.budget, &[0; 4], &vec![0; 16 * cpus()]);
         for place in direct {
             update(&self.direct, &place.to_ne_bytes(), &[0; 4]);

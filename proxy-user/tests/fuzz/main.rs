@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loaded programs against an independent model: random sequences of packets and changes go
-//! through both. Needs root; fails without. `cargo xtask fuzz` runs it for longer.
+//! Compares the loaded programs with an independent model: random sequences of packets and changes
+//! go through both. Needs root and fails without. `cargo xtask fuzz` runs it longer.
 
 mod changes;
 mod cluster;

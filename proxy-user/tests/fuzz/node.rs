@@ -54,8 +54,7 @@ impl Subject {
             interfaces.update(&one.index(), &word).expect("an element");
         }
     }
-    /// What it takes to leave past the stack: the link of a pod, and the agent's word about the
-    /// uplink.
+    /// Stores what redirecting needs: the link of a pod, and the agent's entry for the uplink.
     pub(crate) fn place_links(&mut self) {
         let at = Interface::PodA;
         let link = |v6| PodLink {
@@ -129,7 +128,7 @@ impl Subject {
     }
 }
 
-/// The node's addresses, routes and neighbours of a family, as iproute2's commands.
+/// The node's addresses, routes and neighbours of a family, as commands of iproute2.
 pub(crate) fn routes(v6: bool) -> String {
     let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
     let (length, options) = if v6 { (128, "nodad") } else { (32, "") };
@@ -161,7 +160,7 @@ pub(crate) fn routes(v6: bool) -> String {
         )
 }
 
-/// Where a tuple of replies has its place in the map `direct`.
+/// The slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
     let Tuple { protocol, src, dst } = reply;
     let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));

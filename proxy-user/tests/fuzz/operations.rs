@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence, and their text: one a line, so that a sequence can be kept as a
-//! file.
+//! The operations of a sequence and their text, one a line, so that a file can store a sequence.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
@@ -15,25 +14,25 @@ use crate::{
 /// One step of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
-    /// The first of a sequence for a node with small tables.
+    /// First in a sequence for a node with small tables.
     Tight,
-    /// The first of a sequence for a node that sends packets past the stack; with `true` also by
-    /// XDP.
+    /// First in a sequence for a node that redirects packets past the stack; with `true` by XDP as
+    /// well.
     Past(bool),
-    /// A service is new or changed.
+    /// Adds or changes a service.
     Apply(Service),
     Remove(String),
     Settings(NodeSettings),
-    /// A packet comes in by an interface, and goes out where the node's routes lead.
+    /// A packet arrives at an interface and leaves by the node's routes.
     Send(Interface, Packet),
-    /// The end that got the last packet of this conversation, told by its client's tuple, sends one
-    /// back.
+    /// The end that got the last packet of this conversation sends one back; the tuple is that of
+    /// the client's packets.
     Answer(Interface, Packet),
-    /// A packet of the node's own goes out, or one that has come in by the uplink.
+    /// A packet of the node's own leaves, or one that has arrived at the uplink.
     Out(bool, Packet),
     /// An ICMP error about the last packet or answer of a conversation.
     Complain(Interface, Complaint),
-    /// So many times nine seconds pass.
+    /// This many times nine seconds pass.
     Wait(u64),
     /// The agent removes idle flows.
     Sweep,

@@ -7,17 +7,17 @@ use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP
 
 /// The sequence numbers of a client's and a backend's SYN.
 const CLIENT_SEQUENCE: u32 = 0x5000_0000;
-/// Numbers after it wrap around.
+/// The numbers after this one wrap around.
 const BACKEND_SEQUENCE: u32 = 0xffff_f000;
-/// The tags that a client and a backend want packets to them to have.
+/// The tags that a client and a backend want in packets to them.
 const CLIENT_TAG: u32 = 0x900;
 const BACKEND_TAG: u32 = 0xa00;
-/// What is ahead of one of the tags by as much is the other.
+/// The difference between the two tags.
 pub(crate) const OTHER_TAG: i32 = 0x100;
-/// No acknowledgement or tag of either.
+/// A wrong acknowledgement number or tag for both sides.
 const WRONG_NUMBER: u32 = 0x1234_5678;
 
-/// What a packet says.
+/// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Syn,
@@ -28,9 +28,9 @@ pub(crate) enum Kind {
     Fin,
     /// A FIN that acknowledges nothing that was sent.
     BadFin,
-    /// SCTP: SHUTDOWN COMPLETE.
+    /// RST; for SCTP, SHUTDOWN COMPLETE.
     Rst,
-    /// SCTP's ABORT; TCP: RST with an acknowledgement.
+    /// RST with an acknowledgement; for SCTP, ABORT.
     Abort,
     Data,
 }
@@ -49,30 +49,31 @@ impl Kind {
     ];
 }
 
-/// What is special about a packet.
+/// The special properties of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shape {
-    /// Bytes of payload.
+    /// The number of payload bytes.
     pub(crate) payload: u8,
-    /// Words of IPv4 options, or extension headers.
+    /// The number of words of IPv4 options, or of extension headers.
     pub(crate) options: u8,
     pub(crate) vlan: bool,
     /// UDP over IPv4 or SCTP without a checksum.
     pub(crate) unsummed: bool,
     /// The transport's checksum is wrong.
     pub(crate) bad_sum: bool,
-    /// Addressed to another machine.
+    /// The frame is addressed to another machine.
     pub(crate) other_mac: bool,
-    /// A first or a later fragment.
+    /// The identification of a fragment, and whether it is the first one.
     pub(crate) fragment: Option<(u16, bool)>,
-    /// Bytes cut off at the end.
+    /// The number of bytes cut off at the end.
     pub(crate) cut: u8,
-    /// How far its sequence number is ahead of that after its sender's SYN; SCTP: its tag, of the
-    /// right one.
+    /// The distance of its sequence number from the one after its sender's SYN; for SCTP, of its
+    /// tag from the right one.
     pub(crate) ahead: i32,
-    /// The same of its acknowledgement number; SCTP: of the tag that an INIT ACK's sender wants.
+    /// The same for its acknowledgement number; for SCTP, for the tag that an INIT ACK's sender
+    /// wants.
     pub(crate) acked: i32,
-    /// TCP's timestamp; 0 for none.
+    /// The TCP timestamp; 0 for none.
     pub(crate) timestamp: u32,
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 impl Packet {
-    /// The frame, sent to this MAC. `by_client`: the numbers are a client's.
+    /// The frame to this MAC. `by_client`: the packet has a client's numbers.
     pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
         let Shape {
             fragment,
@@ -106,7 +107,7 @@ impl Packet {
         let v6 = self.tuple.src.is_ipv6();
         let mut body = self.transport(by_client);
         if let Some((_, first)) = fragment {
-            // Sixteen bytes are enough for every header's ports; TCP's needs more.
+            // Sixteen bytes hold the ports of every transport, but the header of TCP is longer.
             let at = body.len().min(24);
             body = if first {
                 body[..at].to_vec()
@@ -177,7 +178,7 @@ impl Packet {
         [&header, &extensions[..], body].concat()
     }
 
-    /// The transport's header and payload.
+    /// The transport header and the payload.
     fn transport(&self, by_client: bool) -> Vec<u8> {
         let Tuple { protocol, src, dst } = self.tuple;
         let payload: Vec<u8> = (0..self.shape.payload)
@@ -245,7 +246,7 @@ impl Packet {
         }
     }
 
-    /// SCTP: the packet's tag, and the one that the sender of an INIT or INIT ACK wants.
+    /// For SCTP: the packet's tag, and the tag that the sender of an INIT or INIT ACK wants.
     fn tags(&self, by_client: bool) -> (u32, u32) {
         let (own, other) = if by_client {
             (CLIENT_TAG, BACKEND_TAG)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs a sequence through the programs and through the model, and compares.
+//! Runs a sequence through the programs and through the model, and compares the results.
 
 use std::collections::HashMap;
 
@@ -19,22 +19,22 @@ use crate::{
     tables,
 };
 
-/// Seconds of one step of time. Idle times lie between its multiples, so that the time which a run
-/// takes does not matter.
+/// The seconds in one step of time. Idle times are between its multiples, so that the duration of a
+/// run does not matter.
 pub(crate) const STEP: u64 = 9;
 
-/// Where the programs and the model differ.
+/// A difference between the programs and the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
-    /// The operation's number; that of the last one if the tables differ in the end.
+    /// The number of the operation; that of the last one if the tables differ at the end.
     pub(crate) operation: usize,
     pub(crate) text: String,
 }
 
-/// What a run did.
+/// The figures of a run.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
-    /// Packets that a program has seen.
+    /// The number of packets that a program has seen.
     pub(crate) packets: u64,
     pub(crate) counts: HashMap<Counter, u64>,
 }
@@ -42,12 +42,12 @@ pub(crate) struct Figures {
 /// The last packets of a conversation.
 #[derive(Clone)]
 pub(crate) struct Left {
-    /// The client's, as it left the node: who it was from and to, and its bytes; and between the
+    /// The client's packet as it left the node: its tuple and its bytes, and its bytes between the
     /// hooks.
     pub(crate) tuple: Tuple,
     pub(crate) frame: Vec<u8>,
     pub(crate) inside: Vec<u8>,
-    /// The backend's, as the client got it.
+    /// The backend's packet as the client got it.
     pub(crate) answer: Option<Vec<u8>>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// One that needed one hook only.
+    /// A packet that needed one hook only.
     fn whole(frame: Vec<u8>) -> Option<Self> {
         let tuple = wire::read(&frame)?.tuple;
         Some(Self {
@@ -70,19 +70,19 @@ impl Passed {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
     packets: u64,
-    /// XDP sees first what comes by the uplink.
+    /// True if XDP is the first to see packets at the uplink.
     has_xdp: bool,
-    /// What has become of each conversation, by its client's tuple.
+    /// The last packets of each conversation, by its client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence from an empty node on. `thorough` compares the tables after every operation,
-/// which is slow.
+/// Runs a sequence on an emptied node. `thorough` compares the tables after every operation, which
+/// is slow.
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -122,7 +122,7 @@ pub(crate) fn run(
     })
 }
 
-/// Empties the node, but for the services that the sequence begins with.
+/// Empties the node except for the services with which the sequence begins.
 fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
     let first = sequence
         .0
@@ -177,7 +177,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A client's packet: in by its interface, out where the routes lead.
+    /// Sends a client's packet in at its interface and out by the routes.
     fn send(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
         let frame = packet.frame(interface.mac(), true);
         if packet.shape.fragment.is_none() {
@@ -203,7 +203,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// A packet back from where the conversation's last one went.
+    /// Sends a packet back from the destination of the conversation's last one.
     fn answer(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
         let key = (interface.index(), packet.tuple);
         let Some(left) = self.left.get(&key).map(|left| left.tuple) else {
@@ -215,7 +215,7 @@ impl Run<'_> {
         };
         let by = Interface::towards(answer.tuple.src.ip());
         let frame = answer.frame(by.mac(), false);
-        // While the flow is the same, its replies come from where its client has sent to.
+        // While the flow lives, its replies must come from the frontend that the client has used.
         let is_alive = interface == Interface::towards(packet.tuple.src.ip())
             && !is_node(packet.tuple.src.ip())
             && packet.shape.fragment.is_none()
@@ -231,7 +231,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// Both hooks; the packet as it has left, if it has.
+    /// Sends a packet through both hooks; returns it as it has left, if it has.
     pub(crate) fn through(
         &mut self,
         interface: Interface,
@@ -274,7 +274,7 @@ impl Run<'_> {
             inside: inside.frame,
         }))
     }
-    /// XDP at the uplink; the frame as it leaves if that takes it.
+    /// Runs XDP at the uplink; returns the frame as it leaves if XDP takes it.
     fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let given = Given {
             interface: Interface::Uplink,
@@ -292,7 +292,7 @@ impl Run<'_> {
             format!("XDP at the uplink {tuple:?}: {fault}")
         })
     }
-    /// One hook.
+    /// Runs one hook.
     pub(crate) fn hook(
         &mut self,
         ingress: bool,
@@ -332,7 +332,7 @@ impl Run<'_> {
     }
 }
 
-/// Where the checksums were right, they still are.
+/// Checks that correct checksums are still correct.
 fn keeps_sums(frame: &[u8], seen: &Seen) -> Result<(), String> {
     let (before, after) = (wire::fault(frame), wire::fault(&seen.frame));
     match (before, after) {

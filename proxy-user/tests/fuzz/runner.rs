@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tests: sequences that are kept, and new ones for some seconds.
+//! The tests: stored sequences, and new ones for some seconds.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     subjects::Subjects,
 };
 
-/// Sequences of one cluster, one after the other.
+/// The number of successive sequences that share one cluster.
 const CLUSTER: u64 = 64;
 
 #[test]
@@ -70,7 +70,7 @@ fn go_on(seed: u64, time: Duration) {
     for (counter, count) in &counts {
         println!("{count:>10} {}", counter.name());
     }
-    // Few sequences may have none.
+    // A small number of sequences may have no such packet.
     if sequences > 1000 {
         for counter in [Counter::ForwardedByXdp, Counter::ReplyByXdp] {
             assert!(counts.contains_key(&counter), "no {}", counter.name());
@@ -85,7 +85,7 @@ fn kept_sequences_go_as_the_model_says() {
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         for (path, sequence) in kept::sequences("tests/fuzz/kept") {
-            // A restart takes seconds.
+            // A restart takes seconds, so such a sequence runs once.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };
             if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {

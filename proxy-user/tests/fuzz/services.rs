@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and settings of a sequence: plain values, read by the model and made into plans for the
-//! real maps.
+//! The services and settings of a sequence: plain values that the model reads and that become plans
+//! for the real maps.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,9 +15,9 @@ pub(crate) struct Service {
     pub(crate) protocol: u8,
     pub(crate) frontends: Vec<Frontend>,
     pub(crate) backends: Vec<Backend>,
-    /// Seconds; 0 without affinity.
+    /// The affinity timeout in seconds; 0 without affinity.
     pub(crate) affinity: u32,
-    /// Selection by hash.
+    /// True with selection by hash.
     pub(crate) is_maglev: bool,
     pub(crate) sources: Vec<IpNet>,
 }
@@ -26,9 +26,9 @@ pub(crate) struct Service {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frontend {
     pub(crate) kind: FrontendKind,
-    /// The unspecified one for a node port.
+    /// The address and port; the address is unspecified for a node port.
     pub(crate) at: SocketAddr,
-    /// `externalTrafficPolicy: Local`, for a cluster IP `internalTrafficPolicy: Local`.
+    /// `externalTrafficPolicy: Local`; for a cluster IP, `internalTrafficPolicy: Local`.
     pub(crate) local: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Backend {
 }
 
 impl Service {
-    /// The flags that the planner gives a frontend of this service.
+    /// The flags that the planner gives to a frontend of this service.
     pub(crate) fn flags(&self, frontend: &Frontend) -> ServiceFlags {
         let is_cluster_ip = frontend.kind == FrontendKind::ClusterIp;
         let v6 = frontend.at.is_ipv6();
@@ -139,7 +139,7 @@ pub(crate) fn v6(address: IpAddr) -> Option<V6> {
     }
 }
 
-/// The node's settings that sequences change.
+/// The settings of the node that sequences change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeSettings {
     pub(crate) masquerade_all: bool,
@@ -148,7 +148,7 @@ pub(crate) struct NodeSettings {
     pub(crate) mark_only: bool,
     pub(crate) resets: bool,
     pub(crate) answer_ping: bool,
-    /// Cluster IPs are allocated from the ranges, and what nobody has is dropped.
+    /// Cluster IPs are allocated from the ranges; packets to unallocated ones are dropped.
     pub(crate) allocated: bool,
     /// The only range of masquerade ports.
     pub(crate) ports: (u16, u16),
@@ -169,18 +169,18 @@ impl Default for NodeSettings {
     }
 }
 
-/// The router beyond the uplink, and the pod that the agent has the link of.
+/// The MACs of the router at the uplink, and of the pod whose link the agent has.
 pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 8];
 pub(crate) const POD_MAC: [u8; 6] = [2, 0, 0, 0, 8, 9];
 
 /// An interface of the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Interface {
-    /// Of one pod each.
+    /// The interfaces of one pod each.
     PodA,
     PodB,
     PodC,
-    /// Many clients come by it.
+    /// The interface that many clients share.
     Uplink,
 }
 
@@ -203,21 +203,21 @@ impl Interface {
             Self::Uplink => 14,
         }
     }
-    /// Its link-layer address, to which frames for this node are sent.
+    /// The link-layer address of the interface, to which frames for this node are sent.
     pub(crate) const fn mac(self) -> [u8; 6] {
         [2, 0, 0, 0, 1, self.index() as u8]
     }
     pub(crate) fn is_bridge_port(self) -> bool {
         self == Self::PodB
     }
-    /// What comes by it may leave past the stack.
+    /// Whether packets from this interface may leave past the stack.
     pub(crate) fn redirects(self) -> bool {
         self != Self::PodC
     }
     pub(crate) fn has_pods(self) -> bool {
         self != Self::Uplink
     }
-    /// Where the node's routes send packets to this address.
+    /// The interface to which the node's routes send packets to this address.
     pub(crate) fn towards(address: IpAddr) -> Self {
         let addresses = |v6| [Self::PodA, Self::PodB, Self::PodC].map(|at| (at, pod(at, v6)));
         addresses(address.is_ipv6())
@@ -231,7 +231,7 @@ fn pick(v6: bool, four: &str, six: &str) -> IpAddr {
     (if v6 { six } else { four }).parse().expect("an address")
 }
 
-/// The pod behind an interface; for the uplink one on another node.
+/// The address of the pod behind an interface; for the uplink, of one on another node.
 pub(crate) fn pod(interface: Interface, v6: bool) -> IpAddr {
     match interface {
         Interface::PodA => pick(v6, "10.40.1.9", "fd00:40:0:1::9"),
@@ -241,29 +241,29 @@ pub(crate) fn pod(interface: Interface, v6: bool) -> IpAddr {
     }
 }
 
-/// A client outside the cluster.
+/// The address of a client outside the cluster.
 pub(crate) fn outsider(n: u8, v6: bool) -> IpAddr {
     let (four, six) = (format!("203.0.113.{n}"), format!("2001:db8:113::{n}"));
     pick(v6, &four, &six)
 }
 
-/// The node's InternalIP, on which node ports are served.
+/// The node's InternalIP, at which node ports are served.
 pub(crate) fn node(v6: bool) -> IpAddr {
     pick(v6, "192.168.40.2", "fd00:c0::2")
 }
 
-/// An address of the node without node ports.
+/// Another address of the node, without node ports.
 pub(crate) fn other_node_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.41.2", "fd00:c0:1::2")
 }
 
-/// The uplink's own address, with which packets leave it when they are masqueraded. No node port is
-/// served there.
+/// The uplink's own address, the source of masqueraded packets that leave through it. No node port
+/// is served there.
 pub(crate) fn uplink_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.2", "fd00:c0:3::2")
 }
 
-/// The router beyond the uplink.
+/// The address of the router at the uplink.
 pub(crate) fn router(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.1", "fd00:c0:3::1")
 }

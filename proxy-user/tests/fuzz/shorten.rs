@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The shortest part of failing operations that was found to fail, with its failure: `None` if none
-/// failed again. `length`: how many operations a failure needed.
+/// The shortest part of failing operations that was found to fail, and its failure: `None` if none
+/// failed again. `length` is the number of operations that a failure needed.
 pub(crate) fn shorten<T: Clone, F>(
     operations: &[T],
     patience: Duration,

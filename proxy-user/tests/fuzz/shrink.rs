@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a sequence that fails as short as it gets, by delta debugging over its operations.
+//! Makes a failing sequence as short as possible, by delta debugging over its operations.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::{
     subjects::Subjects,
 };
 
-/// Runs of a sequence: the programs choose at random, so it may fail only now and then.
+/// The number of runs of a sequence: the programs choose at random, so not every run fails.
 pub(crate) const TRIES: usize = 12;
-/// Longer than this, a sequence is compared at its end only, or wherever a packet differs.
+/// The tables are compared after each operation only in a sequence of at most this length.
 const THOROUGH: usize = 100;
-/// A sequence that takes longer is left as it is then.
+/// How long to shorten a sequence.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The difference that a sequence shows in so many runs, if it shows one, and how many runs it
-/// took.
+/// The difference that a sequence shows within this many runs, if any, and the number of runs that
+/// it took.
 pub(crate) fn fails(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,

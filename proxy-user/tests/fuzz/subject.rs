@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loaded programs and their maps, in a network namespace with interfaces of their own.
+//! The loaded programs and their maps, in a network namespace with its own interfaces.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -30,7 +30,7 @@ use crate::{
     services::{Interface, NodeSettings, Service},
 };
 
-/// Idle times between multiples of [`crate::run::STEP`], three seconds from either.
+/// Idle times between multiples of [`crate::run::STEP`], at least three seconds from each.
 pub(crate) const IDLE: IdleTimes = IdleTimes {
     tcp_established: 48,
     tcp_close_wait: 39,
@@ -55,11 +55,11 @@ pub(crate) struct Subject {
     traces: Traces,
     services: BTreeMap<String, Service>,
     pub(crate) settings: Option<NodeSettings>,
-    /// Ports of backends and node ports that there have been: bits that the maps keep.
+    /// All ports that backends and node ports have had: the maps keep their bits.
     pub(crate) backend_ports: HashSet<u16>,
-    /// Places of the map `direct` that may be in use.
+    /// The slots of the map `direct` that may be in use.
     direct_places: Vec<u32>,
-    /// Since when flows have become older.
+    /// The time of the last [`Subject::hold_time`]; since then, flows have aged.
     pub(crate) held: Instant,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V
 }
 
 impl Subject {
-    /// Makes the interfaces; call [`Subject::open`] inside.
+    /// Makes the network namespace and its interfaces; call [`Subject::open`] inside it.
     pub(crate) fn network() -> NetNs {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
@@ -90,7 +90,8 @@ impl Subject {
         }
         netns
     }
-    /// Opens a node with so many entries in a flow table. Fails, not skips, without privilege.
+    /// Opens a node with this many entries in a flow table. Panics without privilege: a test must
+    /// not be skipped.
     pub(crate) fn open(flows: u32, is_past: bool) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -101,7 +102,8 @@ impl Subject {
             capacities: Capacities {
                 frontends: 1024,
                 records: 1024,
-                // Maglev tables, of each family and set, and those that they replace.
+                // Room for the Maglev tables of each family and set, and for those that they
+                // replace.
                 slots: 131_072,
                 backends: 1024,
                 flows,
@@ -152,7 +154,7 @@ impl Subject {
     pub(crate) fn datapath(&mut self) -> &mut Datapath {
         self.datapath.as_mut().expect("open")
     }
-    /// Ends the agent and starts it again, over the same maps.
+    /// Ends the agent and starts it again with the same maps.
     pub(crate) fn restart(&mut self) {
         self.datapath = None;
         let datapath = Datapath::open(&self.options).expect("opens again");
@@ -160,7 +162,7 @@ impl Subject {
         self.datapath().set_idle_times(IDLE);
     }
 
-    /// Forgets every flow, and brings services and settings to what a sequence begins with: none.
+    /// Removes every flow, service and setting, as a sequence begins with none.
     pub(crate) fn reset(&mut self) {
         self.counters.reset();
         self.flows.0.clear();
@@ -184,7 +186,7 @@ impl Subject {
             .collect();
         self.change(changed, gone);
     }
-    /// Applies services, and removes others, in one round.
+    /// Applies services and removes others, in one round.
     pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
         let mut changes = Vec::new();
         for name in gone {
@@ -208,7 +210,7 @@ impl Subject {
     }
     /// Runs a program on a packet.
     pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
-        // As long as any kernel's __sk_buff: the whole of it comes back.
+        // As long as the `__sk_buff` of any kernel: the kernel returns all of it.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
         const CAME_BY_FIELD: usize = 9;
@@ -240,10 +242,10 @@ impl Subject {
             counter,
         })
     }
-    /// Runs the program at XDP on a frame that comes in by the uplink.
+    /// Runs the XDP program on a frame that arrives at the uplink.
     pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
         const PASS: u32 = 2;
-        // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
+        // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
         self.hold_time();
@@ -257,7 +259,7 @@ impl Subject {
             counter: self.counters.moved()?,
         })
     }
-    /// Notes that a packet with this tuple may leave a trace in the map `direct`.
+    /// Records that a packet with this tuple may leave a trace in the map `direct`.
     pub(crate) fn note_direct(&mut self, tuple: Tuple) {
         let place = node::direct(tuple.reversed());
         self.direct_places.push(place);
@@ -273,7 +275,7 @@ impl Subject {
     pub(crate) fn flows_v6(&mut self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
         self.flows.1.read()
     }
-    /// Which client is held to which backend that still serves; in order.
+    /// The affinities of clients to backends that still serve, in order.
     pub(crate) fn affinities(&mut self) -> Vec<(IpAddr, SocketAddr)> {
         let mut held = current(&mut self.affinity.0, &self.backends.0);
         held.extend(current(&mut self.affinity.1, &self.backends.1));
@@ -301,13 +303,13 @@ where
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // The lock is this process's own.
+        // Only this process uses the lock.
         let _ = cleanup(&self.options.pin_dir, true);
         let _ = fs::remove_dir(&self.options.pin_dir);
     }
 }
 
-/// An address and port of an entry.
+/// The address and port in an entry.
 pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
     SocketAddr::new(address.into(), port.host())
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The nodes that sequences run on.
+//! The nodes on which sequences run.
 
 use crate::{kept::Sequence, operations::Operation, subject::Subject};
 
-/// Entries of a flow table; a ring has an eighth.
+/// The number of entries in a flow table; a ring has an eighth of it.
 const FLOWS: u32 = 1024;
-/// The same of a node whose tables are full soon.
+/// The number of entries on a node whose tables fill soon.
 const TIGHT_FLOWS: u32 = 64;
 
-/// Nodes with large tables, with small ones, and one that sends packets past the stack.
+/// A node with large tables, one with small tables, and one that redirects packets past the stack.
 pub(crate) struct Subjects {
     wide: Subject,
     tight: Subject,
@@ -16,7 +16,7 @@ pub(crate) struct Subjects {
 }
 
 impl Subjects {
-    /// Opens them. Fails, not skips, without privilege.
+    /// Opens the nodes. Panics without privilege: a test must not be skipped.
     pub(crate) fn open() -> Self {
         Self {
             wide: Subject::open(FLOWS, false),
@@ -24,7 +24,7 @@ impl Subjects {
             past: Subject::open(FLOWS, true),
         }
     }
-    /// The node that a sequence is for.
+    /// The node for a sequence.
     pub(crate) fn of(&mut self, sequence: &Sequence<Operation>) -> &mut Subject {
         match sequence.0.first() {
             Some(Operation::Tight) => &mut self.tight,

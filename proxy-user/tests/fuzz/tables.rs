@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the flow tables with the model's flows: every entry, and none besides.
+//! Compares the flow tables with the model's flows: every entry must be there, and no other.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -16,7 +16,7 @@ use crate::{
 /// Entries as text, by kind, tuple and the client's interface.
 type Entries = BTreeMap<(u8, Tuple, u32), String>;
 
-/// Compares what the maps hold with what they should.
+/// Compares the content of the maps with the model.
 pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String> {
     let wanted = wanted(model);
     let mut found = Entries::new();
@@ -43,7 +43,7 @@ pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String
     Ok(())
 }
 
-/// The bits of a state, as [`FlowState`] has them.
+/// The bits of a state as in [`FlowState`].
 fn bits(life: &Life) -> u32 {
     let bits = [
         (life.answered, FlowState::ANSWERED),
@@ -60,7 +60,7 @@ fn bits(life: &Life) -> u32 {
     set.fold(0, |all, (_, bit)| all | bit.0)
 }
 
-/// An entry's number in host order.
+/// The number of an entry in host byte order.
 fn number(protocol: u8, sequence: u32) -> u32 {
     match protocol {
         SCTP => u32::from_be(sequence),

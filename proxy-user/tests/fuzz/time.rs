@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The time of the flow tables: it passes by steps of a sequence, and stands still otherwise.
+//! The time in the flow tables: only the steps of a sequence let it pass.
 
 use std::{
     io,
@@ -20,11 +20,11 @@ impl Subject {
         self.affinity.0.change(|_, entry| entry.last_used -= past);
         self.affinity.1.change(|_, entry| entry.last_used -= past);
     }
-    /// Makes flows as much younger as real time has passed, so that it does not matter how long a
-    /// run takes: programs note some packets once a second.
+    /// Makes flows younger by the real time that has passed, so that the duration of a run does not
+    /// matter: programs record some packets once a second.
     pub(crate) fn hold_time(&mut self) {
-        // Far less than that second; what the programs take for the present is no older than the
-        // margin.
+        // Far less than that second. The programs' clock is behind the real time by no more than
+        // the margin.
         const OFTEN: Duration = Duration::from_millis(200);
         const MARGIN: Duration = Duration::from_millis(50);
         let passed = self.held.elapsed();
@@ -40,7 +40,7 @@ impl Subject {
     }
 }
 
-/// Moves the times of a flow's entry.
+/// Changes the times in a flow's entry.
 fn shift<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, to: impl Fn(u64) -> u64) {
     entry.last_seen = to(entry.last_seen);
     if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attachments to interfaces of a network namespace, and their adoption after a restart.
+//! Tests for attachments to interfaces of a network namespace, and for their adoption after a
+//! restart.
 
 use std::{collections::BTreeSet, fs, net::IpAddr};
 
@@ -27,7 +28,7 @@ pub(crate) fn add_veth(name: &str) -> Interface {
     interface(name)
 }
 
-/// Ids of the links and of their programs, at ingress and egress.
+/// Returns the ids of the links and of their programs, at ingress and egress.
 fn links(interface: &Interface) -> Vec<u32> {
     [false, true]
         .into_iter()
@@ -111,7 +112,7 @@ fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistak
 
 #[test]
 fn a_link_of_another_namespaces_interface_with_the_same_index_is_not_mistaken() {
-    // An open file keeps the other namespace, and so the link's interface.
+    // The open file keeps the other namespace alive, and so the link's interface.
     let (pins, index, namespace) = in_netns(|| {
         let pins = PinDir::new();
         run("ip link add v0 index 77 type veth peer name v0-peer");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attachments by filters of the clsact qdisc, as on kernels without tcx.
+//! Tests for attachments by filters of the clsact qdisc, as on kernels without tcx.
 
 use datapath::{
     Datapath,
@@ -61,7 +61,7 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
         run("tc filter add dev shared egress chain 3 protocol all u32 match u32 0 0");
         drop(datapath);
 
-        // Another agent removes it, who finds that it is ours by the pins.
+        // The next agent removes the qdisc. It knows from the pins that portolan made it.
         let mut datapath = Datapath::open(&options).expect("opens");
         datapath.attach(&own).expect("attaches again");
         for interface in [&own, &shared, &foreign] {
@@ -111,8 +111,8 @@ fn the_egress_program_is_not_put_at_ingress() {
         let options = pins.clsact_options();
         let mut datapath = Datapath::open(&options).expect("opens");
         let veth = add_veth("v0");
-        // As the CNI plugin `bandwidth` leaves it: the kernel takes filters for egress there as
-        // well, and runs them at ingress.
+        // The CNI plugin `bandwidth` leaves such a qdisc. The kernel accepts filters for egress
+        // there, and runs them at ingress.
         run("tc qdisc add dev v0 ingress");
         let error = datapath.attach(&veth).expect_err("it has no egress");
         let reason = std::error::Error::source(&error).expect("a reason");

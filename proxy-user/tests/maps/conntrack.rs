@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! nf_conntrack's table, read and changed by ctnetlink.
+//! Tests that read and change nf_conntrack's table by ctnetlink.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ fn all() -> Vec<Tracked> {
     found
 }
 
-/// An open connection from one to the other, and what TCP or SCTP says of it.
+/// Returns an open connection; `info` is the protocol's state of TCP or SCTP.
 fn open(protocol: Protocol, src: &str, dst: &str, info: &[u8]) -> Tracked {
     let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
     let original = Tuple {
@@ -34,7 +34,7 @@ fn open(protocol: Protocol, src: &str, dst: &str, info: &[u8]) -> Tracked {
     }
 }
 
-/// The nest of a protocol with its state in it.
+/// Returns a netlink attribute of a protocol with its state in it.
 fn state(nest: u8, state: u8) -> Vec<u8> {
     vec![12, 0, nest, 0x80, 5, 0, 1, 0, state, 0, 0, 0]
 }

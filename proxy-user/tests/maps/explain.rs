@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan explain` over maps that are full of services.
+//! Tests for `portolan explain` with many services in the maps.
 
 use std::{
     process::Command,
@@ -18,13 +18,13 @@ use crate::support::{PinDir, backend, in_netns, plan, program, run, v4};
 
 const SERVICES: u32 = 50_000;
 const ENDPOINTS: u32 = 4;
-/// The median of so many.
+/// The number of runs; the median counts.
 const RUNS: usize = 9;
-/// The program as the tests build it is not optimised, and the machine is busy: what grows with the
-/// services would take seconds.
+/// The program in tests is not optimised, and the machine is busy. Work that grows with the number
+/// of services would take seconds.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// So many services, each with so many endpoints of its own.
+/// Returns `services` services, each with `endpoints` endpoints of its own.
 pub(crate) fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePlan)> {
     let named = |n| {
         (
@@ -35,7 +35,7 @@ pub(crate) fn plans(services: u32, endpoints: u32) -> Vec<(ObjectName, ServicePl
     (1..=services).map(named).collect()
 }
 
-/// Service n, with so many endpoints of its own.
+/// Returns service n, with `endpoints` endpoints of its own.
 fn plan_of(n: u32, endpoints: u32) -> ServicePlan {
     let [_, b, c, d] = n.to_be_bytes();
     let mut plan = plan(v4(10, b, c, d), &[]);
@@ -52,7 +52,7 @@ fn plan_of(n: u32, endpoints: u32) -> ServicePlan {
     plan
 }
 
-/// Processor time of the children so far.
+/// Returns the processor time of all children so far.
 pub(crate) fn spent() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("it is there");
     let times = [usage.user_time(), usage.system_time()];

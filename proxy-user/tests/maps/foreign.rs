@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign programs beside ours: where they stand by tcx and by clsact, and that they stay.
+//! Tests for foreign programs at the same hooks: their position by tcx and by clsact, and that they
+//! stay.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,14 +14,14 @@ use crate::{
     support::{PinDir, in_netns, run},
 };
 
-/// A program that passes every packet, and its id.
+/// Returns a program that passes every packet, and its id.
 fn foreign() -> (OwnedFd, u32) {
     let program = load(&always(PASS)).expect("loads");
     let id = linux::program_id(program.as_fd()).expect("an id");
     (program, id)
 }
 
-/// Foreign programs at an interface: hook, place, id.
+/// Returns the foreign programs at an interface: hook, position, id.
 fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPosition, u32)> {
     let seen = datapath
         .foreign_programs([interface])
@@ -42,7 +43,7 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPositio
         .collect()
 }
 
-/// Adds a filter with a program; `how` is its direction and priority as tc has them.
+/// Adds a filter with a program; `how` is its direction and priority in the syntax of tc.
 fn add_filter(pins: &PinDir, program: &OwnedFd, how: &str) {
     let id = linux::program_id(program.as_fd()).expect("an id");
     let pin = pins.0.join(format!("foreign-{id}"));
@@ -117,10 +118,10 @@ fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
         let veth = add_veth("v0");
         let [same, behind, other_kind, before] = [(); 4].map(|()| foreign());
         run("tc qdisc add dev v0 clsact");
-        // As common tools choose them.
+        // Common tools choose these values.
         add_filter(&pins, &same.0, "ingress prio 1 handle 1");
         add_filter(&pins, &behind.0, "ingress prio 2 handle 1");
-        // This one keeps the priority for itself.
+        // A filter for another protocol keeps the priority for itself.
         add_filter(&pins, &other_kind.0, "egress prio 1 protocol ip");
         let foreign_ones = [
             (false, ChainPosition::Behind, same.1),

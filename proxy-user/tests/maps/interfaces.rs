@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Interfaces are found and followed as they come and go.
+//! Tests that interfaces are found and followed as they come and go.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn find<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// Waits until the interfaces are as wanted.
+/// Waits until the interfaces meet the condition.
 async fn until(interfaces: &mut Interfaces, wanted: impl Fn(&[Interface]) -> bool) {
     let waiting = async {
         while !wanted(interfaces.current()) {
@@ -48,8 +48,7 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
             let v0_is = |isolated| {
                 move |all: &[Interface]| find(all, "v0").is_some_and(|v0| v0.isolated == isolated)
             };
-            // A bridge's port is changed by two kinds of request, and each has a message of its
-            // own.
+            // Two kinds of request change a bridge's port, and each has its own message.
             run("ip link set v0 up");
             run("bridge link set dev v0 isolated on");
             until(&mut interfaces, v0_is(true)).await;
@@ -77,7 +76,8 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
                     && kind("tun0") == Some((InterfaceKind::Tunnel, false))
             })
             .await;
-            // By the kernel's messages alone: the next list comes later than this waits.
+            // The change must be seen by the kernel's messages alone: the next full list comes
+            // later than the timeout.
             run("ip link set v0 nomaster");
             until(&mut interfaces, |all| {
                 find(all, "v0").is_some_and(|veth| veth.kind == InterfaceKind::PodSide)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Half a million flows in real maps, listed and filtered by the real command.
+//! Tests that list and filter half a million flows in real maps with the real command.
 
 use std::{
     fs,
@@ -19,12 +19,12 @@ use proxy_common::{
 use crate::support::{PinDir, SMALL, in_netns, name, plan, program, v4};
 
 const FLOWS: u32 = 500_000;
-/// Of the process that lists, in KiB.
+/// The limit for the peak memory of the listing process, in KiB.
 const MEMORY: u64 = 100 << 10;
-/// An optimised program takes a fifth of this; one for tests on a busy machine not much more.
+/// An optimised program takes a fifth of this; a test build on a busy machine not much more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The entries of a flow: original and reply.
+/// Returns the entries of a flow: original and reply.
 fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
     let [_, b, c, d] = number.to_be_bytes();
     let (client, frontend, backend) = (v4(10, b, c, d), v4(10, 96, 0, 1), v4(10, 1, 0, 7));
@@ -64,7 +64,7 @@ fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
     ]
 }
 
-/// Runs the command within its time and memory; its output.
+/// Runs the command, checks its time and memory, and returns its output.
 fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
     let mut command = Command::new(program());
     command
@@ -80,7 +80,7 @@ fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
         stdout.read_to_end(&mut output).expect("its output");
         output
     });
-    // Not by getrusage: a child has its parent's peak until it begins its program.
+    // `getrusage` cannot be used: a child has its parent's peak until it executes its program.
     let status = format!("/proc/{}/status", child.id());
     let times = format!("/proc/{}/stat", child.id());
     let (mut memory, mut ticks) = (0, 0);
@@ -90,7 +90,7 @@ fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
         let peak = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         let is_it = text.starts_with("Name:\tportolan\n");
         memory = memory.max(peak.filter(|_| is_it).unwrap_or_default());
-        // In user space and in the kernel, in hundredths of a second.
+        // The times in user space and in the kernel, in hundredths of a second.
         let text = fs::read_to_string(&times).unwrap_or_default();
         let words = text.split_whitespace().skip(13).take(2);
         ticks = words.flat_map(str::parse::<u64>).sum::<u64>().max(ticks);

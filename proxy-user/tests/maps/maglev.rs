@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that are Maglev tables: written, kept, replaced, adopted, and what happens when they do
-//! not fit.
+//! Tests for blocks that are Maglev tables: how they are written, kept, replaced and adopted, and
+//! what happens when they do not fit.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ fn a_table_is_written_once_and_again_only_when_endpoints_change() {
 #[test]
 fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_served() {
     let pins = PinDir::new();
-    // Room for one table, not for the next beside it.
+    // The slots suffice for one table, but not for a second one at the same time.
     let mut datapath = with_slots(&pins, 1500);
     let first = datapath.apply(&[(name("cart"), service(&[1, 2, 3], true))]);
     assert!(first.failures.is_empty(), "{:?}", first.failures);
@@ -65,14 +65,15 @@ fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_serv
         reason.contains("1031 in a row are needed, 469 are free"),
         "{reason}"
     );
-    // Each once, because there is no room for more: those that are gone get nothing.
+    // There are no slots for a table, so each remaining endpoint has one slot; endpoints that are
+    // gone get nothing.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
     let blocks = (1..records.capacity()).map(|id| records.load(id).internal);
     let blocks: Vec<_> = blocks.filter(|block| *block != Block::EMPTY).collect();
     assert_eq!(blocks.len(), 1);
     assert_eq!(blocks[0].count(), 2);
 
-    // Once the table before is gone, there is room.
+    // After the previous table has been removed, the new one fits.
     let result = datapath.apply(&[(name("cart"), service(&[2, 3, 4], true))]);
     assert!(result.failures.is_empty(), "{:?}", result.failures);
     let wanted = BTreeMap::from([(name("cart"), service(&[2, 3, 4], true))]);

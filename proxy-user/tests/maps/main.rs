@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The datapath with the real kernel: applies, restarts, full maps, refusals, attachments, sweeps,
-//! and readers while the agent writes. Needs root; fails without.
+//! Tests of the datapath with the real kernel: applies, restarts, full maps, refusals, attachments,
+//! sweeps, and readers while the agent writes. They need root, and fail without.
 
 mod attach;
 mod clsact;

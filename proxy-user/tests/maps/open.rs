@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reasons why the datapath does not open; each message says what to do.
+//! Tests for reasons why the datapath does not open. Each message says what to do.
 
 use std::{fs, thread};
 
@@ -64,7 +64,7 @@ fn without_privilege_the_message_names_the_capabilities() {
     reason = "libc's wrapper would change the user of all threads"
 )]
 fn drop_user() {
-    // SAFETY: takes three plain numbers.
+    // SAFETY: the call takes three plain numbers.
     let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
     assert_eq!(result, 0, "become nobody");
 }
@@ -86,7 +86,7 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
     drop(begun);
     assert_eq!(generations(&pins.0).expect("pins").len(), 2);
 
-    // The way back: the first maps were not taken over from, so they are the right ones.
+    // Back to the first size: the first maps were not taken over from, so they are the right ones.
     let mut back = pins.open();
     back.carry_over().expect("nothing to carry");
     back.take_over().expect("taken over");
@@ -114,12 +114,12 @@ fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
     let mut grown = first.growth().open(&larger).expect("opens");
     drop(first);
     take_over(&mut grown);
-    // Nor does it matter that somebody removes all pins.
+    // The size survives even if all pins are removed.
     fs::remove_dir_all(&pins.0).expect("removed");
     let repaired = grown.repair_pins();
     assert!(repaired.iter().all(|repair| repair.failure.is_none()));
     drop(grown);
-    // Of another size for another reason.
+    // Now the maps have another size for another reason.
     let mut other = pins.options();
     other.capacities.affinity *= 2;
     for options in [&other, &pins.options()] {
@@ -160,7 +160,7 @@ fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
     drop(pins.open());
     let drained = pins.table::<u32, u32>(maps::DRAINED);
     drained.update(&0, &1).expect("written");
-    // They do not serve, whatever their sizes.
+    // Drained maps do not serve, whatever their sizes.
     let mut datapath = pins.open();
     assert_eq!(
         datapath.predecessors().as_deref(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The contents of the maps after applies and restarts.
+//! Tests for the contents of the maps after applies and restarts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -55,7 +55,7 @@ fn a_dual_stack_service_with_everything_reads_back_as_planned() {
     full.v6.frontends = vec![frontend(v6("fd00:96::1"), FrontendKind::ClusterIp)];
     full.v6.backends = vec![
         backend(v6("fd00:1::1"), EndpointSet::CLUSTER),
-        // Serving, but not selected.
+        // This endpoint serves, but is not selected.
         backend(v6("fd00:1::2"), EndpointSet::NONE),
     ];
     let whole = ServicePlan {
@@ -128,15 +128,15 @@ fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
     let stored = || settings.lookup(&0).expect("readable").expect("stored");
     assert_eq!(stored(), before);
     drop(datapath);
-    // Whatever has happened to the element.
+    // The ranges are restored whatever has happened to the element.
     settings.update(&0, &Settings::EMPTY).expect("an element");
     let mut datapath = pins.open();
     for (address, _) in external {
         assert!(stored().external_v4.contains(address));
     }
     assert!(stored().services_v4.contains(v4(10, 96, 0, 1)));
-    // What the agent says leaves them alone. Which ranges hold them depends on the order in which
-    // they were found.
+    // Settings from the agent do not change the ranges. Which ranges cover the addresses depends on
+    // the order in which the addresses were found.
     let found = stored();
     datapath.set_settings(&Settings::EMPTY).expect("settings");
     let ranges = |settings: Settings| (settings.external_v4, settings.services_v4);
@@ -215,7 +215,7 @@ fn a_generation_moves_when_its_backend_goes_and_never_back() {
             &mut datapath,
             &one(name("cart"), plan(address, &[round, round + 1])),
         );
-        // Only the backend's sets change: the generation must stay.
+        // Only the backend's sets change, so the generation must stay.
         let mut unselected = plan(address, &[round, round + 1]);
         unselected.ports[0].v4.backends[0].sets = EndpointSet::NONE;
         let before = generations();
@@ -289,7 +289,8 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
         let reason = failure.reason.to_string();
         assert!(reason.contains(map), "{map}: {reason}");
         assert!(reason.contains(key), "{map}: {reason}");
-        // Nothing of the fifth service is there, and the first one's endpoint that went is gone.
+        // Nothing of the fifth service is in the maps, and the first service's removed endpoint is
+        // gone.
         assert_eq!(picture(&pins), expected(&services), "{map}");
 
         services.insert(name("s2"), ServicePlan::default());
@@ -308,8 +309,8 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let mut datapath = Datapath::open(&options).expect("opens");
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
-    // Two endpoints go and three come, of which only two would fit: no new one is published, but
-    // the old ones go.
+    // Two endpoints go and three come, but only two would fit. No new one is published, but the old
+    // ones go.
     let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
     assert_eq!(result.failures.len(), 1);
     assert_eq!(
@@ -333,7 +334,7 @@ fn what_leads_nowhere_or_twice_is_not_adopted() {
     for (n, id) in [(7, SMALL.records + 5), (8, 99), (9, record)] {
         frontends.update(&key(n), &id).expect("stored");
     }
-    // A block that overlaps with another service's.
+    // This block overlaps with another service's.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
     let other = records.load(record_id(&pins, v4(10, 96, 0, 2))).internal;
     records.store_u64(record, std::mem::offset_of!(Record<V4>, internal), other.0);
@@ -427,7 +428,7 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
                 balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL;
                 port.v4.frontends.push(balancer);
             }
-            // At most eight ranges, because the map has room for no more.
+            // At most eight ranges, because the map is no larger.
             port.source_ranges = sources
                 .iter()
                 .filter(|_| service < 2)

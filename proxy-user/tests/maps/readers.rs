@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Readers while the agent writes: the real program picks backends for packets, on each processor
-//! in turn, while services and endpoints change. It must never pick another service's backend.
+//! Tests with readers while the agent writes: the real program picks backends for packets, on each
+//! processor in turn, while services and endpoints change. It must never pick another service's
+//! backend.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -20,25 +21,25 @@ const TIME: Duration = Duration::from_secs(3);
 const ETHERNET: usize = 14;
 const SHOT: u32 = 2;
 
-/// Service n has 10.96.0.n, and only endpoints whose third octet is n.
+/// Returns service n: it has 10.96.0.n, and only endpoints whose third octet is n.
 fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
     let mut plan = plan(v4(10, 96, 0, service), endpoints);
     let port = &mut plan.ports[0];
     port.protocol = Protocol::UDP;
     for backend in &mut port.v4.backends {
         backend.address.octets[2] = service;
-        // The port distinguishes a torn value from a whole one.
+        // The port shows whether a value is torn.
         backend.port = Port::from_host(1000 + u16::from(service));
     }
     plan
 }
 
-/// 190 000 clients make at least 95 rounds.
+/// With 190 000 clients, there are at least 95 rounds.
 const PACKETS_PER_ROUND: u32 = 2_000;
 
 fn packet(service: u8, client: u32) -> Vec<u8> {
     let [_, b, c, d] = client.to_be_bytes();
-    // Addressed to loopback, the interface of test runs.
+    // The frame is addressed to loopback, the interface of test runs.
     let builder = PacketBuilder::ethernet2([2; 6], [0; 6])
         .ipv4([172, b, c, d], [10, 96, 0, service], 64)
         .udp(40_000, 80);
@@ -52,7 +53,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut options = pins.options();
-        // Small, so that ids, records and blocks are often reused.
+        // The maps are small, so that ids, records and blocks are often reused.
         options.capacities = Capacities {
             flows: 400_000,
             frontends: 64,
@@ -75,7 +76,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         let client = clients.fetch_add(1, Ordering::Relaxed);
-                        // Wait for the writer: otherwise all clients are used up before it has
+                        // Waits for the writer: otherwise all clients are used up before it has
                         // changed much.
                         while client > PACKETS_PER_ROUND * (changed.load(Ordering::Relaxed) + 1)
                             && !stop.load(Ordering::Relaxed)
@@ -124,7 +125,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         }
                         changes.push((name(&format!("s{n}")), plan));
                     }
-                    // One by one in some rounds, all at once in the others.
+                    // In even rounds one by one, in the others all at once.
                     if round.is_multiple_of(2) {
                         for change in changes {
                             let failures = datapath.apply(&[change]).failures;

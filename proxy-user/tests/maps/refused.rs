@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that the kernel refuses: it names the reason, and only what needs them is missing. The
-//! kernel really refuses them: their first instruction calls a function that no kernel has.
+//! Tests with programs that the kernel refuses: portolan reports the reason, and only features that
+//! need them are missing. The kernel really refuses them, because their first instruction calls a
+//! function that no kernel has.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -12,7 +13,7 @@ use crate::{
     support::{PinDir, in_netns},
 };
 
-/// Opens the datapath with programs of which these are broken.
+/// Opens the datapath with an object in which these programs are broken.
 fn open(pins: &PinDir, folder: &Path, broken: &[&str]) -> Result<Datapath, DatapathError> {
     let mut object = OBJECT.to_vec();
     for program in broken {
@@ -66,7 +67,8 @@ fn without_the_programs_that_the_kernel_refuses_the_rest_works() {
         assert!(error.to_string().contains("9999"), "{error}");
         datapath.sweep().expect("sweeps the rest");
 
-        // Nothing that needs the refused hook: what it does would not be undone.
+        // Hooks that need the refused one are not attached either: their effects could not be
+        // undone.
         let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
         datapath
             .attach_hooks(cgroup.path())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When maps are full: who still finds room.
+//! Tests for full maps: which services still get entries.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use proxy_common::maps;
 
 use crate::support::{PinDir, SMALL, expected, name, picture, plan, v4};
 
-/// A part of 1/32 is four of these.
+/// The capacity of the full map. The reserve of 1/32 is four entries.
 const CAPACITY: u32 = 128;
 
-/// Has as many new services applied as are taken, and says which one was the first that was not.
+/// Applies new services until one is refused, and returns its number.
 fn fill(datapath: &mut Datapath) -> u32 {
     for n in 0..CAPACITY {
         let plan = plan(v4(10, 96, 1, n as u8), &[n as u8]);
@@ -74,7 +74,7 @@ fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
         assert_eq!(result.failures.len(), 1, "{map}");
         assert_eq!(picture(&pins), expected(&services), "{map}");
 
-        // Maps of the same sizes take all of them over, whatever their order.
+        // Maps of the same sizes hold all of them, in whatever order they are restored.
         let pins = PinDir::new();
         options.pin_dir = pins.options().pin_dir;
         let mut datapath = Datapath::open(&options).expect("opens");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What new maps take over, entry by entry.
+//! Tests for what new maps take over, entry by entry.
 
 use control::plan::ServicePlan;
 use datapath::{
@@ -25,7 +25,7 @@ fn original_key() -> FlowKey<V4> {
     FlowKey::new(v4(10, 1, 9, 9), CLIENT, to.0, to.1, Protocol::TCP)
 }
 
-/// The original entry of a flow to the service's backend with this id.
+/// Returns the original entry of a flow to the service's backend with this id.
 fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> {
     FlowEntry {
         check: 0,
@@ -51,7 +51,7 @@ fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> 
     .sealed(&original_key())
 }
 
-/// The plans, which differ in the ids that their services and backends get.
+/// Publishes the services. Their order decides the ids of services and backends.
 fn publish(datapath: &mut Datapath, first: &[&str]) {
     for service in first.iter().chain(&["cart"]) {
         let (address, endpoints): (V4, &[u8]) = match *service {
@@ -103,7 +103,7 @@ fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
     assert!(there().is_whole(&original_key()));
     assert_eq!(there().state, FlowState::ESTABLISHED);
 
-    // It ends while both are there.
+    // The flow ends while both generations of maps exist.
     let mut closed = flow;
     closed.state = closed.state.with(FlowState::RESET);
     old.update(&original_key(), &closed).expect("entered");

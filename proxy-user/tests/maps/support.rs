@@ -31,8 +31,8 @@ use proxy_common::{
     ServiceId, V4, V6, maps, select::maglev, service::ServiceName,
 };
 
-/// The command: as the tests are built, or the one that PORTOLAN_MEASURED names, to measure a
-/// released one.
+/// Returns the command's path: the test build, or the program that PORTOLAN_MEASURED names, to
+/// measure a release.
 pub(crate) fn program() -> OsString {
     let measured = std::env::var_os("PORTOLAN_MEASURED");
     measured.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into())
@@ -40,7 +40,7 @@ pub(crate) fn program() -> OsString {
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 
-/// A pin directory of a test's own; removed with its contents.
+/// A pin directory for one test. It is removed with its contents on drop.
 pub(crate) struct PinDir(pub(crate) PathBuf);
 
 impl PinDir {
@@ -66,7 +66,7 @@ impl PinDir {
             ..Options::default()
         }
     }
-    /// The same without tcx.
+    /// Returns the same options without tcx.
     pub(crate) fn clsact_options(&self) -> Options {
         Options {
             attachment: Attachment::Clsact,
@@ -76,7 +76,7 @@ impl PinDir {
     pub(crate) fn open(&self) -> Datapath {
         Datapath::open(&self.options()).expect("open the datapath: the tests need root")
     }
-    /// With the default sizes, and room for few flows.
+    /// Opens the datapath with the default sizes, except for a small table of flows.
     pub(crate) fn open_default(&self) -> Datapath {
         let options = Options {
             capacities: Capacities {
@@ -90,7 +90,7 @@ impl PinDir {
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(get_pinned(&map_path(&self.0, map), false).expect("pinned")).expect("a table")
     }
-    /// Where a map is pinned now.
+    /// Returns the path where a map is pinned now.
     pub(crate) fn path_of(&self, map: &str) -> PathBuf {
         map_path(&self.0, map)
     }
@@ -188,7 +188,8 @@ where
     }
 }
 
-/// One TCP port of IPv4 with a cluster IP and these endpoints (last octets of 10.1.0.0/24).
+/// Returns a plan of one TCP port for IPv4, with a cluster IP and these endpoints (last octets of
+/// 10.1.0.0/24).
 pub(crate) fn plan(cluster_ip: V4, endpoints: &[u8]) -> ServicePlan {
     ServicePlan {
         ports: vec![port(cluster_ip, endpoints)],
@@ -214,17 +215,17 @@ pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
     }
 }
 
-/// The contents of the maps, as a reader finds them.
+/// The contents of the maps as text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Picture {
-    /// `10.0.0.1 80 TCP`, and the backends behind it.
+    /// The backends of each frontend, for example `10.0.0.1 80 TCP`.
     pub(crate) frontends: BTreeMap<String, Behind>,
-    /// `shop/cart` with its port's name, and the allowed sources.
+    /// The allowed source ranges, each after `shop/cart` with its port's name.
     pub(crate) sources: Vec<String>,
     pub(crate) names: Vec<String>,
 }
 
-/// The record and backends behind a frontend.
+/// The record and the backends of a frontend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Behind {
     pub(crate) flags: u32,
@@ -249,7 +250,7 @@ fn backend_text<A: Family>(address: A, port: Port, sets: EndpointSet) -> String 
     format!("{address} {port:?} {}", sets.0)
 }
 
-/// Reads everything as a kernel program would.
+/// Reads the maps as a kernel program would.
 pub(crate) fn picture(pins: &PinDir) -> Picture {
     let names: BTreeMap<u32, ServiceName> = pins
         .table::<u32, ServiceName>(maps::NAMES)
@@ -312,7 +313,7 @@ fn read_family<A: Family>(
     }
 }
 
-/// The contents that the maps should have by these plans.
+/// Returns the contents that the maps should have for these plans.
 pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Picture {
     let mut picture = Picture::default();
     for (name, plan) in services {
@@ -387,7 +388,7 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
     }
 }
 
-/// A port's name as plans hold it.
+/// Returns a port's name in the form that plans have.
 pub(crate) fn port_name(n: usize) -> Arc<str> {
     ["", "web", "admin"][n].into()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sweeps remove idle flows, whole ones and no others.
+//! Tests that sweeps remove idle flows with both entries, and no others.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ fn now() -> u64 {
 
 type Entry = (FlowKey<V4>, FlowEntry<V4>);
 
-/// The original and the reply entry of a flow.
+/// Returns the original and the reply entry of a flow that has been idle for `idle` seconds.
 fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
     let client = v4(10, 9, (n >> 8) as u8, n as u8);
     let (frontend, backend) = (v4(10, 96, 0, 1), v4(10, 1, 0, 1));
@@ -40,7 +40,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         service: ServiceId(1),
         backend: BackendId(1),
         generation: 0,
-        // The machine's uptime may be less than an hour.
+        // The machine may have started less than an hour ago.
         last_seen: now().saturating_sub(idle * SECOND),
         interface: ClientInterface::SHARED,
         state,
@@ -64,7 +64,7 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
     ]
 }
 
-/// Sweeps until the walk has come through the table twice, so that the counts are those of a
+/// Sweeps until the walk has passed through the table twice, so that the counts are those of a
 /// complete walk.
 fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
     let mut removed = 0;
@@ -80,7 +80,7 @@ fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
 fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
-    // Shorter than the uptime of any machine that runs this test.
+    // The times are shorter than the uptime of any machine that runs this test.
     datapath.set_idle_times(IdleTimes {
         udp: 10,
         udp_stream: 15,
@@ -100,7 +100,7 @@ fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
         add(&flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
         add(&flow(n + 2000, Protocol::UDP, FlowState::NEW, 2));
     }
-    // Reply entries without a flow.
+    // These are reply entries without an original.
     for n in 0..100 {
         add(&flow(n + 3000, Protocol::UDP, FlowState::ESTABLISHED, 20)[1..]);
     }

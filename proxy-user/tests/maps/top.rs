@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan top` over maps that are full of services, each with endpoints of its own.
+//! Tests for `portolan top` with many services in the maps, each with endpoints of its own.
 
 use std::{
     process::Command,
@@ -12,11 +12,11 @@ use crate::{
 };
 
 const SERVICES: u32 = 50_000;
-/// Fewer than are counted one by one.
+/// The number of endpoints of each service; fewer than are counted one by one.
 const ENDPOINTS: u32 = 2;
-/// The median of so many.
+/// The number of runs; the median counts.
 const RUNS: usize = 5;
-/// An optimised program takes a tenth of this; one for tests on a busy machine not much more.
+/// An optimised program takes a tenth of this; a test build on a busy machine not much more.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[test]

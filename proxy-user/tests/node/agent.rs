@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that runs on the node: watched, asked, ended.
+//! An agent that runs on the node: a test watches it, asks it and ends it.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ use nix::{
 
 use crate::world::PATIENCE;
 
-/// Within this time a line is in the log.
+/// How long to wait for a line of the log.
 const SAID: Duration = Duration::from_secs(10);
 
-/// A running agent; dropping it ends it.
+/// A running agent; dropping it ends the process.
 pub(crate) struct Agent<'a> {
     node: &'a NetNs,
     child: Option<Child>,
@@ -33,7 +33,7 @@ pub(crate) struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Takes over a process that writes its log there.
+    /// Takes charge of an agent's process, which writes its log to `log`.
     pub(crate) fn new(node: &'a NetNs, child: Child, log: PathBuf) -> Self {
         Self {
             node,
@@ -54,8 +54,8 @@ impl<'a> Agent<'a> {
         fs::read_to_string(&self.log).expect("its log")
     }
 
-    /// Waits until a line of the log has all these parts: it is written a moment after what it
-    /// tells can be seen elsewhere.
+    /// Waits until a line of the log contains all these parts. The agent logs an event a moment
+    /// after its effect.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         let deadline = Instant::now() + SAID;
@@ -65,7 +65,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Waits until the node's object of this version is applied.
+    /// Waits until the agent has applied this version of its Node object.
     pub(crate) fn wait_for(&self, version: u64) {
         let deadline = Instant::now() + PATIENCE;
         let wanted = format!("\"resourceVersion\":\"{version}\"");
@@ -83,12 +83,12 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Status and body of /healthz; status 0 while nobody listens.
+    /// The status and body of /healthz; status 0 while nobody listens.
     pub(crate) fn health(&self) -> (u16, String) {
         self.get(HEALTH, "/healthz").unwrap_or_default()
     }
 
-    /// The metrics server's answer.
+    /// The answer of the metrics server at this path; panics on an error status.
     pub(crate) fn metrics(&self, path: &str) -> String {
         let (status, body) = self.get(METRICS, path).expect("it listens");
         assert_eq!(status, 200, "{body}");
@@ -104,7 +104,7 @@ impl<'a> Agent<'a> {
         kill(Pid::from_raw(pid), signal).expect("it runs");
     }
 
-    /// Waits until it has ended by itself; returns its log.
+    /// Waits until the agent has ended by itself; returns its log.
     pub(crate) fn wait_for_end(mut self) -> String {
         if let Some(mut child) = self.child.take() {
             let deadline = Instant::now() + PATIENCE;
@@ -116,7 +116,7 @@ impl<'a> Agent<'a> {
         self.log()
     }
 
-    /// Asks it to end.
+    /// Asks the agent to end and waits for that.
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.end().expect("it runs")
     }
@@ -135,12 +135,12 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds; panics after `PATIENCE`.
 pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl FnMut() -> bool) {
     within(PATIENCE, what, agent, so);
 }
 
-/// Waits so long until a condition holds.
+/// Waits until a condition holds; panics after `limit`.
 pub(crate) fn within(limit: Duration, what: &str, agent: &Agent<'_>, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {

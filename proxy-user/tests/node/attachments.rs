@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When the programs are attached, and where in the chain beside foreign programs.
+//! When the programs are attached, and where among foreign programs in the chain.
 
 use std::{
     fs, thread,
@@ -69,18 +69,19 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
     assert_eq!(answers(), [true; 2], "nobody drops any more");
 }
 
-/// Every place at both hooks.
+/// Every position in the chain, at both hooks.
 fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
     let both = |place| [(place, false), (place, true)];
     ChainPosition::ALL.into_iter().flat_map(both)
 }
 
-/// Length of a TCP segment with timestamps and a payload that no other packet has.
+/// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
+/// timestamps.
 const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
 const LINES: u64 = 20;
 
-/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; how many came back.
+/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns how many came back.
 fn talk(world: &World) -> u64 {
     let mut open = world.connect(CART).expect("the service answers");
     let line = "x".repeat(PAYLOAD - 1);
@@ -102,7 +103,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
         let program = Foreign::with(world.node(), interface, egress, place, &program);
         (packets, program.expect("attached"))
     };
-    // Once attached before the agent's programs, once after them.
+    // `early` programs are attached before the agent's, `late` ones after them.
     let early: Vec<_> = hooks()
         .map(|(place, egress)| count(&client, place, egress))
         .collect();
@@ -121,7 +122,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
     assert_eq!(counts, [LINES; 18]);
 }
 
-/// A gauge without labels.
+/// The value of a gauge without labels.
 pub(crate) fn gauge(agent: &Agent<'_>, name: &str) -> Option<u64> {
     let text = agent.metrics("/metrics");
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -147,7 +148,8 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         "what is behind ours hides nothing"
     );
     for (egress, hook) in [(false, "ingress"), (true, "egress")] {
-        // Ours goes before it; if another one comes soon, two may be moving, and it is only named.
+        // Ours moves before the foreign program. If another one comes soon after, the agent only
+        // names it: two programs could be displacing each other.
         let moved = attach(egress, ChainPosition::First);
         eventually("ours is first", &agent, || world.connect(CART).is_ok());
         drop(moved);
@@ -177,7 +179,7 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
 
 pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack ";
 
-/// An agent that redirects, and its world.
+/// Starts an agent that redirects packets.
 fn redirecting(world: &World) -> Agent<'_> {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let agent = world.start_configured(7, "portolan: {forwarding: auto}\n");
@@ -186,7 +188,7 @@ fn redirecting(world: &World) -> Agent<'_> {
     agent
 }
 
-/// Whether packets through the service pass the node without its stack's forwarding them.
+/// Whether packets through the service pass the node without being forwarded by its stack.
 fn is_past_the_stack(world: &World) -> bool {
     let before = world.forwarded();
     assert_eq!(talk(world), LINES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The CNI plugin `bandwidth` beside the agent: its limits hold as they do without. It limits what
-//! a pod gets by a qdisc at the node's end of the pod's interface, and what the pod sends by a
-//! filter there that leads packets through an ifb device.
+//! The CNI plugin `bandwidth` together with the agent: its limits hold as they do without the
+//! agent. It limits the packets to a pod by a qdisc at the node's end of the pod's interface, and
+//! the packets from the pod by a filter there that sends them through an ifb device.
 
 use std::{
     io::{Read, Write},
@@ -24,20 +24,21 @@ use crate::{
 
 const SERVICE: &str = "172.30.1.1:80";
 const BACKEND: &str = "10.40.1.20:9090";
-/// In bits a second: far below what the slowest machine forwards.
+/// The limit in bits a second: far below the rate of the slowest machine.
 const LIMIT: u32 = 20_000_000;
-/// What a limited connection carries, of the limit, which counts headers as well: 1448 of 1514
-/// bytes, 0.956 of it.
+/// The range for the payload rate of a limited connection, as a part of the limit. The limit counts
+/// headers as well: 1448 of 1514 bytes are payload, 0.956 of it.
 const HELD: RangeInclusive<f64> = 0.85..=1.1;
-/// What an unlimited connection carries at least, of the limit.
+/// The range for the rate of an unlimited connection, as a multiple of the limit.
 const FREE: RangeInclusive<f64> = 5.0..=f64::INFINITY;
-/// On a busy machine a connection may carry less than its limit. It never carries more.
+/// On a busy machine a connection may be slower than its limit, so a test tries again. It is never
+/// faster.
 const ATTEMPTS: usize = 3;
-/// Not measured: the burst that passes at once, and the start of the connection.
+/// The start is not measured: a burst passes at once, and the connection only begins.
 const START: Duration = Duration::from_millis(250);
 const TIME: Duration = Duration::from_secs(1);
-/// What a sender may have on its way, in bytes: less than the limits' queues hold. With losses,
-/// what is read within a second would say little about the rate.
+/// The most bytes of a sender in flight: less than the limits' queues hold. With losses, the bytes
+/// read within a second would say little about the rate.
 const ON_THE_WAY: usize = 32 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +47,7 @@ enum Order {
     AgentFirst,
 }
 
-/// The pod with the limits.
+/// The pod whose bandwidth is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limited {
     Client,
@@ -60,8 +61,7 @@ fn limits_of_the_bandwidth_plugin_hold(
     #[values(Order::PluginFirst, Order::AgentFirst)] order: Order,
 ) {
     let world = World::build();
-    // As distributions have it: what comes back from the ifb device must still have its sender's
-    // address.
+    // Distributions set this: a packet from the ifb device must still have its sender's address.
     let strict = [("ipv4/conf/all/rp_filter", "1")];
     world.node().set(&strict).expect("a parameter");
     let cart = service("cart", "172.30.1.1").replace("8080", "9090");
@@ -102,8 +102,8 @@ fn limits_of_the_bandwidth_plugin_hold(
             agent
         }
     };
-    // Packets of the pod must not pass its filter by, as redirecting would.
-    if forwarding == Forwarding::Auto {
+    // The pod's packets must pass its filter; redirected packets would not.
+    if forwarding == Forwarding::Redirect {
         eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
     }
     check("with both", BACKEND, HELD);
@@ -126,7 +126,7 @@ fn limit(world: &World, limited: Limited) {
     limit_bandwidth(world.node(), &interface, pod, LIMIT).expect("limited");
 }
 
-/// What one connection of the client carries in one direction, in bits a second.
+/// The rate of one connection of the client in one direction, in bits a second.
 fn rate(world: &World, listener: &TcpListener, to: &str, upload: bool) -> f64 {
     let to: SocketAddr = to.parse().expect("an address and port");
     let near = world.client().enter(|| TcpStream::connect(to));
@@ -135,7 +135,7 @@ fn rate(world: &World, listener: &TcpListener, to: &str, upload: bool) -> f64 {
     let (mut from, mut to) = if upload { (near, far) } else { (far, near) };
     let buffer = SockRef::from(&from).set_send_buffer_size(ON_THE_WAY);
     buffer.expect("a small buffer");
-    // Ends with an error when the other end is closed.
+    // Writing fails once the other end is closed.
     let sender = thread::spawn(move || while from.write_all(&[0; 1 << 14]).is_ok() {});
     let mut buffer = [0; 1 << 16];
     let mut read = || {

@@ -10,7 +10,7 @@ use crate::{
     world::World,
 };
 
-/// Longer than the agent needs to follow a change.
+/// A time that is longer than the agent needs to follow a change.
 const FOLLOWED: Duration = Duration::from_millis(800);
 
 #[test]
@@ -80,7 +80,7 @@ fn interfaces_and_addresses_are_followed() {
     );
 }
 
-/// As on a node that kube-proxy has served by IPVS: every cluster IP is an address of an interface.
+/// IPVS mode of kube-proxy leaves such a node: every cluster IP is an address of an interface.
 #[test]
 fn a_node_with_more_addresses_than_fit_is_named_and_serves() {
     let world = World::build();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check` on a node before portolan, and beside it.
+//! `portolan check` on a node before portolan is installed, and while it runs.
 
 use std::{
     fs,
@@ -23,12 +23,12 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// Status and findings of a check on the node.
+/// Runs a check on the node; returns its exit status and findings.
 pub(crate) fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
     report(&run(world, pins, flags))
 }
 
-/// Status and findings of what a check has printed.
+/// The exit status and findings in the output of a check.
 pub(crate) fn report(output: &Output) -> (i32, Vec<Value>) {
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -56,7 +56,7 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
     command
 }
 
-/// Flags that compare with the world's services.
+/// The flags for a comparison with the services of the world.
 pub(crate) fn migration(world: &World) -> [String; 3] {
     let folder = world.manifests().display().to_string();
     ["--migration".into(), "--manifests".into(), folder]
@@ -67,7 +67,7 @@ fn migrate(world: &World) -> (i32, Vec<Value>) {
     check(world, world.pins(), &flags.each_ref().map(String::as_str))
 }
 
-/// Expects one finding of a level with these words.
+/// Expects exactly one finding of this level that contains these words.
 #[track_caller]
 pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -79,7 +79,7 @@ pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
     assert_eq!(count, 1, "{level}, {words}: {findings:#?}");
 }
 
-/// The pins of checks that are there.
+/// The names of the pin folders that checks have left.
 fn left_over(world: &World) -> Vec<String> {
     let own = format!(
         "{}-check-",
@@ -150,7 +150,7 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
     let mut child = child.expect("enter the node").expect("started");
     silent.set_nonblocking(true).expect("set");
     let begun = Instant::now();
-    // It asks for objects when it has made its maps.
+    // The check asks for objects once it has made its maps.
     let _asked = loop {
         match silent.accept() {
             Ok(asked) => break asked,
@@ -298,7 +298,7 @@ fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
         .find(|one| one["about"] == "room")
         .expect("it");
     let count = count["found"].as_str().expect("words");
-    // The server's own service is among them.
+    // The server's own service counts too.
     assert!(count.starts_with("3 services"), "{count}");
     let reporters = "-o=jsonpath={.items[*].reportingComponent}";
     let reporters = server.kubectl(&["get", "events", "--all-namespaces", reporters]);

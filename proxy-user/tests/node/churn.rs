@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many pods start at once: how long each waits for its programs.
+//! Many pods start at once: the time that each waits for its programs.
 
 use std::{
     collections::HashMap,
@@ -16,8 +16,7 @@ const PODS: usize = 100;
 const NEW_LINK: u16 = 16;
 const LINKS: u32 = 1;
 
-/// When the kernel first told of each interface, by index. Ends when it is told to, at the next
-/// message.
+/// Records when the kernel first reported each interface, by index. Ends soon after `done` is set.
 fn listen(done: &AtomicBool) -> HashMap<u32, Instant> {
     let mut socket = Socket::new(NETLINK_ROUTE).expect("a socket");
     socket.bind(&SocketAddr::new(0, LINKS)).expect("subscribed");
@@ -36,7 +35,7 @@ fn listen(done: &AtomicBool) -> HashMap<u32, Instant> {
     told
 }
 
-/// When each of so many new interfaces had both programs, by index.
+/// Records when each new interface had both programs, by index.
 fn watch(first: u32, done: &AtomicBool) -> HashMap<u32, Instant> {
     let mut attached = HashMap::new();
     let mut waiting: Vec<u32> = (first..first + PODS as u32).collect();
@@ -101,9 +100,9 @@ fn a_hundred_interfaces_in_a_second_have_their_programs_at_once() {
     println!(
         "from the kernel's word to both programs: p50 {half:?}, p99 {most:?}, max {longest:?}"
     );
-    // Each of an interface's two links takes a grace period of the kernel, under the lock that
-    // making interfaces needs as well: the kernel sets the pace, so this prints the times and only
-    // looks that nobody is forgotten.
+    // The kernel sets the pace: each of an interface's two links takes a grace period, under the
+    // lock that making interfaces needs as well. So the test prints the times and checks only that
+    // no interface is forgotten.
     assert!(longest < Duration::from_secs(10), "{waits:?}");
     assert!(world.connect(CART).is_ok());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! After a switch: when kube-proxy's rules may go, and what removes them.
+//! After a switch to portolan: when kube-proxy's rules can go, and what removes them.
 
 use std::{
     net::TcpListener,
@@ -15,7 +15,7 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// `portolan wait` of this node's pins.
+/// Starts `portolan wait` for the pins of this node.
 fn wait_for_foreign(world: &World) -> Child {
     let mut command = Command::new(BINARY);
     command.args(["wait", "--foreign-connections", "--pin-dir"]);
@@ -40,7 +40,7 @@ fn to_clean_up_waits_for_the_agent_and_for_connections_of_the_proxy_before() {
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    // To an endpoint that the service has not.
+    // A connection to an endpoint that the service does not have.
     let gone = world
         .server()
         .enter(|| TcpListener::bind("10.40.1.20:8099"));
@@ -60,7 +60,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     waiting.wait().expect("it ends");
 }
 
-/// By the real kube-proxy, with what deploy/kube-proxy/clean runs.
+/// The real kube-proxy has made the rules; the test runs the commands of deploy/kube-proxy/clean.
 #[test]
 fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
     let world = World::build();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent as a client of a real API server: objects made there are served, and neither the
-//! server's absence nor the agent's loses anything.
+//! The agent as a client of a real API server: objects made there are served, and nothing is lost
+//! while the server or the agent is away.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn what_is_made_through_the_api_is_served_and_followed() {
     server.apply(&service("more", "172.30.1.2"));
     eventually("a new service", &agent, || answers(MORE));
     assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
-    // A label leaves it to another proxy, and another one gives it back.
+    // This label gives the service to another proxy; without it, the service is ours again.
     let label = "service.kubernetes.io/service-proxy-name";
     server.kubectl(&[
         "label",
@@ -122,7 +122,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let first = follow(&world, &kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
-    // Programs that are attached and not pinned yet would go with it.
+    // Programs that are attached but not pinned yet would go with the agent.
     eventually("it is ready", &first, || first.health().0 == 200);
     let mut open = world.connect(MORE).expect("an answer");
     first.signal(Signal::SIGKILL);
@@ -132,7 +132,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     server.kubectl(&["delete", "service", "more", "-n", "shop"]);
     server.apply(&service("new", "172.30.1.3"));
 
-    // It starts without a server: nothing may be pruned before every list has come.
+    // The next agent starts without a server: it must remove nothing before every list has come.
     server.kill();
     let second = follow(&world, &kubeconfig);
     eventually("it is reported", &second, || {
@@ -183,7 +183,7 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
     let events = || server.kubectl(&["events", "-n", "shop", "--for", "service/second"]);
     eventually("the event", &agent, || events().contains("198.51.100.7"));
     let events = events();
-    // The server sends events of its own.
+    // The server sends events of its own too.
     let ours: Vec<_> = events
         .lines()
         .filter(|event| event.contains("NotServed"))
@@ -217,7 +217,7 @@ fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
     let interface = world.client_interface();
     let agent = follow(&world, &server.kubeconfig());
     eventually("the first service", &agent, || world.connect(CART).is_ok());
-    // The first is only moved behind ours.
+    // This program is only moved behind ours.
     let moved = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
     eventually("it is moved", &agent, || {
         agent.log().contains("had another program before it")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an operator asks a node: the lists with their filters and formats, and the overview
-//! commands, with and without an agent.
+//! The commands that an operator runs on a node: the lists with their filters and formats, and the
+//! overview commands, with and without an agent.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl World {
-    /// Runs a command of this node.
+    /// Runs a command on this node.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
         let mut command = self.asking(arguments);
         let output = self.node().enter(|| command.output());
@@ -29,19 +29,19 @@ impl World {
         command.args(arguments).arg("--pin-dir").arg(self.pins());
         command
     }
-    /// What a command says; it must succeed.
+    /// The output of a command; panics if it fails.
     pub(crate) fn told(&self, arguments: &[&str]) -> String {
         let output = self.ask(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
-    /// The same as JSON.
+    /// The output of a command as JSON; panics if it fails.
     fn json(&self, arguments: &[&str]) -> Value {
         let text = self.told(&[arguments, &["-o", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
-    /// What `status` says, with problems or without; its exit status tells which.
+    /// The report of `status`, with or without problems; its exit status must agree with it.
     pub(crate) fn status(&self) -> Value {
         let output = self.ask(&["status", "-o", "json"]);
         let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -49,7 +49,7 @@ impl World {
         assert_eq!(output.status.code(), Some((!is_well).into()), "{status}");
         status
     }
-    /// Exit status and message of a command that fails, which is one line.
+    /// The exit status and the one-line message of a command that fails.
     pub(crate) fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.ask(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -59,7 +59,7 @@ impl World {
     }
 }
 
-/// `status`, once the agent has looked at everything.
+/// The report of `status` once it shows no problems.
 fn settled(world: &World, agent: &Agent<'_>) -> Value {
     let mut status = Value::Null;
     eventually("all is well", agent, || {
@@ -86,7 +86,7 @@ fn lists_show_what_their_arguments_name() {
     let _held = world.connect("172.30.1.3:80").expect("served");
     let _own = world.connect_from_node(CART).expect("served at the socket");
 
-    // A cluster IP, its other ports, a node port.
+    // Counts the cluster IP, its other ports and the node port.
     assert_eq!(world.told(&["services", "cart", "--count"]).trim(), "3");
     assert_eq!(
         world.told(&["services", "shop/cart:80", "--count"]).trim(),
@@ -152,7 +152,7 @@ fn lists_show_what_their_arguments_name() {
 
     let sockets = world.json(&["sockets", "cart"]);
     assert_eq!(sockets.as_array().map(Vec::len), Some(1), "{sockets}");
-    // This process has it, which is not in the node's network namespace itself.
+    // The socket belongs to this process, which is not in the node's network namespace itself.
     assert_eq!(sockets[0]["process"]["pid"], std::process::id());
     let wide = world.told(&["sockets", "-o", "wide"]);
     assert!(
@@ -188,7 +188,7 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
         status["sync"]["lastSeconds"].as_u64() < Some(300),
         "{status}"
     );
-    // An agent with pins elsewhere says itself where they are.
+    // Without `--pin-dir`, `status` learns from the agent where its pins are.
     let mut command = Command::new(BINARY);
     command.args(["status", "-o", "json"]);
     let output = world.node().enter(|| command.output());
@@ -318,7 +318,7 @@ fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
         world.json(&["config", "metricsBindAddress"])[0]["value"],
         "127.0.0.1:20249"
     );
-    // Nobody is there.
+    // No agent listens on this port.
     let (code, said) = world.refused(&["warnings", "--metrics-bind-address", "127.0.0.1:20250"]);
     assert!(
         code == Some(1) && said.contains("127.0.0.1:20250"),

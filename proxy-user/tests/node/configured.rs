@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole agent with a configuration file: taken as kube-proxy takes it, and followed while
-//! connections go on.
+//! An agent with a configuration file: it reads the file as kube-proxy does, and follows its
+//! changes while connections go on.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ use crate::{
 const NODE_PORT: &str = "10.40.0.1:30001";
 const LOOPBACK_PORT: &str = "127.0.0.1:30001";
 const HEALTH_CHECK: &str = "10.40.0.1:31700";
-/// A change of the file takes effect within a few seconds, even on a busy machine.
+/// A change of the file takes effect within this time, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
 fn configz(agent: &Agent<'_>) -> Json {
@@ -44,18 +44,18 @@ fn listens(from: &NetNs, to: &str) -> bool {
     from.enter(connect).expect("enter it").is_ok()
 }
 
-/// The agent's file descriptors.
+/// The number of the agent's open file descriptors.
 fn descriptors(agent: &Agent<'_>) -> usize {
     let folder = format!("/proc/{}/fd", agent.pid());
     fs::read_dir(folder).expect("its descriptors").count()
 }
 
-/// Replaces the file by one with these settings.
+/// Replaces the file by one with these settings and those of every agent here.
 fn replace(world: &World, settings: &str) {
     replace_whole(world, &complete(settings));
 }
 
-/// Replaces the file as kubelet replaces a ConfigMap's: by another link.
+/// Replaces the file as the kubelet replaces a mounted ConfigMap: by another symbolic link.
 fn replace_whole(world: &World, text: &str) {
     let folder = world.folder();
     let (new, link) = (folder.join("new-config"), folder.join("new-link"));
@@ -150,7 +150,7 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     let client = world.client();
     let connect = || {
         let mut connected = 0;
-        // The limit ends it if the other thread fails.
+        // The time limit ends the loop if the other thread fails.
         let begun = Instant::now();
         while !end.load(Ordering::Relaxed) && begun.elapsed() < 3 * SOON {
             let mut open = Open::connect(client, CART).expect("served without a gap");
@@ -180,7 +180,7 @@ fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
         within(SOON, "it starts anew", agent, || {
             agent.log().matches("starts anew").count() == round
         });
-        // Until the old one has ended, it still answers.
+        // The old agent still answers until it has ended.
         within(SOON, "it is in force", agent, || {
             let answer = agent.get(METRICS, "/configz");
             answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
@@ -191,8 +191,8 @@ fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
     }
 }
 
-/// Pods' connections go over from the sockets to the packet path and back: the same client, so that
-/// it meets its own connections of before.
+/// Pods' connections change from the sockets to the packet path and back. The client stays the
+/// same, so that it meets its own earlier connections.
 #[test]
 fn a_changed_plane_of_pods_loses_no_connection() {
     let world = World::build();

@@ -13,10 +13,10 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use lab::node::netns::NetNs;
 
-/// Within this time also a busy machine has answered.
+/// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Sends every line back.
+/// Sends every line of the connection back.
 pub(crate) fn echo(stream: TcpStream) {
     thread::spawn(move || {
         let mut lines = BufReader::new(stream);
@@ -34,7 +34,7 @@ pub(crate) fn echo(stream: TcpStream) {
 pub(crate) struct Open(BufReader<TcpStream>);
 
 impl Open {
-    /// Connects from a pod; the server at the other end answers.
+    /// Connects from a pod to a server that echoes.
     pub(crate) fn connect(pod: &NetNs, to: &str) -> io::Result<Self> {
         let to: SocketAddr = to.parse().expect("an address and port");
         let stream = pod
@@ -48,8 +48,8 @@ impl Open {
             .ok_or_else(|| io::Error::other(answer))
     }
 
-    /// Connects again and again until `done`, and returns how often. Panics if one fails, or if two
-    /// have lost their SYN: a busy machine is slow, but sends nothing twice.
+    /// Connects again and again until `done`; returns the number of connections. Panics if one
+    /// fails, or if two have lost their SYN: a busy machine is slow, but sends nothing twice.
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {
@@ -69,10 +69,10 @@ impl Open {
         made
     }
 
-    /// Sends a line; returns the answer, or the error.
+    /// Sends a line; returns the answer or the error as text.
     pub(crate) fn echo(&mut self, line: &str) -> String {
         let mut answer = String::new();
-        // In one segment.
+        // The line goes out in one segment.
         let sent = self.0.get_mut().write_all(format!("{line}\n").as_bytes());
         match sent.and_then(|()| self.0.read_line(&mut answer)) {
             Ok(_) => answer.trim_end().to_owned(),
@@ -81,7 +81,7 @@ impl Open {
     }
 }
 
-/// How many segments this end of a connection has sent again.
+/// The number of segments that this end of a connection has retransmitted.
 pub(crate) fn repeated(stream: &TcpStream) -> u32 {
     const TOTAL_RETRANS: usize = 100;
     let mut info = [0_u8; TOTAL_RETRANS + 4];
@@ -102,7 +102,7 @@ pub(crate) fn repeated(stream: &TcpStream) -> u32 {
     u32::from_ne_bytes(field)
 }
 
-/// Sends every datagram to [`crate::objects::QUESTIONS`] back, in this pod.
+/// Sends every datagram to [`crate::objects::QUESTIONS`] back, from this pod.
 pub(crate) fn answer_questions(pod: &NetNs) {
     let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
     let answering = answering.expect("the pod").expect("a socket");
@@ -114,7 +114,7 @@ pub(crate) fn answer_questions(pod: &NetNs) {
     });
 }
 
-/// A pod's socket that is connected to that service.
+/// A socket in a pod, connected to that service.
 pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
     let asking = pod.enter(|| {
         let asking = UdpSocket::bind("0.0.0.0:0")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the
-//! rights that they give.
+//! permissions that they give.
 
 use std::{fs, path::PathBuf};
 
@@ -74,17 +74,17 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     );
     eventually("it serves", &agent, || world.connect(CART).is_ok());
     eventually("it is healthy", &agent, || agent.health().0 == 200);
-    // Everything that an agent does: connections come and go, services too, UDP backends are lost.
+    // The agent does all of its work: connections and services come and go, UDP backends are lost.
     server.kubectl(&["delete", "service", "cart", "--namespace", "shop"]);
     eventually("it follows", &agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
-    // A person asks in its pod about another pod by name.
+    // An operator's command in the agent's pod asks about another pod by name.
     let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
     let token = ["--kubeconfig", file.to_str().expect("a plain path")];
     let asked = explain::run(&world, &[&from[..], &token].concat());
     let said = String::from_utf8_lossy(&asked.stderr);
     assert!(said.contains("there is no pod shop/gone"), "{said}");
-    // And it has no others there.
+    // The agent has no other permissions.
     let user = "--as=system:serviceaccount:kube-system:portolan";
     for (verb, kind) in [
         ("get", "secrets"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{agent::eventually, attachments::CART, objects::service, world::World};
 
-/// The files of an archive, without its folder.
+/// The files of an archive by name, without its folder.
 fn unpack(path: &Path) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(GzDecoder::new(File::open(path).expect("the archive")));
     let files = archive.entries().expect("entries").map(|entry| {
@@ -35,7 +35,7 @@ fn dumped(world: &World, name: &str) -> BTreeMap<String, String> {
     files
 }
 
-/// What is in it with and without an agent.
+/// The files that an archive has with and without an agent.
 const ALWAYS: [&str; 17] = [
     "README.txt",
     "affinity.json",
@@ -126,7 +126,7 @@ fn an_archive_has_no_credentials() {
         "{}",
         files["status.json"]
     );
-    // The path is a setting; what is in the file is not.
+    // The path of the kubeconfig is a setting; its content must not appear.
     assert!(files["agent/configz.json"].contains("kubeconfig"));
     for (name, text) in &files {
         for secret in [TOKEN, "insecure-skip-tls-verify", "current-context"] {

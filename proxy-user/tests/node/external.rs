@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! External IPs beyond the ordinary connection: segments of unknown connections, another proxy's
-//! connections, ping.
+//! External IPs: segments of unknown connections, connections of another proxy, and ping.
 
 use std::{thread::sleep, time::Duration};
 
@@ -26,7 +25,7 @@ fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on
     let world = World::build();
     world.write("cart.yaml", &cart());
     let mut uplink = world.add_tunnel("10.9.0.2");
-    // Beyond the uplink is the router that believes the address to be here.
+    // The router at the uplink believes that the node has the address; the node routes it back.
     let back = format!("route add {EXTERNAL}/32 dev tun0\n");
     world.node().ip(&back).expect("a route");
     let agent = world.start(7);
@@ -118,7 +117,7 @@ fn services_answer_ping_if_they_are_told_to() {
         sleep(Duration::from_millis(100));
     }
     assert!(agent.stop().success());
-    // Switched off again, nothing is left of it.
+    // Once switched off, ping is no longer answered.
     let agent = world.start(7);
     assert_eq!(both.map(pings), [false; 2], "{}", agent.log());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two nodes that balance the same services for clients outside, and routers in front and behind
-//! that change from one to the other.
+//! Two nodes that serve the same services for clients outside, and routers in front and behind that
+//! change from one node to the other.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -14,14 +14,14 @@ use lab::node::netns::NetNs;
 use crate::{agent::Agent, world::World};
 
 const CLIENT: &str = "203.0.113.9";
-/// Two services that differ in their selection only.
+/// Two services that differ only in how a backend is selected.
 const CONSISTENT: &str = "198.51.100.80";
 const RANDOM: &str = "198.51.100.81";
 const BACKENDS: usize = 3;
 const CONNECTIONS: usize = 20;
 
-/// The router in front, which is the client as well, and the servers, each with a link to both
-/// nodes.
+/// The hosts around the nodes: the router in front, which is the client as well, and the servers.
+/// Each has a link to both nodes.
 struct Site {
     client: NetNs,
     servers: Vec<NetNs>,
@@ -31,7 +31,7 @@ fn server_address(server: usize) -> String {
     format!("10.50.0.{}", 10 + server)
 }
 
-/// The address of a node at all of its links.
+/// The address that a node has on all of its links.
 fn gateway(node: usize) -> String {
     format!("10.9.{node}.1")
 }
@@ -64,7 +64,7 @@ impl Site {
         }
         site
     }
-    /// From now on, packets in both directions go by this node.
+    /// Routes the packets of both directions through this node from now on.
     fn lead_by(&self, node: usize) {
         let by = format!("via {} dev node{node} onlink", gateway(node));
         let batch = format!(
@@ -78,7 +78,7 @@ impl Site {
     }
 }
 
-/// A link between a node and a host that has this address.
+/// Joins a node and a host that has this address by a link.
 fn join(number: usize, node: &NetNs, name: &str, host: &NetNs, address: &str) {
     let gateway = gateway(number);
     let batch = format!(
@@ -90,7 +90,7 @@ fn join(number: usize, node: &NetNs, name: &str, host: &NetNs, address: &str) {
         .expect("its other end");
 }
 
-/// A server by TCP and UDP that answers each line with its number before it.
+/// Starts a TCP and UDP server that answers each line with its own number before it.
 fn serve(host: &NetNs, number: usize) -> io::Result<()> {
     let address = server_address(number);
     let (listener, socket) = host
@@ -137,7 +137,7 @@ impl Open {
         stream.set_read_timeout(Some(patience)).expect("a timeout");
         Self(BufReader::new(stream))
     }
-    /// The answer to a line, which names the server.
+    /// Sends a line; returns the answer, which names the server.
     fn ask(&mut self, line: &str) -> io::Result<String> {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes())?;
         let mut answer = String::new();
@@ -151,7 +151,7 @@ impl Open {
 fn ask_datagram(socket: &UdpSocket) -> String {
     let to = format!("{CONSISTENT}:53");
     let mut buffer = [0; 64];
-    // One may come before the neighbour is known.
+    // The first datagrams can be lost before the neighbour is known.
     for _ in 0..10 {
         socket.send_to(b"?", &to).expect("sent");
         if let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -189,7 +189,7 @@ endpoints: [{}]
     )
 }
 
-/// Packets with this outcome at a node, by its metrics.
+/// The number of packets with this outcome at a node, from its metrics.
 fn counted(agent: &Agent<'_>, outcome: &str) -> u64 {
     let metrics = agent.metrics("/metrics");
     let name = format!("portolan_packets_total{{outcome=\"{outcome}\"}} ");
@@ -198,7 +198,7 @@ fn counted(agent: &Agent<'_>, outcome: &str) -> u64 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// The same folder for both nodes, under one name: every endpoint counts as local to each, so that
+/// Both nodes read the same manifests under one node name: every endpoint is local to each, so that
 /// clients keep their address.
 #[test]
 fn connections_survive_the_change_to_another_node_and_datagrams_keep_their_endpoint() {
@@ -249,7 +249,7 @@ fn connections_survive_the_change_to_another_node_and_datagrams_keep_their_endpo
     for other in ask(&mut others) {
         assert_eq!(other, Err(io::ErrorKind::ConnectionReset), "the other kind");
     }
-    // Back again, where the flows of the first node are still there.
+    // Back to the first node, which still has its flow entries.
     node.ip("link set front up\nroute replace 203.0.113.9/32 dev front\n")
         .expect("the node is back");
     site.lead_by(0);

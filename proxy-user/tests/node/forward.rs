@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A firewall whose policy drops forwarded packets: named, and with `acceptForward` answered by
-//! rules that go again.
+//! A firewall whose policy drops forwarded packets: the agent names it, and with `acceptForward`
+//! adds rules that it removes later.
 
 use crate::{agent::eventually, objects::service, world::World};
 
-/// By it, a pod's packets are masqueraded.
+/// A node port, because a pod's packets to it are masqueraded.
 const NODE_PORT: &str = "10.40.0.1:30001";
 const ACCEPTS: &str = "portolan: {acceptForward: true}\n";
 const NFT: &str = "table inet firewall {
@@ -21,13 +21,14 @@ fn build() -> World {
     world
 }
 
-/// What a program of the node prints.
+/// Runs a program on the node; returns its output.
 fn run(world: &World, program: &str, arguments: &[&str]) -> String {
     let printed = world.node().feed(program, arguments, "");
     printed.unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Named without the setting, answered with it, and gone without it, and after a cleanup.
+/// Checks that the policy is named without `acceptForward`, that rules are added with it, and that
+/// they go without it and after a cleanup.
 fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
     let before = rules();
     let agent = world.start(7);
@@ -51,7 +52,7 @@ fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
     let with_rules = rules();
     assert_eq!(with_rules.matches("portolan: ").count(), 2, "{with_rules}");
     assert!(agent.stop().success());
-    // The next agent finds them.
+    // The next agent finds the rules of the first.
     let agent = world.start_configured(7, ACCEPTS);
     assert!(world.connect(NODE_PORT).is_ok());
     assert!(!agent.log().contains("its policy drops"), "{}", agent.log());

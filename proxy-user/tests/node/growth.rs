@@ -31,7 +31,7 @@ fn wait(agent: &Agent<'_>, is_so: impl FnMut() -> bool) {
     within(LIMIT, "larger maps", agent, is_so);
 }
 
-/// The sizes of the maps, if no others are being made or taking over.
+/// The sizes of the maps, unless larger maps are being made or are taking over.
 fn settled(world: &World, agent: &Agent<'_>) -> Option<Capacities> {
     let log = agent.log();
     let count = |what: &str| log.matches(what).count();
@@ -64,7 +64,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
                 world.connect(&format!("{}:80", address(number))).is_ok()
             });
         }
-        // With guards, 202 addresses: three quarters of 256 are fewer.
+        // The guards included, 202 addresses are stored: more than three quarters of 256.
         wait(&agent, || {
             settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512)
         });
@@ -73,7 +73,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
         assert!(made > 50, "{made} connections");
     });
     assert_eq!(open.echo("still here"), "still here");
-    // Growing looks once a second.
+    // The agent looks once a second whether maps must grow.
     let mut grown = None;
     wait(&agent, || {
         let before = grown;
@@ -83,7 +83,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
     });
     assert!(agent.stop().success());
 
-    // The next agent does not make them smaller.
+    // The next agent does not make the maps smaller.
     let agent = start(
         &world,
         "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
@@ -99,7 +99,8 @@ fn a_flow_table_grows_before_it_is_full() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let agent = start(&world, "flows: 512");
-    // Two entries each: after 192 the table is three quarters full, after 256 there is no room.
+    // A connection has two flow entries: after 192 the table is three quarters full, after 256 it
+    // is full.
     let mut open: Vec<Open> = (0..280)
         .map(|number| {
             let pause = if number < 180 { 1 } else { 250 };

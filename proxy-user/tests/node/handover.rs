@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From another proxy to this one and back: foreign connections, draining.
+//! A switch from another proxy to this one and back: foreign connections, and draining.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ fn what_another_proxy_has_translated_lives_on_beside_us() {
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    // To an endpoint that the service no longer has: it cannot be imported.
+    // A connection to an endpoint that the service no longer has: it cannot be imported.
     let gone = world
         .server()
         .enter(|| TcpListener::bind("10.40.1.20:8099"));
@@ -55,7 +55,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     world.write("questions.yaml", QUESTIONS);
-    // Other sizes than the default, which draining must find by itself.
+    // The sizes differ from the default; draining must find them by itself.
     const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
     let agent = world.start_configured(7, SIZES);
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
@@ -72,7 +72,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     for _ in 0..5 {
         world.connect("172.30.1.1:80").expect("an answer");
     }
-    // More than a table that is nearly empty holds.
+    // More connections than a nearly empty table holds.
     let others = [(); 80].map(|()| world.connect("172.30.1.1:80").expect("an answer"));
     let refused = world.cleanup(&["--drain"]).wait();
     assert!(!refused.expect("its end").success(), "an agent runs");
@@ -97,7 +97,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
         "{worked:?} of a second"
     );
     drop(others);
-    // Flows that have ended must go, for they would match another proxy's answers.
+    // Closed flow entries must go: they would match the answers to another proxy's connections.
     let flows = || Reader::open(world.pins())?.flows();
     let deadline = Instant::now() + Duration::from_secs(10);
     while flows().expect("readable").len() > 2 {
@@ -108,7 +108,7 @@ fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     drain.kill().expect("to be interrupted");
     drain.wait().expect("its end");
-    // An agent that comes back finds everything.
+    // An agent that comes back finds all flow entries.
     let agent = world.start_configured(7, SIZES);
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
@@ -135,7 +135,7 @@ fn draining_and_upgrades_in_any_order_cut_no_connection() {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     assert!(world.start_other(next, 7).stop().success());
     let mut open = world.connect("172.30.1.1:80").expect("an answer");
-    // Another version cannot drain it, and changes nothing.
+    // Another version cannot drain this one, and changes nothing.
     let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]).wait();
     assert!(!refused.expect("its end").success());
     assert!(world.connect("172.30.1.1:80").is_ok());
@@ -158,7 +158,7 @@ fn draining_and_upgrades_in_any_order_cut_no_connection() {
     }
 }
 
-/// Of a process's main thread.
+/// The processor time of a process's main thread.
 fn processor_time(pid: u32) -> Duration {
     let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("its times");
     let ran = times.split_whitespace().next().expect("the first of them");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! /healthz says what is not served; /livez only that the agent's loop turns.
+//! /healthz reports what is not served; /livez reports only that the agent's loop runs.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use lab::node::{kubeconfig, options::HEALTH};
 
 use crate::{agent::eventually, attachments::CART, objects::service, world::World};
 
-/// Services that the smallest map has no room for.
+/// More services than the smallest map can hold.
 fn many() -> String {
     let services = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
     services.collect::<Vec<_>>().join("---\n")
@@ -25,10 +25,10 @@ fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() 
         agent.log().contains("is full")
     });
     let full = Instant::now();
-    // The map holds those that come first by name.
+    // The map holds the services that come first by name.
     let named =
         r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
-    // The log says it first.
+    // The log reports it before /healthz does.
     eventually("it is named", &agent, || agent.health().1.contains(named));
     let (status, body) = agent.health();
     assert_eq!(status, 200, "it is tried again: {body}");
@@ -54,7 +54,7 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     let first = world.start(7);
     assert!(world.connect(CART).is_ok());
     assert!(first.stop().success());
-    // As after a restart of the node's network: other interfaces, without programs.
+    // As after a restart of the node's network: the interfaces are new and have no programs.
     world.replug_client();
     assert!(world.connect(CART).is_err(), "nobody has attached to it");
     let file = world.folder().join("kubeconfig");
@@ -79,12 +79,12 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
         "{body}"
     );
     assert!(second.is_alive());
-    // By a node port: the node's addresses are still stored.
+    // A node port is served because the node's addresses are still stored.
     assert!(world.connect("10.40.0.1:30001").is_ok());
 }
 
 impl crate::agent::Agent<'_> {
-    /// Whether /livez says so.
+    /// Whether /livez reports that the agent is alive.
     pub(crate) fn is_alive(&self) -> bool {
         self.get(HEALTH, "/livez")
             .is_ok_and(|(status, _)| status == 200)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan init` sets the nf_conntrack of its network namespace, and names what it may not set.
+//! `portolan init` sets the nf_conntrack of its network namespace, and names what it is not allowed
+//! to set.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,7 +8,7 @@ use lab::node::netns::NetNs;
 
 use crate::world::{BINARY, World, complete};
 
-/// Runs it on the node with this section `conntrack`; returns what it says.
+/// Runs `portolan init` on the node with this section `conntrack`; returns its messages.
 fn init(world: &World, section: &str) -> String {
     let file = world.folder().join("init.yaml");
     let text = complete(&format!("conntrack: {{{section}}}\n"));
@@ -63,7 +64,7 @@ fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
 fn init_names_what_belongs_to_the_whole_machine_and_goes_on() {
     let world = World::build();
     let before = parameter(world.node(), "nf_conntrack_max");
-    // One connection more than there is room for. The hash table is large enough.
+    // The limit would rise by one connection, for which the hash table is large enough.
     let section = format!("maxPerCore: 1, min: {}, udpTimeout: 41s", before + 1);
     let said = init(&world, &section);
     let named = "nf_conntrack: nf_conntrack_max cannot be set: ";

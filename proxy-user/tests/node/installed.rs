@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check` where portolan serves: programs that have gone, maps that do not agree, and
-//! what it puts right.
+//! `portolan check` on a node where portolan serves: missing programs, maps that do not agree, and
+//! what the check repairs.
 
 use std::{fs, net::Ipv4Addr, process::Command};
 
@@ -16,7 +16,7 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// A check without settings of its own, beside an agent: those of the agent hold.
+/// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
 fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
     let mut command = Command::new(BINARY);
     command
@@ -40,7 +40,7 @@ fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
         "note",
         "services: 1 are served as the objects say",
     );
-    // It would put them back.
+    // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
     let interface = world.client_interface();
     let index = world
@@ -80,7 +80,8 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
         "note",
         "services: 2 are served as the objects say",
     );
-    // A change that no agent hears of, and two that somebody makes in the maps.
+    // The agent is stopped and does not see the changed manifest. The other two changes are made in
+    // the maps.
     world.write("cart.yaml", &service("cart", "172.30.1.3"));
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
     let search = FrontendKey::new(
@@ -131,7 +132,7 @@ fn what_harms_nobody_is_put_right() {
     );
     node.set(&[("ipv4/ip_forward", "0")]).expect("set");
     let name = world.pins().file_name().expect("a name").display();
-    // No process has such a number.
+    // No process has this number.
     let left = world
         .pins()
         .with_file_name(format!("{name}-check-99999999"));
@@ -160,8 +161,8 @@ fn what_harms_nobody_is_put_right() {
         "was left by a process that has gone; removed",
     );
     assert!(!left.exists());
-    // The size of nf_conntrack's table is not this namespace's: on some machines it stays, and says
-    // so.
+    // The size of nf_conntrack's table does not belong to this network namespace: on some machines
+    // it cannot be changed, and the check reports that.
     let is_fine = |one: &Value| one["level"] == "note" || one["about"] == "nf_conntrack_max";
     assert!(status <= 1 && findings.iter().all(is_fine), "{findings:#?}");
     let (_, findings) = check(&world, world.pins(), &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's own connections straight to an endpoint, from the very ports and address that
-//! masqueraded clients have.
+//! The node's own connections straight to an endpoint, from the same address and source ports that
+//! masqueraded clients get.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ use nix::{
 
 use crate::{agent::eventually, objects, repair::table, world::World};
 
-/// The address that the endpoint sees, of the interface that leads to it.
+/// The node's address as the endpoint sees it: that of the interface to the endpoint.
 const OWN: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const ENDPOINT: ([u8; 4], u16) = ([10, 40, 1, 20], 8080);
@@ -29,8 +29,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 const EACH: u16 = 15;
 
-/// A TCP connection from an address and port of a host. Waits while the connection that had them
-/// before is being closed: it has them until it is in TIME-WAIT.
+/// Opens a TCP connection from an address and port of a host. Waits while the last connection from
+/// there is being closed: it keeps them until TIME-WAIT.
 fn tcp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> TcpStream {
     let SocketAddr::V4(to) = to else {
         panic!("IPv4")
@@ -92,7 +92,8 @@ fn is_answered(socket: &UdpSocket, text: &str) {
     assert_eq!(&answer[..read], text.as_bytes());
 }
 
-/// A node whose own connections have every port from 1024 on, and services by TCP and UDP.
+/// Builds a node whose own connections may use every port from 1024 on, and services by TCP and
+/// UDP.
 fn build() -> World {
     let world = World::build();
     let every = [("ipv4/ip_local_port_range", "1024 65535")];
@@ -136,7 +137,7 @@ fn connections_of_the_node_and_of_clients_from_the_same_ports_all_work() {
             echoes(stream, round);
         }
     }
-    // The same ports again.
+    // Uses the same ports again.
     drop(open);
     for port in 20_000..20_000 + EACH {
         echoes(&mut tcp(node, (OWN, port), endpoint), "again");
@@ -150,7 +151,7 @@ fn datagrams_of_the_node_and_of_clients_from_the_same_ports_are_all_answered() {
     let agent = world.start(7);
     let (node, client) = (world.node(), world.client());
     let (endpoint, service) = (ENDPOINT.into(), ([10, 40, 0, 1], 30009).into());
-    // Datagrams wait until another proxy's conversations could have been imported.
+    // Datagrams are served once those of another proxy could have been imported.
     eventually("datagrams are served", &agent, || {
         let socket = udp(client, (CLIENT, 19_999), service);
         socket.send(b"?").is_ok() && socket.recv(&mut [0]).is_ok()

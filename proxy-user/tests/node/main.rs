@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent as an operator meets it: started, restarted, given bad input, on a node of network
-//! namespaces with two pods. Needs root and KUBEBUILDER_ASSETS.
+//! Tests of the agent and its commands as an operator uses them, on a node made of network
+//! namespaces with two pods. Need root and KUBEBUILDER_ASSETS.
 
 mod agent;
 mod attachments;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source address of masqueraded connections: whatever addresses an interface has, the one that
-//! an nft rule `masquerade` gives to the same packet.
+//! The source address of masqueraded connections: for all addresses that an interface can have, it
+//! is the one that an nft rule `masquerade` gives to the same packet.
 
 use std::{
     io::{Read, Write},
@@ -13,14 +13,14 @@ use lab::node::netns::NetNs;
 
 use crate::{connection::Open, objects, without_v4::node, world::World};
 
-/// Longer than the agent needs to follow a change.
+/// A time that is longer than the agent needs to follow a change.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// At this port, connections straight to the endpoint are masqueraded by the rule.
+/// The port at which an nft rule masquerades connections straight to the endpoint.
 const RULED: u16 = 8081;
 const SERVED: u16 = 8080;
 
-/// Tells each client its address.
+/// Starts a server that tells each client its address.
 fn tell(at: &NetNs, port: u16) {
     let any: SocketAddr = ([0_u16; 8], port).into();
     let listener = at.enter(|| TcpListener::bind(any));
@@ -33,7 +33,7 @@ fn tell(at: &NetNs, port: u16) {
     });
 }
 
-/// The address that the server at the other end sees.
+/// The client's address as the server sees it.
 fn seen(pod: &NetNs, to: SocketAddr) -> Option<IpAddr> {
     let connected = pod.enter(|| TcpStream::connect_timeout(&to, Duration::from_secs(2)));
     let mut stream = connected.expect("enter the pod").ok()?;
@@ -45,12 +45,12 @@ fn seen(pod: &NetNs, to: SocketAddr) -> Option<IpAddr> {
 
 struct Case {
     name: &'static str,
-    /// `ip address add` for the uplink, in this order.
+    /// The arguments of `ip address add` for the uplink, in this order.
     addresses: &'static [&'static str],
-    /// Other commands, without `ip`.
+    /// Further commands, without the word `ip`.
     routes: &'static [&'static str],
     endpoint: &'static str,
-    /// What both must give; it guards the test itself.
+    /// The address that both must give; it guards the test itself.
     expected: &'static str,
 }
 
@@ -201,7 +201,7 @@ const V6: &[Case] = &[
     },
 ];
 
-/// A service of one endpoint, by its node port.
+/// A service with one endpoint, to be reached at its node port.
 fn service(endpoint: &str, v6: bool) -> String {
     let (family, cluster_ip) = if v6 {
         ("IPv6", "fd00:30::1")
@@ -224,7 +224,7 @@ endpoints: [{{addresses: [\"{endpoint}\"]}}]
     )
 }
 
-/// Gives a node these addresses, one case after the other, and compares.
+/// Gives the node the addresses of each case in turn, and compares both source addresses.
 fn compare(world: &World, node_port: &str, cases: &[Case]) {
     let beyond = NetNs::new("beyond").expect("run as root");
     let node = world.node();
@@ -321,12 +321,12 @@ fn ipv6_gets_the_address_that_nft_masquerade_takes() {
     compare(&world, "[fd00:c0::1]:30001", V6);
 }
 
-/// The programs look for interfaces that many clients come in by at their indices modulo 4 096.
+/// The programs look up interfaces that many clients can arrive by at their index modulo 4,096.
 #[test]
 fn uplinks_whose_indices_are_alike_each_keep_their_connections() {
     let world = World::build();
     world.write("cart.yaml", &objects::service("cart", "172.30.1.1"));
-    // Or the wires would answer for the uplinks' addresses.
+    // Otherwise the wires would answer ARP requests for the uplinks' addresses.
     let arp = [("ipv4/conf/all/arp_ignore", "1")];
     world.node().set(&arp).expect("a parameter");
     let hosts = [0, 1, 2].map(|n| {
@@ -347,7 +347,7 @@ fn uplinks_whose_indices_are_alike_each_keep_their_connections() {
         .expect("a host beyond it");
         host
     });
-    // The uplinks lie on the wires.
+    // The uplinks are macvlan devices on the wires.
     let agent = world.start_configured(7, "portolan: {interfaces: ['!wire*']}\n");
     let connect = |host| {
         Open::connect(host, "10.40.0.1:30001").unwrap_or_else(|error| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent with another layout of its maps, built when a test asks for it.
+//! An agent with another layout of its maps, built when a test asks for it.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::world::BINARY;
 
-/// Its binary.
+/// The path of its binary.
 pub(crate) fn binary() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The objects of the tests: the node, and services of the pod that answers.
 
-/// The node's object, at a version where no server gives it one.
+/// The Node object; a version is given where no server sets one.
 pub(crate) fn node_object(version: Option<u64>) -> String {
     let version = version.map_or_else(String::new, |version| {
         format!(", resourceVersion: \"{version}\"")
@@ -11,7 +11,8 @@ pub(crate) fn node_object(version: Option<u64>) -> String {
     )
 }
 
-/// A service of the pod that answers. Its node port follows from the cluster IP's last number.
+/// A service whose endpoint is the pod that answers. Its node port is 30000 plus the last number of
+/// the cluster IP; that of `twin` is 31000.
 pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
     let last: u16 = cluster_ip
         .rsplit('.')
@@ -35,7 +36,7 @@ endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
     )
 }
 
-/// A service of UDP, of the pod that answers.
+/// A UDP service of the pod that answers.
 pub(crate) const QUESTIONS: &str = "apiVersion: v1
 kind: Service
 metadata: {name: questions, namespace: shop}

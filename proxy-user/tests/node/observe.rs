@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an operator can see: a log line per packet, and metrics.
+//! The log line for each packet, and the metrics.
 
 use std::{thread::sleep, time::Duration};
 
@@ -60,7 +60,7 @@ fn what_becomes_of_packets_and_changes_is_measured() {
     );
     let agent = world.start(7);
     assert!(world.connect("172.30.1.1:80").is_ok());
-    // Longer than from one look at the maps to the next.
+    // Longer than the time between two looks of the agent at the maps.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");
     for line in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: its packets
-//! and sockets are left to it while the node has the address.
+//! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: packets and
+//! sockets to the address go to that process while the node has it.
 
 use std::{
     io,
@@ -21,13 +21,13 @@ use crate::{
 
 const CLUSTER_IP: &str = "172.30.1.9";
 const QUESTION: &str = "172.30.1.9:53";
-/// Cluster IPs without a service are dropped.
+/// A configuration that drops packets to cluster IPs without a service.
 const DROPS: &str = "portolan: {unallocatedClusterIPs: drop}\n";
 const RANGE: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16]}}";
-/// Long enough for an address to be noticed.
+/// A time long enough for the agent to notice an address.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// Answers every datagram with its name, until the other end goes.
+/// Answers every datagram with `name` until the returned sender is dropped.
 fn answer(host: &NetNs, at: &str, name: &'static str) -> mpsc::Sender<()> {
     let socket = host.enter(|| UdpSocket::bind(at)).expect("the host");
     let socket = socket.unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -45,7 +45,7 @@ fn answer(host: &NetNs, at: &str, name: &'static str) -> mpsc::Sender<()> {
     stop
 }
 
-/// Who answers there, to a new socket.
+/// Asks from a new socket; returns the name of the one that answers.
 fn ask() -> io::Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(QUESTION.parse::<SocketAddr>().expect("an address"))?;
@@ -56,7 +56,8 @@ fn ask() -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// Who answers a pod, by packets, and a process of the node, by its socket.
+/// The names of those that answer a pod, packet by packet, and a process of the node, at its
+/// socket.
 fn answers(world: &World) -> [String; 2] {
     let pod = world.client().enter(ask).expect("the pod");
     let node = world.cgroup().inside(|| world.node().enter(ask));
@@ -69,7 +70,7 @@ fn answered_by(who: &str, world: &World, agent: &Agent<'_>) {
     eventually(&what, agent, || answers(world) == [who, who]);
 }
 
-/// Adds an interface of this name with the cluster IP. What kind it is does not matter.
+/// Adds an interface with this name and the cluster IP. Its kind does not matter.
 fn add(world: &World, name: &str) {
     let batch = format!(
         "link add {name} type bridge\nlink set {name} up\naddress add {CLUSTER_IP}/32 dev {name}\n"
@@ -114,7 +115,7 @@ fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
     assert_eq!(agent.health().0, 200);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
 
-    // The cache goes.
+    // The DNS cache ends.
     drop(cache);
     remove(&world, "nodelocaldns");
     answered_by("pod", &world, &agent);
@@ -123,7 +124,7 @@ fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
     assert_eq!(named, 1, "{}", agent.log());
     assert!(agent.stop().success());
 
-    // By a route, so that no interface has the address.
+    // A route of type `local` makes the address the node's, though no interface has it.
     let route = format!("route add local {CLUSTER_IP} dev lo\n");
     world.node().ip(&route).expect("a route");
     let _cache = answer(world.node(), QUESTION, "node");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The commands in docs/runbooks.
+//! The `portolan` commands in docs/runbooks.
 
 use std::fs;
 
 use clap::Parser;
 use cli::Cli;
 
-/// Whether the commands exist; the addresses and names in them are examples.
+/// Checks that the commands exist; the addresses and names in them are examples.
 #[test]
 fn every_portolan_command_in_the_runbooks_is_one() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runbooks");

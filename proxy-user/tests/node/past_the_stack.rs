@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that are handed to a pod past the stack: to which pods, and what takes them back to the
-//! stack.
+//! Packets that are redirected to a pod past the node's stack: to which pods, and what makes them
+//! go through the stack again.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use crate::{
 
 const SERVICE: &str = "172.30.1.1:80";
 const SERVER: &str = "10.40.1.20";
-/// An answer takes a millisecond.
+/// How long to wait for an answer, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
@@ -33,7 +33,7 @@ fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
     world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
 }
 
-/// How packets reach the server, if the agent knows.
+/// The entry of the server's pod in the map, if the agent has made one.
 fn link(world: &World) -> Option<LocalPod> {
     let pods: Table<V4, LocalPod> = table(world, maps::PODS_V4);
     let IpAddr::V4(address) = SERVER.parse().expect("an address") else {
@@ -49,7 +49,7 @@ fn index(world: &World, interface: &str) -> u32 {
     index.expect("enter the node").expect("an index")
 }
 
-/// Packets that the pod's own interface has received.
+/// The number of packets that the pod's own interface has received.
 fn received(world: &World) -> u64 {
     let device = world.server().feed("cat", &["/proc/net/dev"], "");
     let device = device.expect("the pod's counters");
@@ -60,7 +60,7 @@ fn received(world: &World) -> u64 {
     words.nth(1).expect("packets").parse().expect("a number")
 }
 
-/// Makes a connection; whether its packets have passed the node's stack by.
+/// Makes a connection; true if none of its packets were forwarded by the node's stack.
 fn passes_by(world: &World) -> bool {
     let before = world.forwarded();
     world.connect(SERVICE).expect("it connects");
@@ -97,7 +97,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
         assert!(passes_by(&world));
     }
     let counted = received(&world) - before;
-    // SYN, ACK, FIN, the last ACK, and what the test sends.
+    // A connection has SYN, ACK, FIN and the last ACK, and maybe a segment of data.
     assert!((40..=80).contains(&counted), "{counted} packets");
 
     let qdisc = |words: &str| {
@@ -123,7 +123,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     drop(program);
     eventually("the program is gone", &agent, || link(&world).is_some());
 
-    // A pod that goes takes its link along.
+    // The entry goes with the pod.
     world
         .server()
         .ip("link del eth0\n")
@@ -160,7 +160,7 @@ fn auto_passes_the_stack_by_until_a_rule_does_more_than_accept() {
     eventually("the rule is gone", &agent, || passes_by(&world));
 }
 
-/// The port of the server, a backend's.
+/// The server's own address and port, which is a backend's.
 const BACKEND: &str = "10.40.1.20:8080";
 
 #[test]
@@ -177,7 +177,7 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
         world.connect(BACKEND).expect("it connects");
         world.forwarded() == before
     });
-    // From one port of the client, after another: what was noted of the first must not take the
+    // Three connections in turn from one source port: the note on the first must not take the
     // second's answers.
     for to in [BACKEND, "10.40.0.1:8081", BACKEND] {
         let before = world.forwarded();
@@ -187,8 +187,8 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
     }
     let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
-    // Its programs go on; then the next agent has them leave by the stack, in the middle of a
-    // connection.
+    // Without the agent its programs go on. Then the next agent sends the packets of an open
+    // connection through the stack.
     let mut open = world.connect(BACKEND).expect("it connects");
     let before = world.forwarded();
     assert_eq!(open.echo("one"), "one");
@@ -206,7 +206,7 @@ fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not()
     assert_eq!(noted(), 0, "nobody sees what the stack carries now");
 }
 
-/// What the server answers to a line from this port of the client. The connection ends with a
+/// Sends a line from this source port; returns the server's answer. The connection ends with a
 /// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
     let asked = world.client().enter(|| {

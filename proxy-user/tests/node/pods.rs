@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of pods in lists: by the manifests, and of clients that are only known by their network
+//! Pod names in lists: from the manifests, and for clients that are known only by their network
 //! namespace.
 
 use std::process::{Child, Command};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{connection::Open, objects::service, world::World};
 
-/// A process that is somewhere. It ends with this.
+/// A process that is running; dropping this kills it.
 struct Sleeping(Child);
 
 impl Drop for Sleeping {
@@ -40,7 +40,8 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
 ";
     world.write("web.yaml", client);
     let _agent = world.start(7);
-    // One through packets, and one at its socket: such a client is known by its namespace alone.
+    // One connection is translated packet by packet, one at its socket. The second one's client is
+    // known only by its network namespace.
     let _packets = world.connect("172.30.1.1:80").expect("served");
     let of_pod = || Open::connect(world.client(), "172.30.1.1:80");
     let _socket = world.cgroup().inside(of_pod).expect("the cgroup");

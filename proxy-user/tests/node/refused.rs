@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole agent whose kernel refuses some of its programs. The kernel really refuses them: in a
-//! copy of the agent's program they are broken.
+//! An agent whose kernel refuses some of its programs. The kernel really refuses them: they are
+//! broken in a copy of the agent's binary.
 
 use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
 
 const CART: &str = "172.30.1.1:80";
 
-/// Starts an agent of which these programs are broken, with more flags, and waits for nothing.
+/// Starts an agent in which these programs are broken, with more flags, and waits for nothing.
 fn start<'a>(world: &'a World, broken: &[&str], flags: &[&str]) -> Agent<'a> {
     let mut program = fs::read(BINARY).expect("the agent's program");
     let place = (0..program.len() - OBJECT.len())
-        // As the compiler has aligned it.
+        // The compiler has aligned the object to 8 bytes.
         .step_by(8)
         .find(|place| program[*place..].starts_with(OBJECT))
         .expect("the kernel programs in it");
@@ -29,7 +29,7 @@ fn start<'a>(world: &'a World, broken: &[&str], flags: &[&str]) -> Agent<'a> {
     let file = world.folder().join("broken-agent");
     fs::write(&file, program).expect("a copy");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
-    // The world appends the path of the whole program, which the shell leaves out.
+    // `spawn_by` appends the path of the intact binary; the shell drops it.
     let script = format!("shift; exec {} \"$@\"", file.display());
     let manifests = world.manifests();
     let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
@@ -51,7 +51,7 @@ fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them(
         "the hook for the node's processes is refused"
     );
 
-    // Longer than the rounds of the agent.
+    // Longer than a round of the agent takes.
     thread::sleep(Duration::from_secs(3));
     let log = agent.log();
     for program in broken {

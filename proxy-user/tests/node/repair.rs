@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What somebody removes or changes in the kernel while the agent runs, it puts back, counts and
-//! names.
+//! The agent puts back, counts and names what somebody removes or changes in the kernel while it
+//! runs.
 
 use std::{
     fs, io,
@@ -26,7 +26,7 @@ use crate::{
     world::World,
 };
 
-/// The quick look comes every second, the whole one every 30 s; the machine may be busy.
+/// Time limits on a busy machine: the quick check runs every second, the whole one every 30 s.
 const QUICK: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(45);
 
@@ -41,7 +41,7 @@ pub(crate) fn repairs(agent: &Agent<'_>, kind: &str) -> u64 {
     gauge(agent, &name).expect("the metric")
 }
 
-/// The names of all pins.
+/// The paths of all pins.
 pub(crate) fn pins(world: &World) -> Vec<PathBuf> {
     let list = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     let maps = list(links_dir(world.pins()).parent().expect("a folder").into());
@@ -62,7 +62,7 @@ fn removed_pins_come_back_and_no_connection_notices() {
     let agent = world.start(7);
     let mut open = world.connect(CART).expect("an answer");
     let before = pins(&world);
-    // It would put them back while they are being removed.
+    // A running agent would put the pins back during the removal.
     agent.signal(Signal::SIGSTOP);
     fs::remove_dir_all(world.pins()).expect("removed");
     assert_eq!(open.echo("without pins"), "without pins");
@@ -71,7 +71,7 @@ fn removed_pins_come_back_and_no_connection_notices() {
     within(QUICK, "all pins are back", &agent, || {
         pins(&world) == before
     });
-    // Single ones as well, and one that leads elsewhere.
+    // Single pins are put back as well, and so is one that now leads to another map.
     let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
     agent.signal(Signal::SIGSTOP);
     fs::remove_file(&names).expect("removed");
@@ -92,7 +92,7 @@ fn removed_pins_come_back_and_no_connection_notices() {
     assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
     agent.says(&["no pins, or wrong ones, of the maps "]);
     assert_eq!(agent.health().0, 200);
-    // They are the pins of what is in use: with the next agent all goes on.
+    // The pins are those of the maps in use: with the next agent everything goes on.
     drop(agent);
     assert_eq!(open.echo("without an agent"), "without an agent");
     let next = world.start(7);
@@ -118,7 +118,7 @@ fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
         nsenter.output().expect("nsenter").status.success()
     };
     assert!(pins(&world).is_empty(), "they are on its own file system");
-    // Below it is the node's, and below that is none.
+    // Under it is the node's BPF file system; under that is none.
     assert!(inside("umount -l /sys/fs/bpf"));
     within(QUICK, "they are on the node's", &agent, || {
         pins(&world).len() > 30
@@ -181,7 +181,7 @@ fn detached_programs_come_back_within_seconds() {
     assert_eq!(agent.health().0, 200);
 }
 
-/// A pinned map. While larger maps take over, there may be none for a moment.
+/// Opens a pinned map. While larger maps take over, it can be missing for a moment.
 pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
     let open = || linux::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -195,7 +195,8 @@ pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V>
     }
 }
 
-/// Whether the settings are: the connections of other proxies have been listed, and there is none.
+/// Whether the settings are complete: the agent has listed the connections of other proxies and
+/// found none.
 pub(crate) fn are_complete(world: &World) -> bool {
     let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
     let settings = settings.lookup(&0).expect("readable");
@@ -274,7 +275,7 @@ fn changed_records_slots_and_backends_are_written_again() {
     }
     assert!(world.connect(CART).is_err());
     within(WHOLE, "it answers", &agent, || world.connect(CART).is_ok());
-    // A connection can be answered before the repair has been counted.
+    // A connection can be answered before the repair is counted.
     within(QUICK, "it is counted", &agent, || {
         repairs(&agent, "service") > 0
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many services in maps that begin too small. `PORTOLAN_SCALE_SERVICES` has more of them, with the
-//! default sizes.
+//! Many services in maps that are too small at first. `PORTOLAN_SCALE_SERVICES` sets a larger
+//! number of services, with the default sizes of maps.
 
 use std::{collections::BTreeMap, env, fmt::Write as _, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 const ENDPOINTS: u32 = 10;
-/// Services of one file.
+/// The number of services in one manifest file.
 const FILE: u32 = 500;
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -23,7 +23,7 @@ fn cluster_ip(number: u32) -> String {
     format!("172.{}.{b}.{c}", 16 + a)
 }
 
-/// A service with the pod that answers and nine others that do not serve.
+/// Appends a service with ten endpoints: the pod that answers, and nine that are not ready.
 fn write_service(text: &mut String, number: u32) {
     let address = cluster_ip(number);
     let mut endpoints =
@@ -31,7 +31,7 @@ fn write_service(text: &mut String, number: u32) {
     for other in 1..ENDPOINTS {
         let [_, a, b, c] = (number * ENDPOINTS + other).to_be_bytes();
         let ready = "conditions: {ready: true}, nodeName: node-b";
-        // Only one serves in each, or connections would hang.
+        // Only one endpoint of each service is ready; connections to the others would hang.
         let address = format!("11.{a}.{b}.{c}");
         write!(endpoints, ", {{addresses: [{address}], {ready}}}").expect("a string");
     }
@@ -50,8 +50,8 @@ fn write(world: &World, services: std::ops::Range<u32>) {
     }
 }
 
-/// By kind of turn: how many the agent made, seconds of all together, and an upper bound of the
-/// longest one's.
+/// By kind of turn: the number of turns, the seconds of all together, and an upper bound for the
+/// longest.
 fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
     let text = agent.metrics("/metrics");
     let mut turns = BTreeMap::new();
@@ -69,7 +69,7 @@ fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
         match line.split_once('{').expect("labels").0 {
             "count" => turn.0 = value as u64,
             "sum" => turn.1 = value,
-            // The first bucket that has all of them.
+            // The first bucket that counts all turns bounds the longest.
             _ if turn.2.is_infinite() && value as u64 == turn.0 => {
                 turn.2 = label("le")
                     .and_then(|bound| bound.parse().ok())
@@ -122,7 +122,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         .expect("pins")
         .expect("pinned");
     println!("{before:?}\n{grown:?}");
-    // One more may follow: what services need is estimated by those that have found room.
+    // A second growth is possible: the need is estimated from the services that are already stored.
     let growths = gauge(&agent, "portolan_map_growths_total ").expect("a metric");
     assert!((1..=2).contains(&growths), "{growths}");
     let turns = turns(&agent);
@@ -130,8 +130,8 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
     }
     println!("{} MiB resident", resident(&agent));
-    // A turn of so many services at once would take ten times as long. On a busy machine some of
-    // them come when the larger maps are there.
+    // One turn with all these services would take ten times as long. On a busy machine some
+    // services come when the larger maps are there.
     let (count, _, longest) = turns["more-to-fill"];
     assert!(count > u64::from(services) / 600, "{count}");
     assert!(longest < 0.5, "{longest}");

@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) struct Server<'a>(ApiServer<'a>);
 
-/// A server that has the node's object and one service.
+/// Starts a server that has the Node object and one service.
 pub(crate) fn prepare(world: &World) -> Server<'_> {
     let server = Server(ApiServer::start(world.node(), "10.40.0.1").expect("a server"));
     server.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
@@ -31,7 +31,7 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
 }
 
 impl Server<'_> {
-    /// A kubeconfig of an administrator.
+    /// The kubeconfig of an administrator.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.0.kubeconfig()
     }
@@ -50,13 +50,13 @@ impl Server<'_> {
         self.0.apply(manifests).expect("kubectl apply");
     }
 
-    /// Has the server check objects without keeping them.
+    /// Has the server check objects without storing them.
     pub(crate) fn try_out(&self, manifests: &str) {
         let checked = self.0.try_out(manifests);
         checked.expect("kubectl apply --dry-run");
     }
 
-    /// Ends the server at once; etcd goes on.
+    /// Kills the server; etcd goes on.
     pub(crate) fn kill(&mut self) {
         self.0.kill();
     }
@@ -66,7 +66,7 @@ impl Server<'_> {
         self.0.revive().expect("the server is back");
     }
 
-    /// Has etcd forget the history before now.
+    /// Makes etcd forget the history up to now.
     pub(crate) fn compact(&self) {
         self.0.compact().expect("compacted");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan run --shadow` beside another proxy's rules, and `portolan shadow report`.
+//! `portolan run --shadow` on a node with another proxy's rules, and `portolan shadow report`.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -18,7 +18,7 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// As kube-proxy would have them, but for `moved`, which leads to a port that is no endpoint's.
+/// Rules as kube-proxy would make them, except that `moved` leads to a port of no endpoint.
 const RULES: &str = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add rule ip kube-proxy services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8080
@@ -39,7 +39,7 @@ fn counted(world: &World, counter: Counter) -> u64 {
     counters.expect("counters")[counter as usize]
 }
 
-/// The server's second port.
+/// Starts a server at a second port of the server pod.
 fn serve_another_port(world: &World) {
     let listener = world
         .server()
@@ -155,7 +155,7 @@ fn a_shadow_takes_nothing_over_from_an_agent_that_serves_nor_the_other_way_round
         !status.success() && said.contains("only count"),
         "{said} {log}"
     );
-    // The next shadow goes on, and leaves nothing.
+    // The next shadow goes on with the same pins, and leaves nothing when it stops.
     assert!(world.start_with(7, &["--shadow"]).stop().success());
     assert!(!world.pins().exists());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection whose both ends send all the time, each on its own: numbers in order, so that a
-//! lost, doubled or foreign byte is noticed.
+//! A connection on which both ends send all the time, independently: they send numbers in order, so
+//! that a lost, doubled or foreign byte is noticed.
 
 use std::{
     io::{self, Read, Write},
@@ -17,10 +17,10 @@ use lab::node::netns::NetNs;
 
 use crate::connection::repeated;
 
-/// Within this time also a busy machine gets something through.
+/// How long to wait for progress, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
-/// What the server sends last: this, and how many numbers it has received.
+/// The server's last message: this, and how many numbers it has received.
 const END: u32 = u32::MAX;
 
 /// Serves streams at an address of a pod.
@@ -50,7 +50,7 @@ fn answer(stream: &TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// Sends numbers in order until told to stop; returns how many.
+/// Sends numbers in order until `stop` is set; returns how many.
 fn send(mut stream: &TcpStream, stop: &AtomicBool) -> io::Result<u32> {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -61,7 +61,8 @@ fn send(mut stream: &TcpStream, stop: &AtomicBool) -> io::Result<u32> {
     Ok(number)
 }
 
-/// Receives numbers until the end. Returns what the other side says of its own, if it does.
+/// Receives numbers until the end. Returns how many the other end says it has received, if it says
+/// so.
 fn receive(mut stream: &TcpStream, received: &AtomicU32) -> io::Result<Option<u32>> {
     let mut next = || {
         let mut word = [0; 4];
@@ -83,7 +84,7 @@ fn receive(mut stream: &TcpStream, received: &AtomicU32) -> io::Result<Option<u3
     }
 }
 
-/// The client's end.
+/// The client's end of a stream.
 pub(crate) struct Stream {
     socket: TcpStream,
     stop: Arc<AtomicBool>,
@@ -93,7 +94,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Connects, and begins to send.
+    /// Connects and begins to send.
     pub(crate) fn connect(pod: &NetNs, to: &str) -> io::Result<Self> {
         let to: SocketAddr = to.parse().expect("an address and port");
         let connected = pod.enter(|| TcpStream::connect_timeout(&to, PATIENCE));
@@ -122,7 +123,7 @@ impl Stream {
         })
     }
 
-    /// Waits until something more has come back.
+    /// Waits until another number has come back.
     pub(crate) fn speaks(&self) {
         let before = self.received.load(Ordering::Relaxed);
         let deadline = Instant::now() + PATIENCE;
@@ -133,17 +134,17 @@ impl Stream {
         }
     }
 
-    /// The client's port.
+    /// The client's source port.
     pub(crate) fn port(&self) -> u16 {
         self.socket.local_addr().expect("its address").port()
     }
 
-    /// How many segments the client has sent again.
+    /// The number of segments that the client has retransmitted.
     pub(crate) fn repeated(&self) -> u32 {
         repeated(&self.socket)
     }
 
-    /// Ends it as ends are meant to be: both sides have received everything.
+    /// Ends the stream in order and checks that both ends have received everything.
     pub(crate) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().expect("the sender");

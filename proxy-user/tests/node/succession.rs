@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that finds maps of other sizes, or of another layout: it takes over from them, and no
-//! connection notices.
+//! An agent that finds maps of other sizes, or of another layout: it takes over their content, and
+//! no connection notices.
 
 use std::{
     path::Path,
@@ -24,7 +24,7 @@ fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
     world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
-/// Waits until one generation of maps is left.
+/// Waits until only one generation of maps is left.
 fn taken_over(world: &World, agent: &Agent<'_>) {
     within(Duration::from_secs(20), "taken over", agent, || {
         generations(world.pins()).expect("pins").len() == 1
@@ -74,7 +74,7 @@ fn new_connections_are_made_at_every_moment_of_it() {
             assert!(agent.stop().success());
             agent = start(&world, &format!("flows: {}", 20_000 + round));
             taken_over(&world, &agent);
-            // Shown if the test fails.
+            // The log is shown only if the test fails.
             println!("{}", agent.log());
         }
         done.store(true, Ordering::Relaxed);
@@ -105,8 +105,8 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
     }
 }
 
-/// Datagrams of a known flow may begin one: the new programs must not take what the old ones have
-/// translated for another's.
+/// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
+/// translated for that of another flow.
 #[test]
 fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
     let world = World::build();
@@ -130,7 +130,7 @@ fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
             }
             asked
         });
-        // Established before it begins.
+        // The flow is established before the takeover begins.
         thread::sleep(Duration::from_millis(100));
         assert!(agent.stop().success());
         let agent = start(&world, "flows: 4096");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that another proxy has translated become ours, so that its rules may go: real nft
+//! Connections that another proxy has translated are imported, so that its rules can go: real nft
 //! rules, real nf_conntrack.
 
 mod ipvs;
@@ -25,18 +25,18 @@ use crate::{
     world::World,
 };
 
-/// Where streams are served, and where nobody is.
+/// Where streams are served; `OUTSIDE` is the address of the client outside.
 const STREAMS: &str = "10.40.1.20:8090";
 const OUTSIDE: &str = "10.9.0.2";
 const ENDED: &str = "the last connection that another proxy had translated";
 
-/// The service `cart` of streams, with node port 30001.
+/// The manifest of the service `cart` for streams, with node port 30001.
 fn streams() -> String {
     service("cart", "172.30.1.1").replace("8080", "8090")
 }
 
-/// What kube-proxy does, as far as open connections meet it: translation to `to`, masquerade of
-/// whoever is no pod, at a random port, and of packets with its mark.
+/// Rules like kube-proxy's, as far as they concern open connections: NAT to `to`, and masquerade at
+/// a random source port for clients that are no pods and for packets with its mark.
 fn rules(to: &str) -> String {
     format!(
         "add table ip other
@@ -58,7 +58,7 @@ fn feed(node: &NetNs, rules: &str) {
     node.feed("nft", &["-f", "-"], rules).expect("rules");
 }
 
-/// What nf_conntrack translates on the node.
+/// The entries of nf_conntrack on the node that translate.
 fn translated(node: &NetNs) -> Vec<Tracked> {
     let mut found = Vec::new();
     let visited = node.enter(|| {
@@ -72,7 +72,7 @@ fn translated(node: &NetNs) -> Vec<Tracked> {
     found
 }
 
-/// Nothing is left of the other proxy: neither rules nor what nf_conntrack knows.
+/// Removes the rules of the other proxy and all entries of nf_conntrack.
 fn forget_the_other(node: &NetNs, family: &str) {
     feed(node, &format!("delete table {family} other\n"));
     let forgotten = node.enter(|| {
@@ -84,7 +84,7 @@ fn forget_the_other(node: &NetNs, family: &str) {
     forgotten.expect("the node").expect("nf_conntrack");
 }
 
-/// Somebody outside, behind an interface that many clients come in by.
+/// A client outside, behind a tunnel interface by which many clients can arrive.
 fn outside(world: &World) -> NetNs {
     let outside = NetNs::new("outside").expect("run as root");
     let tunnel = |local: &str, remote: &str, dev: &str| {
@@ -118,7 +118,7 @@ fn imported(agent: &Agent<'_>) -> u64 {
     line.expect("the metric").parse().expect("a number")
 }
 
-/// Answers each datagram with the port that it came to.
+/// Answers each datagram with the port at which it arrived.
 fn answer(pod: &NetNs, port: u16) {
     let socket = pod.enter(|| UdpSocket::bind(("10.40.1.20", port)));
     let socket = socket.expect("the pod").expect("a socket");
@@ -130,7 +130,7 @@ fn answer(pod: &NetNs, port: u16) {
     });
 }
 
-/// A socket with which one speaks to a service again and again.
+/// A UDP socket that asks a service again and again.
 struct Conversation(UdpSocket);
 
 impl Conversation {
@@ -143,15 +143,15 @@ impl Conversation {
         });
         Self(socket.expect("the pod").expect("a socket"))
     }
-    /// Who answers; none if nobody does.
+    /// The port of the backend that answers; none without an answer.
     fn ask(&self) -> Option<u16> {
         self.0.send(b"who?").expect("sent");
         let mut answer = [0; 2];
         let received = self.0.recv(&mut answer);
         received.ok().map(|_| u16::from_be_bytes(answer))
     }
-    /// Asks until told to stop. Returns how many questions were lost; everything else must have
-    /// this answer.
+    /// Asks until `stop` is set and returns the number of lost questions; each answer must be
+    /// `expected`.
     fn keep_asking(&self, expected: u16, stop: &AtomicBool) -> u32 {
         let mut lost = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -199,7 +199,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
         let over = StopAtEnd(stop);
         let asking: Vec<_> = all
             .map(|(one, expected)| {
-                // The first question may be lost while neighbours are looked for.
+                // The first question can be lost during neighbour resolution.
                 let answer = [(); 5].iter().find_map(|()| one.ask());
                 assert_eq!(answer, Some(expected), "the other serves");
                 scope.spawn(move || one.keep_asking(expected, stop))
@@ -221,7 +221,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
     assert!(translated(world.node()).is_empty());
 }
 
-/// Stops the askers also when a test fails.
+/// Stops the askers even when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -330,7 +330,7 @@ fn what_the_status_does_not_show_is_imported_as_well() {
     };
     let end = |text: &str| -> SocketAddr { text.parse().expect("an address") };
     let client = end("10.40.1.10:5000");
-    // Tags behind the state: ESTABLISHED.
+    // The attributes after the state ESTABLISHED are the verification tags.
     let association = Tracked {
         protocol: Protocol::SCTP,
         original: Tuple {
@@ -348,7 +348,7 @@ fn what_the_status_does_not_show_is_imported_as_well() {
     };
     let entered = world.node().enter(|| {
         let editor = Editor::open()?;
-        // As IPVS does it: other tuples, no bit of NAT.
+        // IPVS makes such entries: other tuples, and no NAT bit in the status.
         let (removed, created) = editor.replace(known, known)?;
         assert!(removed? && created.is_ok());
         editor.create(&association)
@@ -398,7 +398,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
     let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("the other serves"));
     let not_ours = Stream::connect(world.client(), "172.30.1.77:80").expect("the other serves");
     open.iter().for_each(Stream::speaks);
-    // From now on whatever is taken for new is sent where it is reset.
+    // From now on a packet that counts as new goes to a port that resets it.
     feed(world.node(), &rules("10.40.1.20:8099"));
     assert_eq!(translated(world.node()).len(), open.len() + 1);
 
@@ -435,7 +435,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
     eventually("they have ended", &agent, || {
         flows(&world).iter().all(|flow| flow.state == "closed")
     });
-    // What comes now is ours.
+    // A connection that begins now is ours.
     let new = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
     new.speaks();
     new.finish();

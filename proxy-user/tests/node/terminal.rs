@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line as a user's hands and a script's pipes meet it: bad input, readers that go,
-//! terminals, completions.
+//! The command line with a user at a terminal and with a script's pipes: bad input, readers that
+//! close, terminals, completions.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         for wrong in [
             &["-o", "xml"][..],
             &["--interval", "soon"],
-            // Of nothing that is shown again.
+            // `--interval` without an output that is repeated.
             &["--interval", "3"],
             &["--limit", "-1"],
             &["--nonsense"],
@@ -87,7 +87,7 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         assert_eq!(code, Some(2), "{command}: {said}");
         assert!(said.contains("--nonsense"), "{said}");
     }
-    // Nothing is set up here: that is no fault of the input.
+    // Nothing is set up here, which is no fault of the input.
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "{said}");
     let _agent = world.start(7);
@@ -166,7 +166,7 @@ fn a_reader_that_has_gone_is_no_fault() {
     }
 }
 
-/// What a command shows on a terminal of so many columns.
+/// The output of a command on a terminal with this number of columns.
 fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &[&str]) -> String {
     let size = nix::pty::Winsize {
         ws_row: 40,
@@ -183,10 +183,10 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &
     command.stdout(terminal.slave);
     let status = world.node().enter(|| command.status());
     assert!(status.expect("the node").expect("it runs").success());
-    // No end of the terminal is left but this one, once the command's is closed.
+    // Closes the command's end of the terminal; only this end is left.
     drop(command);
     let mut shown = Vec::new();
-    // The end of a terminal is an error.
+    // At the end of a terminal, reading fails.
     _ = File::from(terminal.master).read_to_end(&mut shown);
     String::from_utf8(shown).expect("text").replace('\r', "")
 }

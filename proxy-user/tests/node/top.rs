@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan top` on a node: its numbers are those of the clients, exactly.
+//! `portolan top` on a node: its numbers are exactly those of the clients.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::{
     world::World,
 };
 
-/// IP and UDP header.
+/// The length of the IPv4 and UDP headers.
 const HEADERS: u64 = 28;
 
 #[test]
@@ -20,7 +20,7 @@ fn top_agrees_exactly_with_what_clients_counted() {
     let (nobodys, _) = nobodys.split_once("---").expect("the Service comes first");
     world.write("nobodys.yaml", nobodys);
     answer_questions(world.server());
-    // So that pods' packets are translated one by one.
+    // Pods' packets are translated one by one in this configuration.
     let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
 
     let (mut sent, mut bytes) = (0, 0);

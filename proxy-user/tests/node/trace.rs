@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan trace` on a node: what it shows of real packets and calls, what its filter leaves out,
-//! and that nothing of it stays.
+//! `portolan trace` on a node: it shows real packets and calls, its filter leaves others out, and
+//! nothing of it stays.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Starts it and waits until it watches.
+    /// Starts the trace and waits until it watches.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
         command
@@ -63,12 +63,12 @@ impl Tracing {
         }
     }
 
-    /// The lines until now.
+    /// The lines that it has printed until now.
     pub(crate) fn lines(&self) -> Vec<Value> {
         self.lines.lock().expect("the lines").clone()
     }
 
-    /// Waits for a line.
+    /// Waits for a line that `is_it` accepts.
     pub(crate) fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -81,10 +81,10 @@ impl Tracing {
         }
     }
 
-    /// Sends a signal, waits for the end, and returns what it said on standard error.
+    /// Sends a signal and waits for the end; returns the status and the messages on standard error.
     pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
         let id = Pid::from_raw(self.child.id().try_into().expect("an id"));
-        // It may have ended by itself.
+        // The trace may have ended by itself.
         _ = kill(id, signal);
         let status = self.child.wait().expect("its end");
         let mut said = String::new();
@@ -97,8 +97,8 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
-/// A node with a service that answers and one without endpoints; pods' connections are translated
-/// packet by packet.
+/// Builds a node with a service that answers and one without endpoints; pods' connections are
+/// translated packet by packet.
 fn world() -> World {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
@@ -159,7 +159,7 @@ fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
     let call = trace.wait("the refused call", is_refused);
     assert_eq!(outcome(&call), "rejected_no_endpoint");
     drop((open, own));
-    // The whole conversation, its end included, is told from the client's side.
+    // The whole connection, its end included, is reported from the client's side.
     let last = |line: &Value| {
         outcome(line) == "reply_translated"
             && line["signals"]

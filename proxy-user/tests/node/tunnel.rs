@@ -10,7 +10,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-/// The device is there as long as this is.
+/// The device; it exists until this is dropped.
 pub(crate) struct Tunnel(File);
 
 impl Tunnel {
@@ -18,8 +18,8 @@ impl Tunnel {
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         Self::with(name, 0)
     }
-    /// One whose packets begin with a `virtio_net_hdr`, as a virtual machine's do: it may ask for a
-    /// checksum to be filled in.
+    /// A device whose packets begin with a `virtio_net_hdr`, as a virtual machine's do: the header
+    /// can ask for a checksum to be filled in.
     pub(crate) fn leaving_checksums(name: &str) -> io::Result<Self> {
         Self::with(name, libc::IFF_VNET_HDR)
     }
@@ -41,11 +41,11 @@ impl Tunnel {
         }
         Ok(Self(file))
     }
-    /// Has a packet come in from the far end.
+    /// Makes a packet arrive from the far end.
     pub(crate) fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         self.0.write_all(packet)
     }
-    /// The next packet to the far end that is wanted.
+    /// Returns the next packet to the far end that `wanted` accepts.
     pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node without IPv4: its health can be asked, and services are served. A node without its object
-//! is not eligible.
+//! A node without IPv4: its health checks answer, and services are served. A node without its Node
+//! object is not eligible.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ use crate::{
 const CLUSTER_IP: &str = "[fd00:30::1]:80";
 const NODE_PORT: &str = "[fd00:c0::1]:30001";
 
-/// The node's object.
+/// The Node object.
 pub(crate) fn node() -> String {
     let [own, ..] = OF_V6;
     format!(
@@ -25,7 +25,7 @@ pub(crate) fn node() -> String {
     )
 }
 
-/// A service that balancers ask about.
+/// A service whose health check port load balancers ask.
 fn service() -> String {
     let [.., server] = OF_V6;
     format!(
@@ -44,7 +44,7 @@ endpoints: [{{addresses: [\"{server}\"], nodeName: node-a}}]
     )
 }
 
-/// Asks as the kubelet does: a pod in the node's network has the node's address.
+/// Asks as the kubelet does, at the node's address: a pod in the node's network has that address.
 fn ask(agent: &Agent<'_>, port: u16, path: &str) -> Option<u16> {
     let own: Ipv6Addr = OF_V6[0].parse().expect("an address");
     let answer = agent.get((own, port).into(), path);
@@ -59,7 +59,7 @@ fn a_node_without_ipv4_is_healthy_and_serves_at_sockets_and_by_packets() {
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
     world.write("node.yaml", &node());
     world.write("cart.yaml", &service());
-    // The default, which tests otherwise replace.
+    // The default address, which other tests replace.
     let defaults = ["--healthz-bind-address", "0.0.0.0"];
     let agent = world.start_with(7, &defaults);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
@@ -99,7 +99,7 @@ fn a_node_is_not_eligible_before_its_object_is_there_but_alive_and_serving() {
     assert!(body.contains(r#""nodeEligible":false"#), "{body}");
     assert!(body.contains("there is no Node object"), "{body}");
     assert!(agent.is_alive());
-    // Of one service, the load balancer asks elsewhere.
+    // This is the health check port of one service, which the load balancer asks.
     let (status, body) = agent
         .get((Ipv6Addr::LOCALHOST, 32001).into(), "/")
         .expect("an answer");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with two routed pods, one of which answers, and agents that are started on it by hand.
+//! A node with two routed pods, one of which answers, and agents that a test starts on it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -34,13 +34,13 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20";
 const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
-/// The port at which the pod that serves answers.
+/// The port at which the server pod answers.
 const PORT: u16 = 8080;
-/// The node, the client, the server.
+/// The addresses of the node, the client and the server.
 const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
 pub(crate) const OF_V6: [&str; 3] = ["fd00:c0::1", "fd00:40::10", "fd00:40::20"];
-/// Only a fault lasts as long. In a virtual machine on a busy host, loading the programs takes
-/// minutes.
+/// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
+/// programs takes minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
@@ -60,7 +60,7 @@ impl World {
         Self::build_with(OF_V4)
     }
 
-    /// One that has no IPv4 address but loopback's, and writes no Node object.
+    /// Builds a node whose only IPv4 address is loopback's, and writes no Node object.
     pub(crate) fn build_without_v4() -> Self {
         Self::build_with(OF_V6)
     }
@@ -111,19 +111,19 @@ impl World {
         self.pins.path()
     }
 
-    /// The node itself.
+    /// The network namespace of the node.
     pub(crate) fn node(&self) -> &NetNs {
         &self.node
     }
 
-    /// Replaces a manifest file whole.
+    /// Replaces a manifest file at once.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.folder.path().join("new");
         fs::write(&new, text).expect("a new file");
         fs::rename(new, self.manifests().join(name)).expect("a file in its place");
     }
 
-    /// A folder that goes with the world.
+    /// A folder that is removed with the world.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -138,42 +138,42 @@ impl World {
         command
     }
 
-    /// Starts an agent and waits until it has applied the node's version.
+    /// Starts an agent and waits until it has applied this version of the Node object.
     pub(crate) fn start(&self, version: u64) -> Agent<'_> {
         self.start_with(version, &[])
     }
 
-    /// Starts one with this configuration.
+    /// Starts an agent with this configuration and waits in the same way.
     pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent<'_> {
         let path = self.configure(config);
         self.start_with(version, &["--config", &path])
     }
 
-    /// Writes a configuration file with these settings and those that every agent here has; returns
-    /// its path.
+    /// Writes a configuration file with these settings and those of every agent here; returns its
+    /// path.
     pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.folder().join("config.yaml");
         fs::write(&path, complete(config)).expect("a config");
         path.to_str().expect("a plain path").to_owned()
     }
 
-    /// Starts an agent of another version, which all that start later are of, too.
+    /// Starts an agent of another version; later agents are of that version, too.
     pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent<'_> {
         self.change(binary);
         self.start(version)
     }
 
-    /// All agents that start later are of this version.
+    /// Makes all later agents start from this binary.
     pub(crate) fn change(&self, binary: &Path) {
         binary.clone_into(&mut self.binary.borrow_mut());
     }
 
-    /// The cgroup that has the socket hooks.
+    /// The cgroup at which the socket hooks are attached.
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
 
-    /// Starts one with more flags.
+    /// Starts an agent with more flags and waits in the same way.
     pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent<'_> {
         let manifests = self.manifests();
         let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
@@ -183,12 +183,12 @@ impl World {
         agent
     }
 
-    /// `portolan cleanup` of this node's pins, of the version that was started last.
+    /// Starts `portolan cleanup` for the pins of this node, by the binary of the last agent.
     pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
         self.cleanup_by(&self.binary.borrow(), flags)
     }
 
-    /// The same of another version.
+    /// Starts `portolan cleanup` by another binary.
     pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
         let mut command = Command::new(binary);
         command
@@ -205,7 +205,7 @@ impl World {
         self.spawn_by(&[], flags)
     }
 
-    /// The same by another program, which gives it its rights.
+    /// Starts an agent through another program, which sets the agent's rights; waits for nothing.
     pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent<'_> {
         let number = self.logs.get();
         self.logs.set(number + 1);
@@ -216,7 +216,7 @@ impl World {
             .arg(self.pins.path())
             .args(flags)
             .stderr(File::create(&log).expect("a log"));
-        // Beside a file they mean nothing.
+        // With a configuration file these flags have no effect.
         let has_file = flags.contains(&"--config");
         if !has_file {
             command.args(["--cluster-cidr", CLUSTER_CIDR]);
@@ -261,7 +261,7 @@ impl World {
         )
     }
 
-    /// Connects from the pod that does not serve.
+    /// Connects from the client pod.
     pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
         Open::connect(&self.client, to)
     }
@@ -272,32 +272,32 @@ impl World {
         connected.expect("enter the cgroup")
     }
 
-    /// The pod that does not serve.
+    /// The client pod, which serves nothing.
     pub(crate) fn client(&self) -> &NetNs {
         &self.client
     }
 
-    /// The pod that serves.
+    /// The server pod.
     pub(crate) fn server(&self) -> &NetNs {
         &self.server
     }
 
-    /// The node's interface that leads to the client.
+    /// The node's interface to the client.
     pub(crate) fn client_interface(&self) -> String {
         self.interface_to(CLIENT)
     }
 
-    /// The node's interface that leads to the server.
+    /// The node's interface to the server.
     pub(crate) fn server_interface(&self) -> String {
         self.interface_to(SERVER)
     }
 
-    /// How many IPv4 packets the node's stack has forwarded.
+    /// The number of IPv4 packets that the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         forwarded(&self.node)
     }
 
-    /// The node's interface that leads to a pod.
+    /// The node's interface to a pod.
     pub(crate) fn interface_to(&self, pod: &str) -> String {
         let route = self.node.feed("ip", &["-o", "route", "get", pod], "");
         let route = route.expect("a route to the pod");
@@ -306,7 +306,7 @@ impl World {
         words.next().expect("its name").to_owned()
     }
 
-    /// Gives the node one more interface towards the outside.
+    /// Gives the node another uplink with this address.
     pub(crate) fn add_uplink(&self, address: &str) {
         let batch = format!(
             "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up\n"
@@ -314,7 +314,7 @@ impl World {
         self.node.ip(&batch).expect("the node's interfaces");
     }
 
-    /// Gives the node a device without a link-layer header, beyond which an address is.
+    /// Gives the node a device without a link-layer header, and a route to an address behind it.
     pub(crate) fn add_tunnel(&self, far: &str) -> Tunnel {
         let tunnel = self.node.enter(|| Tunnel::new("tun0"));
         let batch = format!(
@@ -324,7 +324,7 @@ impl World {
         tunnel.expect("enter the node").expect("a device")
     }
 
-    /// The client pod goes and comes again behind another interface.
+    /// Removes the client pod's interface and gives the pod another one.
     pub(crate) fn replug_client(&self) {
         self.client
             .ip("link del eth0\n")
@@ -333,7 +333,7 @@ impl World {
     }
 }
 
-/// A configuration file with these settings and those that every agent here has.
+/// A configuration file with these settings and those of every agent here.
 pub(crate) fn complete(config: &str) -> String {
     let more = [
         ("clusterCIDR", format!("'{CLUSTER_CIDR}'")),
@@ -342,7 +342,7 @@ pub(crate) fn complete(config: &str) -> String {
     config_file(config, &more)
 }
 
-/// How many IPv4 packets a host's stack has forwarded.
+/// The number of IPv4 packets that a host's stack has forwarded.
 pub(crate) fn forwarded(host: &NetNs) -> u64 {
     let counters = host.feed("cat", &["/proc/net/snmp"], "");
     let counters = counters.expect("the stack's counters");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole conversations: request and reply through both hooks.
+//! Complete connections and datagram exchanges: request and reply through both hooks.
 
 use proxy_common::{
     Counter, EndpointSet, FrontendKind, Protocol, Settings,
@@ -109,7 +109,7 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[values(false
     );
 }
 
-/// As flannel masquerades what comes from outside and goes to other nodes' pods.
+/// flannel masquerades such packets: they come from outside and go to other nodes' pods.
 #[rstest]
 fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
     #[values(false, true)] v6: bool,
@@ -143,7 +143,7 @@ fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
     );
 }
 
-/// A packet that others have masqueraded, on its way out with our mark.
+/// The context at egress of a packet with our mark that others have masqueraded.
 const FORWARDED: Context = Context {
     mark: Marks::DEFAULT.masquerade,
     came_by: LOOPBACK,
@@ -160,7 +160,7 @@ fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
     let mut world = World::new(&[Service::web(a)]);
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5003, 0, 0]));
     let (service, backend) = (at(a.cluster_ip, 80), at(a.backend, 8080));
-    // Every port there is has a flow.
+    // Every masquerade port has a flow.
     let flows: Vec<_> = (40_000..40_004)
         .map(|port| {
             let client = at(a.outsider, port);
@@ -208,7 +208,7 @@ fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(false, true)] v
         at(a.cluster_ip, 80),
         at(a.backend, 8080),
     );
-    // What they masquerade has come by ingress.
+    // A packet that others masquerade has come in at ingress before.
     world.ingress(&tcp(at(a.outsider, 40_000), service, Tcp::Syn, b""));
     let theirs = tcp(at(a.node, client.port()), backend, Tcp::Syn, b"");
     let out = world.egress_by(&theirs, FORWARDED);
@@ -241,7 +241,7 @@ fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[values(false
 #[rstest]
 fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
-    // Normally the drop mark's bit; the two change places.
+    // Bit 15 is normally the drop mark's; the two marks exchange their bits.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
     let world = World::with(|options| options.marks = marks, &[Service::web(a)]);
     let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
@@ -249,7 +249,7 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(false, true)] v6: bo
     assert!(inside.marked);
     let out = world.egress_with(&inside.packet, marks.masquerade);
     assert_eq!((out.marked, out.counter), (false, Counter::Masqueraded));
-    // A mark alone drops nothing: it may be a process's own.
+    // A mark alone drops nothing: a process may have set it.
     let passed = world.egress_with(&inside.packet, marks.drop);
     assert_eq!((passed.verdict, passed.counter), (NEXT, Counter::Untouched));
 }
@@ -271,7 +271,7 @@ fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
     assert_eq!((inside.mark, beside & marks.masquerade), (beside, 0));
     let out = world.egress_with(&inside.packet, beside);
     assert_eq!((out.mark, out.counter), (0, Counter::Masqueraded));
-    // What has left ingress before may leave egress afterwards.
+    // A packet that left ingress before the change may reach egress after it.
     let out = world.egress_with(&inside.packet, marks.masquerade);
     assert_eq!((out.mark, out.counter), (0, Counter::Masqueraded));
 }
@@ -289,7 +289,7 @@ fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[values(false, true
         assert_eq!((out.verdict, out.counter), (NEXT, Counter::ReplyTranslated));
         assert_eq!(seen(&out.packet).src, service);
         assert_eq!(out.marked, mark & marks.masquerade != 0, "the mark is left");
-        // As ingress passed it on, to a backend's port, but no flow is masqueraded.
+        // Ingress passes this packet to a backend's port, but no flow is masqueraded.
         let on = world.egress_with(&tcp(client, backend, Tcp::Ack, b""), mark);
         assert_eq!((on.verdict, on.counter), (NEXT, Counter::Untouched));
     }
@@ -387,7 +387,7 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
     #[values(false, true)] is_masqueraded_pod: bool,
 ) {
     let a = Addresses::of(v6);
-    // A node port, or an external IP that is the node's address.
+    // The frontend is a node port, or an external IP that is the node's address.
     let (address, port, kind) = match external_ip {
         Some(()) => (Some(a.node), 8444, FrontendKind::ExternalIp),
         None => (None, 30_514, FrontendKind::NodePort),
@@ -420,7 +420,7 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
     let other = udp(at(a.outsider, 9998), own, b"?");
     assert_eq!(world.ingress(&other).counter, Counter::ForwardedNew);
 
-    // While nothing is served there, a process of the node answers. It does not keep the client
+    // While no service is at the port, a process of the node answers. It does not keep the client
     // when the service is back.
     let client = at(a.outsider, 9997);
     world.apply(&service(false));
@@ -442,8 +442,8 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
 #[rstest]
 fn answers_to_another_nodes_masquerade_port_are_not_reset(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
-    // As k3s' ServiceLB has it: the external IP is another node's address, which masquerades from
-    // the frontend's port as well.
+    // k3s' ServiceLB makes this case: the external IP is the address of another node, which may
+    // masquerade from the frontend's port.
     let web = Service::web(a).with(Some(a.outsider), 8443, FrontendKind::LoadBalancer, 0);
     let world = World::new(&[web]);
     let (backend, other_node) = (at(a.backend, 8080), at(a.outsider, 8443));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is counted of backends and service ports: each number exactly.
+//! The traffic counts of backends and service ports: each number must be exact.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const LINK_LAYER: usize = 14;
 
-/// What was counted of a backend.
+/// The traffic counted for a backend.
 fn of(world: &World, backend: SocketAddr) -> Traffic {
     let counted = world.counted();
     let mut found = counted.backends.iter().filter(|one| one.address == backend);
@@ -26,7 +26,7 @@ fn of(world: &World, backend: SocketAddr) -> Traffic {
     }
 }
 
-/// The bytes of packets from the IP header on.
+/// The number of bytes in packets, from the IP header on.
 fn bytes(packets: &[&[u8]]) -> u64 {
     let of_one = |packet: &&[u8]| (packet.len() - LINK_LAYER) as u64;
     packets.iter().map(of_one).sum()
@@ -206,7 +206,7 @@ fn a_backend_with_the_id_of_another_begins_at_zero_and_the_old_ones_connections_
     world.ingress(&tcp(client, service, Tcp::Syn, b""));
     let first = id(&world);
     world.remove("web");
-    // Ids are handed out again once no program can be reading their elements.
+    // An id is used again once no program can be reading its old element.
     for _ in 0..100 {
         world.apply(&web(new));
         if id(&world) == first {

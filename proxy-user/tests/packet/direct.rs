@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's port towards a service, and the same port straight to the backend: neither meets the
-//! other, in any order.
+//! A client uses one source port both to a service and straight to its backend: the two connections
+//! never mix, whichever begins first.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::{
     world::World,
 };
 
-/// The ends of a conversation that a client has through a service or not.
+/// The ends of a connection that goes through a service or straight to the backend.
 #[derive(Clone, Copy)]
 struct Ends {
     client: SocketAddr,
@@ -41,7 +41,7 @@ fn begin(world: &World, client: SocketAddr, to: SocketAddr, protocol: Protocol) 
     seen(&world.ingress(&packet).packet).src
 }
 
-/// Sends the backend's packet; returns who it is from and to, as the client sees it.
+/// Sends the backend's packet; returns its source and destination as the client sees them.
 fn answer(
     world: &World,
     backend: SocketAddr,
@@ -76,7 +76,7 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
     assert_ne!(other, client, "the backend must tell the two apart");
     assert_eq!(answer(&world, backend, other, protocol), (backend, client));
     assert_eq!(answer(&world, backend, client, protocol), (service, client));
-    // Later packets of both keep their way.
+    // Later packets of both connections are translated as the first ones were.
     if protocol == Protocol::TCP {
         let data = tcp(client, backend, Tcp::Ack, b"data");
         assert_eq!(seen(&world.ingress(&data).packet).src, other);
@@ -139,7 +139,7 @@ fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
     let world = World::new(&services);
     let connect = |to| begin(&world, client, at(to, 80), Protocol::TCP);
     assert_eq!(connect(a.cluster_ip), client);
-    // Another CPU has entered the reply, and is about to enter the original.
+    // Another CPU has written the reply entry and is about to write the original entry.
     world.forget_originals();
     let second = connect(a.other_cluster_ip);
     assert_ne!(second, client);
@@ -148,7 +148,7 @@ fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
         (at(a.other_cluster_ip, 80), client)
     );
     world.forget_originals();
-    // Nobody comes any more.
+    // The other CPU never writes it.
     std::thread::sleep(std::time::Duration::from_millis(2_100));
     assert_eq!(connect(a.cluster_ip), client);
 }
@@ -163,7 +163,7 @@ fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[values(false, true
             backend,
         },
     ) = ends(v6, Protocol::TCP);
-    // Somebody else sends with this client's address.
+    // Another sender uses this client's address.
     world.set_shared(true);
     begin(&world, client, service, Protocol::TCP);
     world.set_shared(false);

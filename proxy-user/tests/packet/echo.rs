@@ -14,8 +14,8 @@ use crate::{
 
 const DATA: &[u8] = b"sixteen and more bytes, an odd number of them";
 
-/// A service with a cluster IP, a load balancer IP, and an external IP that is an address of the
-/// node.
+/// A node with a service that has a cluster IP, a load balancer IP, and an external IP that is an
+/// address of the node.
 fn world(a: Addresses) -> World {
     let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
         .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
@@ -26,7 +26,7 @@ fn world(a: Addresses) -> World {
     world
 }
 
-/// The ICMP message of an echo, its checksum filled in.
+/// An ICMP echo message with its checksum.
 fn echo(src: IpAddr, dst: IpAddr, reply: bool) -> Vec<u8> {
     let kind = match (src.is_ipv6(), reply) {
         (false, false) => 8,
@@ -41,7 +41,7 @@ fn echo(src: IpAddr, dst: IpAddr, reply: bool) -> Vec<u8> {
     message
 }
 
-/// The checksum over an ICMP message; 0 if there is a right one in it.
+/// The checksum of an ICMP message; 0 if the message contains a correct one.
 fn checksum(src: IpAddr, dst: IpAddr, message: &[u8]) -> u16 {
     match (src, dst) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
@@ -83,7 +83,7 @@ fn a_ping_to_a_services_address_is_answered(#[values(false, true)] v6: bool) {
             (&CLIENT_MAC[..], &NODE_MAC[..])
         );
         let headers = etherparse::PacketHeaders::from_ethernet_slice(&packet).expect("a packet");
-        // Checks the IPv4 header's checksum.
+        // `addresses` checks the checksum of the IPv4 header too.
         assert_eq!(
             crate::packets::addresses(&headers),
             (address, a.outsider),
@@ -121,7 +121,7 @@ fn pings_to_others_and_what_is_no_plain_ping_pass(#[values(false, true)] v6: boo
     expect_untouched(&world, &raw(a.outsider, a.cluster_ip, protocol, &answer));
     let whole = request(a.outsider, a.cluster_ip);
     let fragment = if v6 {
-        // A first fragment: next header, offset 0 and more, identification.
+        // A first fragment: next header, offset 0 with the flag "more", identification.
         let payload = [&[58, 0, 0, 1, 0, 0, 0, 9], &whole[54..]].concat();
         raw(a.outsider, a.cluster_ip, 44, &payload)
     } else {
@@ -136,7 +136,7 @@ fn pings_to_others_and_what_is_no_plain_ping_pass(#[values(false, true)] v6: boo
     let mut longer_than_it_is = whole.clone();
     longer_than_it_is.truncate(whole.len() - 1);
     expect_untouched(&world, &longer_than_it_is);
-    // A frame for another machine.
+    // Now the frame is for another machine.
     world.set_interface(LOOPBACK, 0);
     expect_untouched(&world, &whole);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about flows: both directions, masqueraded or not, outside and inside.
+//! ICMP errors about flows: in both directions, masqueraded or not, as the outer and the quoted
+//! packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +34,7 @@ pub(crate) fn error(src: IpAddr, dst: IpAddr, kinds: ([u8; 2], [u8; 2]), packet:
     error
 }
 
-/// 0 where the ICMP checksum is right.
+/// The remaining sum of a packet: 0 if its ICMP checksum is correct.
 fn icmp_sum(packet: &[u8]) -> u16 {
     if packet[12..14] == [0x86, 0xdd] {
         let length = u32::try_from(packet.len() - 54)
@@ -45,7 +46,7 @@ fn icmp_sum(packet: &[u8]) -> u16 {
     }
 }
 
-/// An error's addresses and the quoted ends; checks every checksum on the way.
+/// The addresses of an error and the quoted ends; checks every checksum.
 pub(crate) fn read(error: &[u8]) -> (IpAddr, IpAddr, SocketAddr, SocketAddr) {
     assert_eq!(icmp_sum(error), 0, "the ICMP checksum");
     let headers = etherparse::PacketHeaders::from_ethernet_slice(error).expect("a packet");
@@ -77,7 +78,7 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
     let world = world(a);
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let sent = world.ingress(&tcp(client, service, Tcp::Syn, b"")).packet;
-    // A router on the way to the backend complains about the translated packet.
+    // A router on the path to the backend reports an error about the translated packet.
     let complaint = error(a.other_node_address, client.ip(), TOO_BIG, &sent);
     let inside = world.ingress(&complaint);
     assert_eq!(
@@ -95,7 +96,7 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
     );
 }
 
-/// RFC 792 asks for the IP header and eight bytes. They come back as the client sent them.
+/// RFC 792 requires only the IP header and eight bytes. They come back as the client sent them.
 #[rstest]
 #[case::tcp(Protocol::TCP)]
 #[case::udp(Protocol::UDP)]
@@ -128,7 +129,7 @@ fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
     assert_eq!(icmp_sum(&outside.packet), 0, "the ICMP checksum");
 }
 
-/// A datagram whose sum is 0 is sent with that number's other spelling, and so it is quoted.
+/// A UDP checksum of 0 is sent as 0xffff, and must be quoted as 0xffff.
 #[rstest]
 fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
@@ -205,8 +206,7 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[values(false, t
         (source.ip(), backend.ip(), backend, source)
     );
 
-    // An error by this node itself about the answer quotes the packet with the client's own
-    // address.
+    // An error of this node about the answer quotes the packet with the client's own address.
     let seen_here = world
         .ingress(&tcp(backend, source, Tcp::SynAck, b""))
         .packet;

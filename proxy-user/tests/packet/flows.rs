@@ -16,7 +16,7 @@ use crate::{
 fn masqueraded_clients_with_one_port_never_share_a_source(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut world = World::new(&[Service::web(a)]);
-    // Hardly more ports than clients: the walk must find the free ones.
+    // There are hardly more ports than clients: the search must find the free ones.
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5009, 0, 0]));
     let sources: BTreeSet<_> = (0..8)
         .map(|n| {

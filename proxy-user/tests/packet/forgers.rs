@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Somebody sends packets with another's address, and does not know the numbers of the other's
+//! A forger sends packets with another host's address, but does not know the numbers of that host's
 //! connection.
 
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::{
     world::World,
 };
 
-/// tc's action that lets the next program see the packet: TC_ACT_UNSPEC, the same as tcx's
-/// TCX_NEXT.
+/// The tc action that lets the next program see the packet: TC_ACT_UNSPEC, the same as TCX_NEXT of
+/// tcx.
 const NEXT: u32 = u32::MAX;
-/// A number that a forger guesses.
+/// The number that a forger guesses.
 const GUESS: u32 = 0x8000_0000;
 
 struct Ends {
@@ -67,7 +67,7 @@ fn a_segment_with_a_guessed_number_ends_no_connection(
     from_client(Tcp::Syn, (100, 0));
     from_backend(Tcp::SynAck, (7000, 101));
     from_client(Tcp::Ack, (101, 7001));
-    // The numbers move on.
+    // The numbers of the connection move on.
     let far = 20_000_000;
     for sent in (0..far).step_by(1 << 20) {
         from_client(Tcp::Ack, (101 + sent, 7001 + sent));
@@ -79,7 +79,7 @@ fn a_segment_with_a_guessed_number_ends_no_connection(
     from_backend(end, (7001, GUESS));
     assert_eq!(ends.state(&world), "established", "the backend's is forged");
     if shared {
-        // By a pod's own interface nobody else's packets come.
+        // Through a pod's own interface no one else's packets come.
         from_client(end, (GUESS, GUESS));
         from_client(end, (101, GUESS));
         assert_eq!(ends.state(&world), "established", "the client's is forged");
@@ -181,7 +181,7 @@ fn a_client_gets_a_tuple_although_others_have_begun_them_all_in_its_name(
     let ranges = [*PORTS.start(), *PORTS.end(), 0, 0];
     world.configure(|settings| settings.masquerade_ports = PortRanges(ranges));
     world.set_shared(true);
-    // Its own port, and all that its flow may have instead.
+    // The client's own port, and all the ports that its flow may get instead.
     for port in PORTS.chain([ends.client.port()]) {
         let forged = tcp(at(a.pod, port), ends.service, Tcp::Syn, b"");
         assert_eq!(world.ingress(&forged).counter, Counter::ForwardedNew);

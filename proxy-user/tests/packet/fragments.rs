@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Datagrams in fragments.
+//! Fragmented datagrams.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ fn world(a: Addresses) -> World {
     )])
 }
 
-/// A datagram of 32 bytes in two fragments, each behind Ethernet and IP headers.
+/// A datagram of 32 bytes in two fragments, each with an Ethernet and an IP header.
 pub(crate) fn fragments(src: (IpAddr, u16), dst: (IpAddr, u16), id: u16) -> [Vec<u8>; 2] {
     let v6 = src.0.is_ipv6();
     let whole = udp(at(src.0, src.1), at(dst.0, dst.1), &[7; 24]);
@@ -45,7 +45,7 @@ pub(crate) fn fragments(src: (IpAddr, u16), dst: (IpAddr, u16), id: u16) -> [Vec
     })
 }
 
-/// The datagram that two fragments make.
+/// Joins two fragments to a datagram.
 fn joined(first: &[u8], second: &[u8], v6: bool) -> Vec<u8> {
     let (at, ends): (usize, _) = if v6 { (62, (22, 54)) } else { (34, (26, 34)) };
     assert_eq!(
@@ -141,12 +141,12 @@ fn an_identification_that_comes_again_is_another_datagrams(#[values(false, true)
             Counter::Masqueraded | Counter::Untouched
         ));
     }
-    // To a process of the node.
+    // Fragments to a process of the node.
     for packet in fragments(client, (a.node, 9999), 7) {
         let out = world.ingress(&packet);
         assert_eq!((out.packet, out.counter), (packet, Counter::Untouched));
     }
-    // The backend's answers through the service, and past it to the same client.
+    // The backend's answers through the service, and its other packets to the same client.
     let pod = (a.pod, 40_000);
     let asked = world.ingress(&udp(at(pod.0, pod.1), at(a.cluster_ip, 80), b"?"));
     assert_eq!(asked.counter, Counter::ForwardedNew);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows that are imported from nf_conntrack: while they change over, and with numbers that nobody
-//! has seen.
+//! Flows that are imported from nf_conntrack: during the import, and with sequence numbers that
+//! nobody has seen.
 
 use std::{thread::sleep, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     world::{NEXT, SHOT, World},
 };
 
-/// A connection of one of many clients behind one interface: its handshake is over.
+/// An established connection of one of many clients behind one interface.
 fn established(a: Addresses) -> World {
     let world = World::new(&[Service::cluster_ip(
         "web",
@@ -81,7 +81,7 @@ fn an_import_that_never_ends_holds_a_connection_for_five_seconds() {
     let (_, counter) = from_client(&world, a, Tcp::Ack, (101, 7001));
     assert_eq!(counter, Counter::DroppedHeld);
     sleep(Duration::from_millis(5_100));
-    // To the proxy that has served it.
+    // The packet goes to the proxy that has served the connection.
     let (_, counter) = from_client(&world, a, Tcp::Ack, (101, 7001));
     assert_eq!(counter, Counter::Untouched);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which flows give way to new ones, which never do, and what a repeated SYN does.
+//! Which flows are evicted for new ones, which never are, and what a repeated SYN does.
 
 use std::{net::SocketAddr, thread};
 
@@ -16,10 +16,10 @@ use crate::{
     world::{Context, World},
 };
 
-/// The table of [`World`] has 1024 entries, so each ring has 128 slots.
+/// The number of slots in each ring: the table of [`World`] has 1024 entries.
 const RING: usize = 128;
 
-/// A connection from a client's port to a service, packet by packet.
+/// A connection from a client's port to a service, which a test sends packet by packet.
 struct Connection<'a> {
     world: &'a World,
     client: SocketAddr,
@@ -47,7 +47,7 @@ impl<'a> Connection<'a> {
         let packet = tcp(self.backend, self.client, flags, b"");
         self.world.egress(&packet, false).counter
     }
-    /// Answer and acknowledgement.
+    /// Sends the SYN-ACK and the client's acknowledgement.
     fn establish(self) -> Self {
         assert_eq!(self.backend_sends(Tcp::SynAck), Counter::ReplyTranslated);
         assert_eq!(self.client_sends(Tcp::Ack), Counter::ForwardedHit);
@@ -68,7 +68,7 @@ fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(false, t
     let open: Vec<_> = (0..20)
         .map(|n| Connection::begin(&world, at(a.pod, 10_000 + n), service).establish())
         .collect();
-    // Twice as many entries as the table has.
+    // Makes twice as many entries as the table holds.
     for n in 0..1000 {
         let connection = Connection::begin(&world, at(a.pod, 20_000 + n), service);
         if n % 2 == 0 {
@@ -125,7 +125,7 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
         open.iter()
             .all(|connection| connection.state() == "established")
     );
-    // Nothing but established connections fills it.
+    // Fills the table with established connections only.
     let mut refused = None;
     for n in 0..600 {
         let syn = tcp(at(a.pod, 30_000 + n), service, Tcp::Syn, b"");
@@ -191,7 +191,7 @@ fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(
                 test_run(by_backends, &fin, &[], 1).expect("runs");
             }
         });
-        // Those of the round before may have given way.
+        // Connections of the round before may have been evicted.
         for connection in &open {
             assert_eq!(connection.state(), "closed");
         }
@@ -269,7 +269,7 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(false, true)]
         let (counter, second) = send(&world, port);
         assert_eq!(counter, Counter::ForwardedElsewhere);
         assert_ne!(first, second);
-        // An answer from the first one is no longer expected; the second one's is.
+        // An answer of the first backend is no longer expected; one of the second is.
         let late = tcp(first, at(a.pod, port), Tcp::SynAck, b"");
         assert_eq!(world.egress(&late, false).counter, Counter::Untouched);
         let answer = tcp(second, at(a.pod, port), Tcp::SynAck, b"");
@@ -312,7 +312,7 @@ fn a_port_that_comes_again_repeats_no_syn(#[values(false, true)] v6: bool) {
     assert_eq!(send(11).0, Counter::ForwardedElsewhere, "and once more");
 }
 
-/// Makes all flows look as if their last packet had come this long ago.
+/// Makes all flows look as if their last packet had come this many seconds ago.
 fn pass(world: &World, v6: bool, seconds: u64) {
     fn older<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, past: u64) {
         entry.last_seen -= past;
@@ -359,7 +359,7 @@ fn datagrams_follow_their_frontend_to_another_service_within_a_second(
     assert_eq!(send(&world, client, a.balancer), moved);
     let kept = (Counter::ForwardedHit, a.backend);
     assert_eq!(send(&world, other, a.cluster_ip), kept, "another frontend");
-    // Nobody's any more.
+    // Now no service has the frontend.
     world.apply(&two(false));
     pass(&world, v6, 1);
     let packet = udp(client, at(a.balancer, 80), b"?");
@@ -382,7 +382,7 @@ fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(false, true)
         let outcome = world.ingress(&udp(client, service, payload));
         (outcome.counter, seen(&outcome.packet).dst)
     };
-    // One sends for long, nobody answers. The other asks once and hears for long.
+    // One client sends for long without an answer. The other asks once and receives for long.
     let (_, log) = send(sender, b"a line");
     let (_, stream) = send(asker, b"a question");
     let hears = || world.egress(&udp(stream, asker, b"part"), false).counter;
@@ -420,7 +420,7 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
     let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
-    // The same packets by another interface.
+    // Sends the same packets through another interface.
     world.set_shared(true);
     for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
         let counter = connection.client_sends(flags);
@@ -443,7 +443,7 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
 
 #[rstest]
 fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[values(false, true)] v6: bool) {
-    // What has come with an address of the node as its source is forwarded for IPv6 only.
+    // A forwarded packet whose source is an address of the node is possible for IPv6 only.
     let a = Addresses::of(v6);
     let mut service = Service::web(a).with(None, 30_080, FrontendKind::NodePort, 0);
     service.protocol = Protocol::UDP;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `selection: maglev`: the programs choose as the host's function says, two nodes choose alike,
-//! and a node goes on with connections that another one began.
+//! `selection: maglev`: the programs select the backend that the host's function names, two nodes
+//! select the same one, and a node continues connections that another one began.
 
 use std::net::SocketAddr;
 
@@ -16,9 +16,9 @@ use crate::{
     world::{NEXT, REDIRECT, World},
 };
 
-/// `externalTrafficPolicy: Local`, so that clients outside keep their address.
+/// The flags of `externalTrafficPolicy: Local`, so that clients outside keep their address.
 const LOCAL: u32 = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
-/// The half-open ring of [`World`]'s table.
+/// The number of slots in the half-open ring of [`World`]'s table.
 const RING: usize = 128;
 
 /// A service with four backends at a cluster IP, a load balancer's address and a node port.
@@ -39,7 +39,7 @@ fn service(a: Addresses, protocol: Protocol) -> Service {
     service
 }
 
-/// The backend that the host's functions name.
+/// The backend that the functions on the host name.
 fn expected<A: Addr>(
     of: fn(std::net::IpAddr) -> Option<A>,
     service: &Service,
@@ -64,7 +64,7 @@ fn expected<A: Addr>(
     service.backends[table[number as usize % table.len()] as usize].0
 }
 
-/// Two nodes with the same service, which got it in another order and beside others.
+/// Two nodes with the same service; the second got it in other orders and after another service.
 fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
     let one = World::new(&[service()]);
     let other_service = [at(a.other_backend, 9000), at(a.other_backend, 9001)];
@@ -73,7 +73,7 @@ fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
     reversed.backends.reverse();
     let mut part = service();
     part.backends.remove(0);
-    // Two tables of each family, and those that follow them.
+    // Needs two lookup tables for each family, and further ones after changes.
     let mut two = World::with(|options| options.capacities.slots = 8192, &[other, part]);
     two.apply(&reversed);
     two.set_node_addresses(&[a.other_node_address]);
@@ -103,7 +103,7 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
     };
     let mut chosen = std::collections::BTreeSet::new();
     for n in 0..60 {
-        // With affinity, further connections would be held.
+        // With affinity, further connections of the client would keep the first one's backend.
         let client = if affinity > 0 { 0 } else { n };
         let client = at(a.outsider, 40_000 + client);
         let to = at(a.balancer, 80);
@@ -125,7 +125,7 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
         if affinity > 0 {
             return;
         }
-        // From another port, so that no backend sees the same tuple twice.
+        // Uses another source port, so that no backend sees the same tuple twice.
         let client = at(a.outsider, client.port() + 1000);
         let name = name_of(client, None);
         let at_one = send(&one, client, at(a.node, 30_080));
@@ -152,7 +152,7 @@ fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(
     }
 }
 
-/// One connection, whose client keeps its address.
+/// A connection whose client keeps its address.
 struct Connection {
     client: SocketAddr,
     service: SocketAddr,
@@ -172,7 +172,7 @@ impl Connection {
         let own = flows.find(|flow| flow.client == self.client && flow.frontend == self.service);
         own.map_or("gone", |flow| flow.state)
     }
-    /// Open at the first node: the client has 101 to send next, the backend 7001.
+    /// Opens a connection at the first node. The client's next number is 101, the backend's 7001.
     fn open(a: Addresses, port: u16, node: &World) -> (Self, SocketAddr) {
         let connection = Self {
             client: at(a.outsider, port),
@@ -207,7 +207,7 @@ fn a_connection_goes_on_at_another_node(
         assert_eq!(connection.state(&two), "unanswered", "gives way");
         connection.backend_sends(&two, backend, Tcp::Ack, (7001, 101));
         assert_eq!(connection.state(&two), "answered", "gives way, too");
-        // Far ahead: large segments that one acknowledgement covers.
+        // The acknowledgement is far ahead, as one that covers many large segments.
         let outcome = connection.client_sends(&two, Tcp::Ack, (101, 7001 + 1_000_000));
         assert_eq!(outcome.counter, Counter::ForwardedHit);
         assert_eq!(connection.state(&two), "established");
@@ -233,7 +233,7 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
         let forged = forged(port);
         let outcome = forged.client_sends(&node, Tcp::Ack, (1, 1));
         assert_eq!(outcome.counter, Counter::ForwardedMidStream);
-        // As a host answers that has no such connection.
+        // A host answers with a reset if it has no such connection.
         if port % 2 == 0 {
             forged.backend_sends(&node, seen(&outcome.packet).dst, Tcp::Rst, (1, 0));
             assert_eq!(forged.state(&node), "closed");
@@ -243,8 +243,8 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
     assert_eq!(open.state(&node), "established");
     open.backend_sends(&node, backend, Tcp::Ack, (7001, 101));
 
-    // Somebody else's connection, whose numbers the forger does not know: the backend answers that
-    // it has it.
+    // A real connection of another host, whose numbers the forger does not know: the backend's
+    // answer shows that it has the connection.
     let other = forged(50_000);
     let to = seen(&other.client_sends(&node, Tcp::Ack, (1, 1)).packet).dst;
     other.backend_sends(&node, to, Tcp::Ack, (0x8000_0000, 5));
@@ -275,7 +275,7 @@ fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(false, true)
 fn what_another_node_has_masqueraded_is_reset_as_before(#[values(false, true)] v6: bool) {
     let a = Addresses::of(v6);
     let mut service = service(a, Protocol::TCP);
-    // Policy Cluster.
+    // `externalTrafficPolicy: Cluster`.
     for frontend in &mut service.frontends {
         frontend.3 = ServiceFlags::MAGLEV;
     }
@@ -288,10 +288,10 @@ fn what_another_node_has_masqueraded_is_reset_as_before(#[values(false, true)] v
             (REDIRECT, Counter::RejectedUnknownFlow)
         );
     }
-    // The node's own sockets may know it.
+    // A socket of the node may have this connection.
     let outcome = node.ingress(&tcp(client, at(a.node, 30_080), Tcp::Ack, b""));
     assert_eq!(outcome.counter, Counter::Untouched);
-    // Pods are not masqueraded at a cluster IP, and nobody is where pods are not told apart.
+    // Pods are not masqueraded at a cluster IP, and no client is where pods are not detected.
     let pod = node.ingress(&tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Ack, b""));
     assert_eq!(pod.counter, Counter::ForwardedMidStream);
     node.configure(|settings| settings.flags &= !Settings::DETECTS_PODS);
@@ -312,7 +312,7 @@ fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(false, t
     let (pod, cluster_ip) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let syn = node.ingress(&tcp(pod, cluster_ip, Tcp::Syn, b""));
     assert_eq!(syn.counter, Counter::ForwardedNew);
-    // By the same client and port at another address of the service.
+    // A segment from the same client and port to another address of the service.
     let outcome = node.ingress(&tcp(pod, at(a.balancer, 80), Tcp::Ack, b""));
     assert_eq!(
         (outcome.verdict, outcome.counter),

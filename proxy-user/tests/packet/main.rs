@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packet tests: the real programs through BPF_PROG_TEST_RUN, maps filled by the real apply. Bytes,
-//! verdict, mark and the one counter that moved are asserted; conversations walk through both
-//! hooks.
+//! Packet tests: they run the real programs with BPF_PROG_TEST_RUN on maps that the real apply has
+//! filled. They check bytes, verdict, mark and the one counter that moved. Connections pass through
+//! both hooks.
 
 mod conversations;
 mod counted;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Building packets and reading them back, every checksum checked.
+//! Builds packets and reads them back; every checksum is checked.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// TCP flags that tests use.
+/// The TCP flags that tests use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tcp {
     Syn,
@@ -25,7 +25,7 @@ pub(crate) enum Tcp {
     Rst,
 }
 
-/// A segment in the middle of its connection's numbers.
+/// A segment with numbers as in the middle of a connection.
 pub(crate) fn tcp(src: SocketAddr, dst: SocketAddr, flags: Tcp, payload: &[u8]) -> Vec<u8> {
     numbered(src, dst, flags, (1000, 2000), payload)
 }
@@ -92,7 +92,7 @@ pub(crate) fn chunk(
     raw(src.ip(), dst.ip(), 132, &bytes)
 }
 
-/// Any transport bytes below an IP header.
+/// A packet with any transport bytes after its IP header.
 pub(crate) fn raw(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let ethertype: [u8; 2] = if src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
     let mut packet = [&NODE_MAC[..], &CLIENT_MAC[..], &ethertype[..]].concat();
@@ -181,7 +181,7 @@ fn udp_checksum(headers: &PacketHeaders<'_>, udp: &UdpHeader, payload: &[u8]) ->
     right.expect("short")
 }
 
-/// The addresses of a packet; checks the IP header's checksum.
+/// The addresses of a packet; checks the checksum of its IPv4 header.
 pub(crate) fn addresses(headers: &PacketHeaders<'_>) -> (IpAddr, IpAddr) {
     match headers.net.as_ref().expect("a network") {
         NetHeaders::Ipv4(ip, _) => {
@@ -197,7 +197,7 @@ pub(crate) fn addresses(headers: &PacketHeaders<'_>) -> (IpAddr, IpAddr) {
     }
 }
 
-/// The Internet checksum over bytes, 0 if a checksum among them is right.
+/// The Internet checksum of some bytes; 0 if they contain a correct checksum.
 pub(crate) fn internet_sum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum: u32 = bytes
@@ -210,7 +210,7 @@ pub(crate) fn internet_sum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// Bit by bit, as the standard defines it: the check on the programs' shortcut.
+/// Computes CRC32c bit by bit, as the standard defines it, to check the programs' faster method.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0_u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -219,7 +219,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// An SCTP packet with one INIT chunk; a zero checksum stands for "the device fills it in".
+/// An SCTP packet with one INIT chunk; a checksum of zero means that the device fills it in.
 pub(crate) fn sctp(src: SocketAddr, dst: SocketAddr, filled: bool) -> Vec<u8> {
     let mut bytes = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
     bytes.extend([0; 8]);

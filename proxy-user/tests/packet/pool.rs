@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loaded programs that one test after another uses, each with emptied maps: the kernel takes over
-//! a second to verify them, and in a virtual machine twelve. Used by `world`.
+//! Loaded programs that tests use in turn, each test with emptied maps: the kernel verifies them
+//! for more than a second, and in a virtual machine for twelve. `world` uses this.
 
 use std::{
     fs,
@@ -18,8 +18,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 
 static FREE: Mutex<Vec<(Datapath, Options)>> = Mutex::new(Vec::new());
 
-/// A datapath with empty maps, and its options with its pin directory. Fails, not skips, without
-/// privilege.
+/// A datapath with empty maps, and its options with its pin directory. Panics without privilege: a
+/// test must not be skipped.
 pub(crate) fn take(options: Options) -> (Datapath, Options) {
     let found = {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,7 @@ pub(crate) fn take(options: Options) -> (Datapath, Options) {
     (datapath, options)
 }
 
-/// Keeps a datapath for the next test; one of a test that failed is removed.
+/// Keeps a datapath for the next test; after a failed test, removes it instead.
 pub(crate) fn give_back(datapath: Datapath, options: &Options) {
     static AT_END: Once = Once::new();
     if thread::panicking() {
@@ -62,7 +62,7 @@ pub(crate) fn give_back(datapath: Datapath, options: &Options) {
     free.push((datapath, options.clone()));
 }
 
-/// Nothing is dropped at the end of a test program.
+/// Removes all datapaths: at the end of a test program no `Drop` runs.
 extern "C" fn at_end() {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     for (datapath, options) in free.drain(..) {
@@ -72,7 +72,7 @@ extern "C" fn at_end() {
 }
 
 fn remove(options: &Options) {
-    // The lock is this process's own.
+    // Only this process uses the lock.
     let _ = cleanup(&options.pin_dir, true);
     let _ = fs::remove_dir(&options.pin_dir);
 }

@@ -14,14 +14,14 @@ fn empty(a: Addresses, protocol: Protocol) -> World {
     World::new(&[Service::cluster_ip("empty", protocol, a.cluster_ip, &[])])
 }
 
-/// The answer to a rejected packet goes back where it came from.
+/// Expects that the answer to a rejected packet goes back to its sender.
 fn expect_answer(outcome: &Outcome, counter: Counter) {
     assert_eq!((outcome.verdict, outcome.counter), (REDIRECT, counter));
     assert_eq!(outcome.packet[..6], CLIENT_MAC);
     assert_eq!(outcome.packet[6..12], NODE_MAC);
 }
 
-/// A reset of this sequence and acknowledgement number, from where the segment went.
+/// Expects a reset with these numbers, from the destination of the rejected segment.
 fn expect_reset(outcome: &Outcome, sequence: u32, acknowledgement: Option<u32>) {
     let headers =
         etherparse::PacketHeaders::from_ethernet_slice(&outcome.packet).expect("a packet");
@@ -140,7 +140,7 @@ fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[values(false, true
         }
     }
     let client = at(a.outsider, 40_000);
-    // While another proxy's connections live on.
+    // Connections of another proxy still exist.
     world.configure(|settings| settings.flags &= !Settings::RESET_UNKNOWN);
     for address in [a.cluster_ip, a.balancer, a.other_backend] {
         expect_untouched(&world, &tcp(client, at(address, 80), Tcp::Ack, b""));
@@ -159,13 +159,13 @@ fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(
     let world = World::new(&[service]);
     let client = at(a.outsider, 40_000);
     for to in [
-        // Not served there.
+        // No service is at these ports.
         at(a.balancer, 81),
         at(a.balancer, 8080),
         at(a.balancer, 30_080),
-        // A frontend's port at another address.
+        // This is a frontend's port, but at another address.
         at(a.backend, 80),
-        // The node's own.
+        // These are the node's own addresses.
         at(a.node, 80),
         at(a.node, 30_080),
     ] {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses of both families, and services made of them as plans.
+//! Addresses of both families, and services with them as plans.
 
 use std::net::{IpAddr, SocketAddr};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-/// The addresses of a family.
+/// The addresses of one family.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) pod: IpAddr,
@@ -49,12 +49,12 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The cluster IP's port 80 over TCP with one backend.
+    /// A service with port 80 over TCP at the cluster IP, and one backend.
     pub(crate) fn web(a: Addresses) -> Self {
         let backends = [SocketAddr::new(a.backend, 8080)];
         Self::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends)
     }
-    /// A cluster IP with port 80, its backends in the cluster set.
+    /// A service with port 80 at the cluster IP; its backends are in the cluster set.
     pub(crate) fn cluster_ip(
         name: &'static str,
         protocol: Protocol,
@@ -85,7 +85,7 @@ impl Service {
         self.frontends.push((address, port, kind, flags));
         self
     }
-    /// The plan that the planner would make of it.
+    /// The plan that the planner would make of this service.
     pub(crate) fn plan(&self) -> ServicePlan {
         let guards = self
             .frontends

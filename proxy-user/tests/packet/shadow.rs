@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A shadow's programs: they count what they would do, and every packet passes as it came.
+//! The programs in shadow mode: they count what they would do, and every packet passes unchanged.
 
 use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
@@ -16,7 +16,7 @@ fn shadow(services: &[Service]) -> World {
     World::with(|options| options.shadow = true, services)
 }
 
-/// Sends a packet in, and expects it as it was.
+/// Sends a packet in and expects that it comes out unchanged.
 #[track_caller]
 fn expect(world: &World, packet: &[u8], counter: Counter) {
     let outcome = world.ingress(packet);
@@ -48,7 +48,7 @@ fn connections_to_a_service_pass_untranslated_and_begin_no_flow(#[values(false, 
             &tcp(client, service, Tcp::Syn, b""),
             Counter::ForwardedNew,
         );
-        // Whoever serves beside it knows the connection.
+        // The proxy that serves knows the connection.
         for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
             expect(
                 &world,
@@ -130,6 +130,6 @@ fn pings_and_fragments_are_left_to_others(#[values(false, true)] v6: bool) {
     expect(&world, &request(a.pod, a.cluster_ip), Counter::EchoAnswered);
     let [first, second] = fragments((a.pod, 40_000), (a.cluster_ip, 80), 7);
     expect(&world, &first, Counter::ForwardedNew);
-    // Its first one was not remembered.
+    // The first fragment was not remembered.
     expect(&world, &second, Counter::Untouched);
 }

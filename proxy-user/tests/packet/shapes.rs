@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unusual packets: options, extension headers, tags, wrong lengths. None may crash a program, be
-//! read past its end, or leave half translated.
+//! Unusual packets: options, extension headers, tags, wrong lengths. No program may crash on them,
+//! read past their end, or translate them by half.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::{
     world::{LOOPBACK, NEXT, SHOT, World},
 };
 
-/// Instructions that the verifier may process per program; far below its limit of a million.
+/// The number of instructions that the verifier may process for a program; its limit is a million.
 const INSTRUCTION_BUDGET: u32 = 300_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
@@ -27,7 +27,8 @@ fn world(a: Addresses, protocol: Protocol) -> World {
     )])
 }
 
-/// The product of the load-time constants that turn code on or off.
+/// All combinations of `redirects` and `log_packets`; these load-time constants turn code on or
+/// off.
 #[rstest]
 #[case::plain(false, false, None)]
 #[case::redirecting(true, false, None)]
@@ -38,7 +39,7 @@ fn every_program_loads_within_its_instruction_budget(
     #[case] log_packets: bool,
     #[case] xdp: Option<XdpMode>,
 ) {
-    // The harness has begun a line.
+    // The test harness has begun a line.
     println!();
     let world = World::with(
         |options| {
@@ -100,7 +101,7 @@ fn ipv6_extension_headers_are_followed_up_to_their_limit() {
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let plain = tcp(client, service, Tcp::Syn, b"x");
     for count in 1..=9_usize {
-        // Destination options, padded: next header, length 0, PadN of four.
+        // Destination options with padding: next header, length 0, PadN of four bytes.
         let chain: Vec<u8> = (1..=count)
             .flat_map(|n| [if n == count { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0])
             .collect();
@@ -133,7 +134,7 @@ fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
     let world = world(a, Protocol::TCP);
     let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
     let plain = tcp(client, service, Tcp::Syn, b"x");
-    // Its own first bytes look like a SYN's ports.
+    // The first bytes of this header look like the ports of a SYN.
     let mut options = vec![0_u8; 2048];
     (options[0], options[1]) = (6, 255);
     let body = [&options, &plain[54..]].concat();
@@ -159,7 +160,7 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(false, true)] v6: bool)
     assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
 }
 
-/// The VLAN's interface lies on the one that the frame comes in by. A tag that has a priority alone
+/// The VLAN's interface is on top of the one at which the frame arrives. A tag with a priority only
 /// names no VLAN.
 #[rstest]
 fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
@@ -182,7 +183,7 @@ fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
     }
 }
 
-/// Checks that a program drops a packet, leaves it untouched byte for byte, or translates it
+/// Checks that a program drops a packet, passes it unchanged byte for byte, or translates it
 /// completely.
 fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
     let outcome = world.ingress(packet);
@@ -222,7 +223,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[values(false, tru
         } else {
             udp(client, service, b"payload")
         };
-        // The kernel's test run refuses packets that end before their IP header does.
+        // The kernel's test run refuses packets that end within their IP header.
         let shortest = 14 + if v6 { 40 } else { 20 };
         for length in shortest..packet.len() {
             expect_whole(&world, &packet[..length], at(a.backend, 8080));

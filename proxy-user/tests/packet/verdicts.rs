@@ -60,7 +60,7 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[values(false, true)] v6: 
         assert_eq!(outcome.counter, Counter::ForwardedNew);
         outcome.marked
     };
-    // Interface unknown, without pods, with pods. The address does not matter.
+    // The interface is unknown, has no pods, has pods. The client's address does not matter.
     assert!(from(&world, a.pod, 1) && from(&world, a.outsider, 1));
     world.set_pods_behind(false);
     assert!(from(&world, a.pod, 2) && from(&world, a.outsider, 2));
@@ -135,7 +135,7 @@ fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(false, tr
         Counter::RejectedUnserved
     );
     assert_eq!(to(&world, a.outsider, Protocol::TCP), Counter::Untouched);
-    // A segment in the middle of a connection may be another proxy's, which lives on.
+    // A mid-stream segment may belong to another proxy, whose connections still exist.
     let ack = tcp(
         at(a.pod, 40_001),
         at(a.other_cluster_ip, 80),
@@ -226,7 +226,7 @@ fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(false, tru
     let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
     let none = Service::cluster_ip("none", Protocol::TCP, a.other_cluster_ip, &[]);
     let mut world = World::new(&[web, none]);
-    // The frame's address is not the interface's.
+    // The link-layer address of the frame is not the interface's.
     world.set_interface(LOOPBACK, 0);
     for service in [a.cluster_ip, a.other_cluster_ip] {
         let mut packet = tcp(at(a.outsider, 40_000), at(service, 80), Tcp::Syn, b"");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node's maps in a pin directory of their own, and its programs, run packet by packet.
+//! A node's maps in their own pin directory, and its programs, run packet by packet.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use crate::{
     service::{Addresses, Service, v4, v6},
 };
 
-/// tc's verdicts. A packet that passes goes on to the programs and filters of others behind ours.
+/// The verdicts of tc. After `NEXT`, the packet goes on to foreign programs and filters after ours.
 pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
@@ -43,25 +43,24 @@ pub(crate) struct Outcome {
     pub(crate) counter: Counter,
 }
 
-/// The context of a packet.
+/// The context in which a program sees a packet.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Context {
     pub(crate) mark: u32,
-    /// 0 for loopback.
+    /// The interface index; 0 for loopback.
     pub(crate) interface: u32,
-    /// The interface that a packet which goes out has come in by; 0 for a packet of this node's
-    /// own.
+    /// The interface at which an outgoing packet has come in; 0 for a packet of this node.
     pub(crate) came_by: u32,
-    /// Payload of each of the packets that it is to be cut into; 0 for one that is whole.
+    /// The payload of each segment into which the packet will be cut; 0 if it stays uncut.
     pub(crate) segment: u32,
 }
 
-/// Index of the interface that packets of test runs come in by, unless they name another.
+/// Index of the interface of packets in test runs that name no other.
 pub(crate) const LOOPBACK: u32 = 1;
 
 /// One node.
 pub(crate) struct World {
-    /// None once it is given back.
+    /// `None` once it is given back to the pool.
     datapath: Option<Datapath>,
     options: Options,
     pin_dir: PathBuf,
@@ -69,11 +68,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Opens a node with the given services. Fails, not skips, without privilege.
+    /// Opens a node with these services. Panics without privilege: a test must not be skipped.
     pub(crate) fn new(services: &[Service]) -> Self {
         Self::with(|_| {}, services)
     }
-    /// The same with other options.
+    /// Opens a node with these services and changed options.
     pub(crate) fn with(change: impl FnOnce(&mut Options), services: &[Service]) -> Self {
         let capacities = Capacities {
             frontends: 1024,
@@ -144,31 +143,31 @@ impl World {
         change(&mut settings);
         self.datapath().set_settings(&settings).expect("settings");
     }
-    /// Says whether pods are behind the interface that packets of test runs come from, loopback.
-    /// Frames are not addressed to it, so it has to look like a bridge's port.
+    /// Sets whether pods are behind loopback, the interface of packets in test runs. It is set up
+    /// as a bridge's port because the frames are not addressed to it.
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
     }
-    /// Stores the properties of an interface that is no bridge's port: see [`interface`].
+    /// Stores the properties of an interface that is no port of a bridge: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {
         self.set_port(index, bits, 0);
     }
-    /// The same for a port of the bridge with this index.
+    /// Stores the properties of a port of the bridge with this index.
     pub(crate) fn set_port(&mut self, index: u32, bits: u32, bridge: u32) {
         let table = self.table::<u32, u64>(maps::INTERFACES);
         table
             .update(&index, &interface::word(bits, bridge))
             .expect("an element");
     }
-    /// Says whether many clients come in by loopback, or one pod: to flows these are two
-    /// interfaces.
+    /// Sets whether loopback has many clients or one pod behind it: for flows these are two
+    /// different interfaces.
     pub(crate) fn set_shared(&self, shared: bool) {
         let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
         let interface = if shared { LOOPBACK } else { 0 };
         table.update(&LOOPBACK, &interface).expect("an element");
     }
-    /// Removes all original entries of IPv4, as if they had not been entered yet.
+    /// Removes all original entries of IPv4, as if they had not been written yet.
     pub(crate) fn forget_originals(&self) {
         let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
         for (key, entry) in table.entries().expect("entries") {
@@ -177,7 +176,7 @@ impl World {
             }
         }
     }
-    /// Changes kind and number of every entry, as if it had been entered so.
+    /// Changes the kind and the sequence number of every entry.
     pub(crate) fn change_entries(&self, change: impl Fn(&mut FlowKind, &mut u32)) {
         self.change_of::<V4>(maps::FLOWS_V4, &change);
         self.change_of::<V6>(maps::FLOWS_V6, &change);
@@ -189,7 +188,7 @@ impl World {
             table.update(&key, &entry.sealed(&key)).expect("an entry");
         }
     }
-    /// How many entries the flow table of a family has.
+    /// The number of entries in the flow table of a family.
     pub(crate) fn entries(&self, v6: bool) -> usize {
         if v6 {
             let table = self.table::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
@@ -209,11 +208,11 @@ impl World {
         let pin = get_pinned(&map_path(&self.pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
     }
-    /// Replaces the pods that packets are handed to.
+    /// Replaces the pods to which packets are redirected.
     pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
         self.datapath().set_pods(links).expect("pods");
     }
-    /// Replaces the node's addresses by these, all of which node ports are served on.
+    /// Replaces the node's addresses by these; node ports are served at all of them.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
         let served = |address: &IpAddr| NodeAddress {
             address: *address,
@@ -236,23 +235,23 @@ impl World {
         assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
 
-    /// A packet that comes in.
+    /// Runs ingress on a packet.
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
         self.run("ingress", packet, Context::default())
     }
-    /// One that comes in by some interface, perhaps many in one.
+    /// Runs ingress on a packet in this context, possibly one of several segments.
     pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
         self.run("ingress", packet, context)
     }
-    /// A packet that goes out.
+    /// Runs egress on a packet in this context.
     pub(crate) fn egress_by(&self, packet: &[u8], context: Context) -> Outcome {
         self.run("egress", packet, context)
     }
-    /// A packet that goes out, marked by ingress or not.
+    /// Runs egress on a packet, with the masquerade mark of ingress or without.
     pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
         self.egress_with(packet, if marked { self.marks.masquerade } else { 0 })
     }
-    /// A packet that goes out with some mark.
+    /// Runs egress on a packet with this mark.
     pub(crate) fn egress_with(&self, packet: &[u8], mark: u32) -> Outcome {
         let context = Context {
             mark,
@@ -260,7 +259,7 @@ impl World {
         };
         self.run("egress", packet, context)
     }
-    /// Passes a packet through ingress and then egress.
+    /// Runs ingress and then egress on a packet.
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
         let inside = self.ingress(packet);
         assert_eq!(inside.verdict, NEXT, "{inside:?}");
@@ -268,7 +267,7 @@ impl World {
     }
 
     fn run(&self, program: &str, packet: &[u8], given: Context) -> Outcome {
-        // As long as any kernel's __sk_buff: the whole of it comes back.
+        // As long as the `__sk_buff` of any kernel: the kernel returns all of it.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
         const CAME_BY_FIELD: usize = 9;
@@ -287,7 +286,7 @@ impl World {
         let after = self.counters();
         let moved: Vec<_> = Counter::ALL
             .iter()
-            // Counted beside the packet that needed the room.
+            // This counts in addition to the packet that needed a free slot.
             .filter(|counter| **counter != Counter::FlowEvictedEarly)
             .filter(|counter| before[**counter as usize] != after[**counter as usize])
             .collect();
@@ -311,10 +310,10 @@ impl World {
             counter: *counter,
         }
     }
-    /// A frame that comes in by an uplink: XDP's action, the frame afterwards, and the counters
-    /// that have moved.
+    /// Runs XDP on a frame from an uplink: returns its action, the frame afterwards, and the
+    /// counters that have moved.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
-        // Start and end of the frame, metadata, interface, queue: a struct xdp_md.
+        // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
         let before = self.counters();
@@ -327,14 +326,14 @@ impl World {
         let moved = moved.filter(|counter| before[*counter as usize] != after[*counter as usize]);
         (run.result, run.data, moved.collect())
     }
-    /// Stores the agent's word about an uplink.
+    /// Stores what the agent writes about an uplink.
     pub(crate) fn set_uplink(&self, index: u32, word: Uplink) {
         let table = self.table::<u32, u64>(maps::UPLINKS);
         table.update(&index, &word.0).expect("an element");
     }
     /// Begins another epoch of routes and neighbours.
     pub(crate) fn change_routes(&self) {
-        // The programs' next hops outlive a test.
+        // The next hops that the programs keep outlive a test.
         static EPOCH: AtomicU32 = AtomicU32::new(1);
         let table = self.table::<u32, u32>(maps::ROUTE_EPOCH);
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
@@ -352,7 +351,7 @@ impl World {
             table.update(&key, &entry.sealed(&key)).expect("an entry");
         }
     }
-    /// Has every entry of IPv4 look half written.
+    /// Makes every entry of IPv4 look half written.
     pub(crate) fn tear_flows(&self) {
         let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
         for (key, mut entry) in table.entries().expect("entries") {
@@ -360,17 +359,17 @@ impl World {
             table.update(&key, &entry).expect("an entry");
         }
     }
-    /// Every entry of a family.
+    /// All entries of a family.
     pub(crate) fn all_flows<A: Addr + Plain>(&self, map: &str) -> Vec<FlowEntry<A>> {
         let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
         let entries = table.entries().expect("entries");
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
-    /// A program's descriptor, for threads.
+    /// A program's file descriptor, for use in threads.
     pub(crate) fn program(&self, name: &str) -> BorrowedFd<'_> {
         self.loaded().program(name).expect("loaded")
     }
-    /// The verdict on an incoming packet, counters left alone.
+    /// The verdict on an incoming packet; does not check the counters.
     pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
         self.loaded()
             .test_run("ingress", packet, &[], 1)
@@ -388,7 +387,7 @@ impl World {
             .and_then(|reader| reader.flows())
             .expect("flows")
     }
-    /// What was counted of backends and service ports.
+    /// The traffic counted for backends and service ports.
     pub(crate) fn counted(&self) -> Counted {
         let counted = Reader::open(&self.pin_dir).and_then(|reader| reader.counted());
         counted.expect("counted")
@@ -399,20 +398,20 @@ impl World {
         let ports = reader.into_service_ports().into_iter();
         ports.map(|(id, port)| (id, port.service)).collect()
     }
-    /// How many clients affinity holds.
+    /// The number of clients in the affinity table.
     pub(crate) fn held_clients(&self) -> usize {
         let affinities = Reader::open(&self.pin_dir).and_then(|reader| reader.affinities());
         affinities.expect("affinities").len()
     }
-    /// How the kernel took each program.
+    /// The load result of each program.
     pub(crate) fn loads(&self) -> &[Load] {
         self.loaded().loads()
     }
-    /// The programs that the kernel refuses.
+    /// The programs that the kernel has refused.
     pub(crate) fn refusals(&self) -> &[RefusedProgram] {
         self.loaded().refusals()
     }
-    /// Verified instructions of a loaded program.
+    /// The number of instructions of a program that the verifier has processed.
     pub(crate) fn verified_instructions(&self, program: &str) -> u32 {
         self.loaded()
             .verified_instructions(program)

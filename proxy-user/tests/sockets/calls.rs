@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that lead to the hooks in other ways than `connect` and `sendto` do.
+//! Tests with system calls other than `connect` and `sendto` that lead to the hooks.
 #![expect(
     unsafe_code,
     reason = "sendmmsg, recvmsg and AF_UNSPEC have no safe wrapper here"
@@ -93,7 +93,7 @@ fn a_connect_that_does_not_wait_is_translated_too() {
     assert_eq!(open.answer.from, vip(1));
 }
 
-/// A TCP socket that is not connected yet.
+/// Returns a TCP socket that is not connected yet.
 fn stream() -> OwnedFd {
     socket(
         AddressFamily::Inet,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Open sockets while endpoints come and go.
+//! Tests with open sockets while endpoints come and go.
 
 use std::{
     net::UdpSocket,
@@ -57,7 +57,7 @@ fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
         }
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
-    // One that had not spoken before its backend went.
+    // This socket had sent nothing before its backend went.
     world.publish(&[Service::new(1, "UDP", &[21])]);
     assert_eq!(ask_connected(&later).expect("an answer").by, "two");
     world.publish(&[Service::new(1, "UDP", &[])]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Small clients: each returns which server answered, the source that it saw, and where the answer
-//! came from.
+//! Small clients. Each returns which server answered, the client's address that it saw, and the
+//! source of the answer.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -9,18 +9,18 @@ use std::{
 
 use crate::world::PATIENCE;
 
-/// An answer.
+/// A server's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    /// Which pod.
+    /// The name of the pod that answered.
     pub(crate) by: String,
-    /// Whom it sees.
+    /// The client's address as the pod sees it.
     pub(crate) seen: SocketAddr,
-    /// Its source address, as the client sees it.
+    /// The source of the answer, as the client sees it.
     pub(crate) from: SocketAddr,
 }
 
-/// Reads an answer: a name, an address, and perhaps what was asked.
+/// Parses an answer: a name, an address, and perhaps the request's text.
 pub(crate) fn parse(text: &str, from: SocketAddr) -> Answer {
     let mut words = text.split_whitespace();
     let (by, seen) = (words.next(), words.next());
@@ -39,11 +39,11 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Connects and reads which server answers.
+    /// Connects, and reads which server answers.
     pub(crate) fn to(to: SocketAddr) -> io::Result<Self> {
         Self::over(TcpStream::connect_timeout(&to, PATIENCE)?)
     }
-    /// The same over a stream that is connected already.
+    /// Reads which server answers on a stream that is already connected.
     pub(crate) fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut line = String::new();
@@ -51,7 +51,7 @@ impl Open {
         let answer = parse(&line, stream.peer_addr()?);
         Ok(Self { stream, answer })
     }
-    /// Whether it still carries bytes both ways.
+    /// Returns whether the connection still carries bytes in both directions.
     pub(crate) fn is_alive(&mut self) -> bool {
         let mut line = String::new();
         let sent = self.stream.write_all(b"still there?\n");
@@ -63,7 +63,7 @@ impl Open {
     }
 }
 
-/// An unconnected UDP socket of a family.
+/// Returns an unconnected UDP socket of the address's family.
 pub(crate) fn datagrams(any: &str) -> UdpSocket {
     let socket = UdpSocket::bind(any).expect("a socket");
     socket
@@ -78,20 +78,20 @@ pub(crate) fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
     hear(socket)
 }
 
-/// Waits for an answer.
+/// Waits for an answer, and returns it.
 pub(crate) fn hear(socket: &UdpSocket) -> io::Result<Answer> {
     let mut buffer = [0; 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;
     Ok(parse(&String::from_utf8_lossy(&buffer[..length]), from))
 }
 
-/// The same over a connected socket.
+/// Sends a datagram on a connected socket, and waits for the answer.
 pub(crate) fn ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
     socket.send(b"who?")?;
     hear(socket)
 }
 
-/// A connected UDP socket.
+/// Returns a connected UDP socket.
 pub(crate) fn connected(any: &str, to: SocketAddr) -> UdpSocket {
     let socket = datagrams(any);
     socket.connect(to).expect("connect");

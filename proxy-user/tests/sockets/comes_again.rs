@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ordinary life of a pod that goes on for long: its ports come again, and the endpoints of its
-//! open sockets are replaced.
+//! Tests for long-running pods: client ports are reused, and the endpoints of open sockets are
+//! replaced.
 
 use std::{
     collections::HashSet,
@@ -29,8 +29,8 @@ fn world(plumbing: Plumbing, balancing: SocketBalancing, services: &[Service]) -
     World::on(plumbing, balancing, "", services)
 }
 
-/// Binds, and waits while a program that another test starts still has a copy of the port's last
-/// socket.
+/// Binds a socket. Retries while a program that another test starts still has a copy of the port's
+/// last socket.
 fn bind(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -43,7 +43,8 @@ fn bind(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Connects from a port, hears who serves, and resets: the port is free at once.
+/// Connects from a port, and returns which server answers. Closes with a reset, so the port is free
+/// at once.
 fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     let any = if to.is_ipv4() {
@@ -57,7 +58,7 @@ fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     Ok(Open::over(socket.into())?.answer.by)
 }
 
-/// Connections from one port, and how those that failed did.
+/// Connects repeatedly from one port, and returns the failures.
 fn failures(world: &World, to: SocketAddr) -> Vec<(usize, io::Error)> {
     let connect = |n| Some((n, connect_from(45_000, to).err()?));
     world.run(From::Pod, || (0..CONNECTIONS).filter_map(connect).collect())
@@ -92,7 +93,7 @@ fn short_connections_go_on_when_every_ephemeral_port_has_been_used(
     assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
 }
 
-/// Whether a pod's connected socket is answered within a second, as kube-proxy's users see it.
+/// Returns whether a pod's connected socket is answered within a second, as with kube-proxy.
 fn is_served_again(socket: &UdpSocket, by: &str) -> bool {
     let patience = Some(Duration::from_millis(100));
     socket.set_read_timeout(patience).expect("a time limit");
@@ -126,13 +127,13 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
             .map(|(any, to)| connected(any, to))
             .collect()
     });
-    // Half of them are quiet until their pod has gone.
+    // Half of the sockets send nothing until their pod has gone.
     for socket in &sockets[..SOCKETS / 2] {
         assert_eq!(ask_connected(socket).expect("an answer").by, "one");
     }
     for (endpoints, by) in [(&[21][..], "two"), (&[20], "one"), (&[21], "two")] {
         let other: &[u8] = if by == "two" { &[20] } else { &[21] };
-        // What has gone may serve somebody else by now.
+        // The removed endpoint may already serve another service.
         let others = of_others.then(|| Service::new(2, "UDP", other));
         let services: Vec<_> = [dns(endpoints)].into_iter().chain(others).collect();
         world.publish(&services);
@@ -147,7 +148,7 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
     assert_eq!(served.count(), SOCKETS, "after nobody served");
 }
 
-/// Counts the datagrams that arrive at a port of a pod.
+/// Returns a socket for [`arrived`], which counts the datagrams that arrive at a port of a pod.
 fn count_datagrams(pod: &NetNs) -> UdpSocket {
     let socket = pod.enter(|| UdpSocket::bind(("0.0.0.0", PORT)));
     let socket = socket.expect("enter the pod").expect("a socket");
@@ -169,7 +170,7 @@ fn nothing_leads_to_an_address_that_its_service_has_left(
     #[values(false, true)] is_deleted: bool,
 ) {
     let mut world = world(plumbing, balancing, &[Service::new(1, "UDP", &[30])]);
-    // The address is another pod's now, which listens at the same port.
+    // The address now belongs to another pod, which listens on the same port.
     let stranger = join(world.node(), plumbing, 30);
     let there = count_datagrams(&stranger);
     let socket = world.run(from, || connected("0.0.0.0:0", vip(1)));
@@ -212,7 +213,7 @@ fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
     }
 }
 
-/// An external IP that one of two services has.
+/// An external IP that moves between two services.
 const SHARED: &str = "198.51.100.7:80";
 
 #[rstest]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pods that serve: each says its name and whom it sees.
+//! The server pods. Each answers with its name and the client's address that it sees.
 
 use std::{
     io::{self, Write},
@@ -11,10 +11,10 @@ use lab::node::{netns::NetNs, pod::plug, topology::Plumbing};
 
 use crate::world::PORT;
 
-/// The bridge that bridged pods are ports of.
+/// The bridge that pods with `Plumbing::Bridge` are attached to.
 const BRIDGE: &str = "cni0";
 
-/// Makes the node's bridge, with the address that pods route by.
+/// Makes the node's bridge, with the addresses that pods use as their gateway.
 pub(crate) fn make_bridge(node: &NetNs) {
     node.ip(&format!(
         "link add {BRIDGE} address 02:00:00:00:40:01 type bridge forward_delay 0\naddress add 10.40.1.1/24 dev {BRIDGE}\naddress add fd00:40:0:1::1/64 dev {BRIDGE} nodad\nlink set {BRIDGE} up\n"
@@ -22,7 +22,7 @@ pub(crate) fn make_bridge(node: &NetNs) {
     .expect("a bridge");
 }
 
-/// A pod of both families on a node, by the last number of its addresses.
+/// Adds a pod with both IP families to a node; `last` is the last number of its addresses.
 pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     let pod = NetNs::new("pod").expect("run as root");
     let [v4, v6] = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];
@@ -43,8 +43,8 @@ pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     pod
 }
 
-/// Serves TCP and UDP in a pod: says its name and whom it sees, then echoes; a datagram's text is
-/// part of its answer.
+/// Serves TCP and UDP in a pod: answers with its name and the client's address, then echoes. The
+/// answer to a datagram contains the datagram's text.
 pub(crate) fn serve(pod: &NetNs, name: &'static str) {
     let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
     let (tcp, udp) = pod
@@ -71,7 +71,7 @@ fn answer(mut stream: TcpStream, name: &str) -> io::Result<()> {
     io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
 }
 
-/// IPv4 addresses as such, however the socket shows them.
+/// Returns an IPv4-mapped address as IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

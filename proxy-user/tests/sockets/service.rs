@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services as manifests, and their addresses.
+//! Services in the form of manifests, and their addresses.
 
 use std::net::SocketAddr;
 
 use crate::world::{NODE, PORT};
 
-/// A service of one port.
+/// A service with one port.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) name: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Service {
     pub(crate) number: u8,
     pub(crate) protocol: &'static str,
     pub(crate) port: u16,
-    /// Last numbers of its pods' addresses.
+    /// The last numbers of its pods' addresses.
     pub(crate) endpoints: Vec<u8>,
     /// Further fields of the spec.
     pub(crate) spec: &'static str,
@@ -77,7 +77,7 @@ endpoints: [{}]
     }
 }
 
-/// The cluster IP of service `number` with its port.
+/// Returns the cluster IP of service `number` with its port.
 pub(crate) fn vip(number: u8) -> SocketAddr {
     SocketAddr::new([172, 30, 0, number].into(), 80)
 }
@@ -90,7 +90,7 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
 }
 
-/// The manifests of the node at a version, and of services.
+/// Returns the manifests of services, and of the node at a version.
 pub(crate) fn objects(version: u64, services: &[Service]) -> String {
     let mut text = format!(
         "apiVersion: v1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! io_uring's connect, by hand: one ring, one submission.
+//! Connects with io_uring, without a library: one ring, one submission.
 #![expect(unsafe_code, reason = "io_uring has no safe wrapper here")]
 
 use std::{
@@ -45,7 +45,7 @@ struct Entry {
     rest: [u64; 5],
 }
 
-/// Connects a socket and waits for it.
+/// Connects a socket, and waits for the result.
 pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
     let mut parameters = Parameters::default();
     let target = SockAddr::from(to);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client pod and two pods that serve, an agent whose hooks are on a cgroup of the
-//! node's own, and places to run a client in.
+//! A node with a client pod and two server pods, and an agent whose hooks are attached to a
+//! separate cgroup. Clients can run in the pod or on the node.
 
 use std::{
     io::{BufRead, BufReader},
@@ -30,19 +30,19 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const CLIENT: &str = "10.40.1.10";
 pub(crate) const ONE: &str = "10.40.1.20";
 pub(crate) const NODE: &str = "192.168.40.2";
-/// Where the pods serve, TCP and UDP.
+/// The port on which the pods serve TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
-/// Long enough for an answer on a busy machine.
+/// The timeout for an answer. It is long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where a client runs.
+/// The place of a client: in the pod or on the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum From {
     Pod,
     Node,
 }
 
-/// The node and everything on it. Dropping it ends the agent and removes what it left.
+/// The node with its pods and its agent. On drop, the agent ends and its leftovers are removed.
 pub(crate) struct World {
     agent: Agent<'static>,
     node: &'static NetNs,
@@ -58,7 +58,7 @@ impl World {
         Self::on(Plumbing::Routed, balancing, config, services)
     }
 
-    /// One whose pods are joined in this way.
+    /// Starts a node whose pods are connected by this plumbing.
     pub(crate) fn on(
         plumbing: Plumbing,
         balancing: SocketBalancing,
@@ -66,7 +66,7 @@ impl World {
         services: &[Service],
     ) -> Self {
         bpffs::prepare().expect("a BPF file system");
-        // As long as the test program lives: the agent refers to it.
+        // The agent refers to the node, so the node lives as long as the test program.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
         node.ip(&format!(
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\nneigh add 192.168.40.1 lladdr 02:00:00:00:00:01 dev uplink\nroute add default via 192.168.40.1\n"
@@ -108,7 +108,7 @@ impl World {
     pub(crate) fn publish(&mut self, services: &[Service]) {
         self.publish_with(services, "");
     }
-    /// The same with further objects.
+    /// Replaces the services and further objects, and waits until that has taken effect.
     pub(crate) fn publish_with(&mut self, services: &[Service], more: &str) {
         self.version += 1;
         self.agent
@@ -117,7 +117,7 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
-    /// Starts the agent anew with another setting.
+    /// Restarts the agent with another setting.
     pub(crate) fn restart(&mut self, balancing: SocketBalancing) {
         let agent = &mut self.agent;
         with_options(balancing, &self.config, &self.cgroup, |options| {
@@ -132,7 +132,7 @@ impl World {
         self.agent.end();
     }
 
-    /// Ends the agent and starts `cleanup --drain`; existing flows are served until that is ended.
+    /// Ends the agent and starts `cleanup --drain`, which serves existing flows until they end.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
         let mut command = Command::new(BINARY);
@@ -153,8 +153,8 @@ impl World {
         child
     }
 
-    /// Does something as a process of the pod or of the node; sockets made there belong there for
-    /// good.
+    /// Runs a function as a process of the pod or of the node. Sockets that it makes keep their
+    /// namespace and cgroup.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
         let namespace = match from {
             From::Pod => &self.client,
@@ -184,16 +184,16 @@ impl World {
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(self.pins()).expect("pinned maps")
     }
-    /// The entries of the socket hooks.
+    /// Returns the entries of the socket hooks.
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {
         self.reader().sockets().expect("sockets")
     }
-    /// The entries go with their sockets. This may take a moment: a process that another test is
-    /// starting holds a copy of every descriptor until its program runs.
+    /// Expects that all entries go with their sockets. This may take a moment: a process that
+    /// another test is starting holds a copy of every descriptor until it executes its program.
     pub(crate) fn expect_no_socket(&self) {
         assert_eq!(self.after_closing(0), [], "they go with their sockets");
     }
-    /// The entries as soon as this number is left, or after a time that should be enough.
+    /// Returns the entries once only `left` of them remain, or after a timeout.
     pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
@@ -204,7 +204,7 @@ impl World {
             sleep(Duration::from_millis(10));
         }
     }
-    /// Flows on the packet path.
+    /// Returns the number of flows on the packet path.
     pub(crate) fn flows(&self) -> usize {
         self.reader().flows().expect("flows").len()
     }

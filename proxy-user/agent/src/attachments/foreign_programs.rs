@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at what stands beside our programs: foreign programs before them are named; with
+//! Looks for foreign programs: those that run before ours are named in a warning. With
 //! `forwarding: auto`, interfaces where something needs the stack are named and left to it.
 
 use std::{
@@ -14,39 +14,39 @@ use tokio::time::Instant;
 
 use super::redirect_eligibility::{Reason, Routing, is_open, reason};
 
-/// How often to look if packets may leave past the stack: the kernel says nothing when a tcx
+/// How often to look if packets may go past the stack: the kernel sends no message when a tcx
 /// program is attached. A little less than the agent's tick.
 const EVERY: Duration = Duration::from_millis(900);
-/// How often to look otherwise.
+/// How often to look if packets may not go past the stack.
 const SELDOM: Duration = Duration::from_secs(10);
 
-/// When was looked, and at what.
+/// When the last look was, and at which interfaces.
 #[derive(Debug, Default)]
 pub(super) struct ForeignPrograms {
     looked_at: Option<Instant>,
     interfaces: BTreeMap<u32, Interface>,
-    /// When each interface came that came after the agent: another's programs may come right after
-    /// it.
+    /// When each interface came that is newer than the agent: foreign programs may be attached
+    /// right after it.
     new: BTreeMap<u32, Instant>,
 }
 
-/// What was found.
+/// The result of a look.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// How many foreign programs stand before ours, and a word about them.
+    /// How many foreign programs run before ours, and one warning about them.
     pub(super) before_count: usize,
     pub(super) before: Option<Warning>,
-    /// Interfaces that do not redirect, and why; what could not be read.
+    /// Warnings about interfaces that do not redirect, and about what could not be read.
     pub(super) left: Vec<Warning>,
     pub(super) left_interfaces: u32,
-    /// Interfaces whose pods packets may be handed to past the stack.
+    /// Interfaces whose pods can be handed packets past the stack.
     pub(super) open: BTreeSet<u32>,
 }
 
-/// An attached interface with the foreign programs beside ours.
+/// An attached interface with the foreign programs there.
 type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
 
-/// The foreign programs beside ours at each of these interfaces, or why they could not be read.
+/// Returns the foreign programs at each of these interfaces, or why they could not be read.
 pub(super) fn seen<'a>(
     datapath: &Datapath,
     interfaces: impl Iterator<Item = &'a Interface> + Clone,
@@ -65,13 +65,13 @@ pub(super) fn seen<'a>(
 }
 
 impl ForeignPrograms {
-    /// Whether an interface that was looked at is another now; new ones have no permission yet, and
-    /// can wait.
+    /// True if an interface has changed since the last look. New interfaces have no permission yet,
+    /// so they can wait.
     pub(super) fn is_outdated(&self, attached: &BTreeMap<u32, Interface>) -> bool {
         let mut known = self.interfaces.iter();
         known.any(|(index, known)| attached.get(index).is_some_and(|now| now != known))
     }
-    /// Looks if it is time, or if the attached interfaces have changed.
+    /// Looks when due, or if the attached interfaces have changed.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -109,13 +109,13 @@ impl ForeignPrograms {
         if redirects {
             self.permit(datapath, &seen, all, &mut found);
         }
-        // What holds for the whole node is said once.
+        // A warning about the node as a whole appears once.
         found.left.sort_unstable();
         found.left.dedup();
         Some(found)
     }
 
-    /// Says of each interface whether packets that come in by it may leave past the stack.
+    /// Stores for each interface whether packets that come in by it may go past the stack.
     fn permit(
         &self,
         datapath: &mut Datapath,
@@ -144,8 +144,8 @@ impl ForeignPrograms {
     }
 }
 
-/// How many programs stand before ours, and one word about all of them: a CNI's stand at every
-/// pod's interface.
+/// Returns how many programs run before ours, and one warning about all of them: a CNI's run at
+/// every pod's interface.
 fn before(seen: &[Seen<'_>]) -> (usize, Option<Warning>) {
     let programs = seen.iter().flat_map(|(interface, programs)| {
         let programs = programs.iter().flatten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Keeps the socket hooks attached to their cgroup, and the excepted cgroups up to date. Called by
-//! `agent`.
+//! `attachments`.
 
 use std::{
     collections::HashSet,
@@ -13,12 +13,12 @@ use control::{causes::chain, object::Warning};
 use datapath::{Datapath, cgroup_root};
 use linux::glob;
 
-/// The cgroup of the hooks, and the cgroups that they leave alone.
+/// The cgroup of the socket hooks, and the excepted cgroups, whose sockets they ignore.
 #[derive(Debug)]
 pub struct SocketHooks {
     root: Option<PathBuf>,
     patterns: Vec<String>,
-    /// The cgroup that they are attached to.
+    /// The cgroup that the hooks are attached to.
     attached: Option<PathBuf>,
     excepted: Option<HashSet<u64>>,
 }
@@ -33,7 +33,7 @@ impl SocketHooks {
         }
     }
 
-    /// Attaches the hooks if they are not attached yet, and looks for excepted cgroups. Returns
+    /// Attaches the hooks if they are not attached yet, and updates the excepted cgroups. Returns
     /// failures as warnings.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = self.attach(datapath).err().map(|reason| Warning {
@@ -59,7 +59,7 @@ impl SocketHooks {
                 Err(error) => return Err(format!("read /proc/self/mounts: {error}")),
             },
         };
-        // Exceptions first, so that no excepted socket is translated.
+        // The exceptions come first, so that no excepted socket is translated.
         self.update_exceptions(datapath, &root)?;
         if self.attached.as_ref() != Some(&root) {
             datapath
@@ -70,7 +70,7 @@ impl SocketHooks {
         Ok(())
     }
 
-    /// Warnings about the programs that the kernel refuses.
+    /// Returns warnings about the programs that the kernel refuses.
     pub fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
         let refusals = datapath.refusals().iter();
         refusals.map(|refusal| Warning {
@@ -83,7 +83,7 @@ impl SocketHooks {
         })
     }
 
-    /// The cgroup that they are attached to.
+    /// Returns the cgroup that the hooks are attached to.
     pub(super) fn cgroup(&self) -> Option<&Path> {
         self.attached.as_deref()
     }
@@ -107,7 +107,7 @@ impl SocketHooks {
     }
 }
 
-/// What does not work without a program.
+/// Returns what does not work without a program.
 fn consequence(program: &str) -> &'static str {
     match program {
         "ingress_l3" | "egress_l3" => "interfaces without a link layer are not served",
@@ -125,7 +125,7 @@ fn consequence(program: &str) -> &'static str {
     }
 }
 
-/// Collects the ids of matching cgroups. A match covers the cgroups below it.
+/// Collects the ids of matching cgroups. A match includes the cgroups below it.
 fn collect(
     root: &Path,
     directory: &Path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the programs attached to the interfaces that they belong on, as these come and go. Called
-//! by `agent`.
+//! Keeps the programs attached to the interfaces that should have them, as these come and go.
+//! Called by `attachments`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,9 +16,9 @@ use linux::interfaces::Interface;
 pub(super) struct InterfaceAttachments {
     /// The pins of an earlier run have been taken over.
     begun: bool,
-    /// As they were when last attached to, by index.
+    /// Interfaces that have the programs, as they were when last attached to, by index.
     attached: BTreeMap<u32, Interface>,
-    /// What could not be attached to, by index.
+    /// Warnings about interfaces where attaching failed, by index.
     failing: BTreeMap<u32, Warning>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct InterfaceAttachments {
 #[derive(Debug)]
 pub(super) struct Updated {
     pub(super) warnings: Vec<Warning>,
-    /// There are interfaces that it had no time for.
+    /// Some new interfaces are left for the next call.
     pub(super) more: bool,
 }
 
@@ -34,18 +34,18 @@ impl InterfaceAttachments {
     pub(super) fn len(&self) -> usize {
         self.attached.len()
     }
-    /// As they were when last attached to, by index.
+    /// Returns the interfaces that have the programs, as when last attached to, by index.
     pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
         &self.attached
     }
-    /// How many interfaces the programs belong on, and on how many they are.
+    /// Returns how many interfaces should have the programs, and how many have them.
     pub(super) fn counts(&self, interfaces: &[Interface]) -> (usize, usize) {
         let wanted = interfaces.iter().filter(|interface| interface.attach);
         (wanted.count(), self.attached.len())
     }
     /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures
-    /// are tried again by the next call. Stops after `budget`, for attaching waits for the kernel's
-    /// readers, twice for each interface: then there is more to do.
+    /// are tried again by the next call. Stops after `budget`, because attaching waits for two RCU
+    /// grace periods of the kernel for each interface; the rest is left for the next call.
     pub(super) fn update(
         &mut self,
         datapath: &mut Datapath,
@@ -84,7 +84,7 @@ impl InterfaceAttachments {
             .into_iter()
             .filter(|(index, interface)| self.attached.get(index) != Some(interface))
             .collect();
-        // Those that have failed before wait for the new ones.
+        // Interfaces that have failed before come after the new ones.
         due.sort_by_key(|(index, _)| self.failing.contains_key(index));
         let mut left = due.into_iter();
         for (index, interface) in left.by_ref() {
@@ -95,9 +95,9 @@ impl InterfaceAttachments {
                 }
                 Err(error) => {
                     self.attached.remove(&index);
-                    // Nobody looks at what stands beside the programs that it may still have.
+                    // It may still have programs, and nobody looks for foreign ones there.
                     let _ = datapath.set_redirects(index, false);
-                    // A pod that came and went is not in the next list of interfaces.
+                    // A pod that came and went is missing in the next list of interfaces.
                     if error.is_gone() {
                         self.failing.remove(&index);
                     } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Our programs at the interfaces, the cgroup and the uplinks' XDP hooks: attached as these come
-//! and go, held against the kernel and repaired, taken over from the maps of an earlier agent; and
-//! the foreign programs beside them. A part of `agent`.
+//! portolan's programs at the interfaces, the cgroup and the uplinks' XDP hooks: attached as these
+//! come and go, checked and repaired, taken over from the maps of an earlier agent; and foreign
+//! programs there. A part of `agent`.
 
 mod foreign_programs;
 mod hooks;
@@ -30,11 +30,11 @@ pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
 use crate::server::health::Area;
 
-/// How long changes wait at most while many interfaces come: attaching to one takes two grace
-/// periods of the kernel, 10 to 30 ms.
+/// How long attaching to new interfaces goes on before other changes get their turn: attaching to
+/// one takes two grace periods of the kernel, 10 to 30 ms.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// Where the programs are attached, and what is known of each place.
+/// Where the programs are attached, and the state of each interface, uplink and hook.
 pub(super) struct Attachments {
     interfaces: InterfaceAttachments,
     /// There are new interfaces that have no programs yet.
@@ -43,11 +43,11 @@ pub(super) struct Attachments {
     hooks: SocketHooks,
     uplinks: Uplinks,
     neighbours: Neighbours,
-    /// Pods of this node are handed their packets.
+    /// Packets for pods of this node are handed to them past the stack.
     hands_to_pods: bool,
-    /// Interfaces whose pods packets may be handed to past the stack.
+    /// Interfaces whose pods can be handed packets past the stack.
     open: BTreeSet<u32>,
-    /// Since when it takes over from the maps before.
+    /// Since when it takes over from the previous maps.
     taking_over: Option<Instant>,
     repairs: Repairs,
     pin_watch: PinWatch,
@@ -70,7 +70,7 @@ impl Attachments {
         }
     }
 
-    /// With other maps nothing is attached yet, and their pins are watched as well.
+    /// Begins with other maps: nothing is attached with them yet, and their pins are watched, too.
     pub(super) fn begin_with_maps(
         &mut self,
         config: &Config,
@@ -83,19 +83,19 @@ impl Attachments {
         self.repairs = Repairs::default();
     }
 
-    /// How many interfaces have the programs.
+    /// Returns how many interfaces have the programs.
     pub(super) fn interface_count(&self) -> usize {
         self.interfaces.len()
     }
 
-    /// Shows in the metrics where the programs are attached.
+    /// Updates the metrics of where the programs are attached.
     pub(super) fn count(&self, shared: &Shared) {
         let interfaces = self.interfaces.counts(&shared.interfaces);
         let hooks = shared.datapath.hook_counts();
         shared.metrics.state.set_attached(interfaces, hooks);
     }
 
-    /// Attaches what is not attached yet; then takes over from the maps before, if there are any.
+    /// Attaches what is not attached yet; then takes over from the previous maps, if there are any.
     pub(super) fn tick(&mut self, shared: &mut Shared, services: &Services) {
         self.attach(shared, services.served);
         if services.served && !services.syncer.is_waiting() {
@@ -103,8 +103,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches to new interfaces. A new pod's programs come first; foreign programs are looked for
-    /// every second.
+    /// Attaches to new interfaces. Foreign programs are looked for every second instead, so that a
+    /// new pod's programs come first.
     pub(super) fn follow_interfaces(&mut self, shared: &mut Shared) {
         self.attach_interfaces(shared, SLICE);
         if self
@@ -116,7 +116,7 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Goes on where [`Self::follow_interfaces`] had no time.
+    /// Continues [`Self::follow_interfaces`] when that ran out of time.
     pub(super) fn attach_more(&mut self, shared: &mut Shared) {
         self.attach_interfaces(shared, SLICE);
     }
@@ -148,8 +148,8 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Stores the pods that packets past the stack may be handed to. What cannot be stored is no
-    /// fault: the routes lead there, too.
+    /// Stores the pods that can be handed packets past the stack. A failure is no fault: packets
+    /// then reach the pods by the routes.
     fn apply_pods(&mut self, shared: &mut Shared) {
         let mut links = if self.hands_to_pods {
             pod_links(&shared.interfaces, &self.neighbours)
@@ -162,7 +162,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to interfaces for so long; whether everything is attached.
+    /// Attaches to interfaces for at most `budget`; true if everything is attached.
     fn attach_interfaces(&mut self, shared: &mut Shared, budget: Duration) -> bool {
         if !shared.datapath.may_attach() {
             return false;
@@ -179,13 +179,13 @@ impl Attachments {
         complete
     }
 
-    /// Attaches what is not attached yet; whether everything is.
+    /// Attaches what is not attached yet; true if everything is.
     pub(super) fn attach(&mut self, shared: &mut Shared, served: bool) -> bool {
         if !shared.datapath.may_attach() {
             return false;
         }
-        // Before the first service is served, and before the programs of other maps go, all of
-        // them.
+        // All at once before the first service is served, and before the programs of previous maps
+        // go.
         let budget = if served && shared.datapath.predecessors().is_none() {
             SLICE
         } else {
@@ -202,7 +202,7 @@ impl Attachments {
         };
         complete &= faults.is_empty();
         shared.health.set_faults(Area::Hooks, &faults);
-        // A program that the kernel refuses is no fault that a retry can mend.
+        // No retry can repair a program that the kernel refuses, so it is no fault.
         let refused = SocketHooks::refused(&shared.datapath);
         let warnings = faults.into_iter().chain(refused).collect();
         shared.warnings.replace(Topic::Sockets, warnings);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Says when somebody removes a pin, by inotify(7). Without it the agent finds that out every
-//! second or every 30 s. Kept by `agent`.
+//! Notices by inotify(7) when somebody removes a pin. Without it, the checks every second or every
+//! 30 s find that out. A part of `attachments`.
 
 use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
@@ -10,8 +10,8 @@ use nix::{
 };
 use tokio::sync::mpsc;
 
-/// The shortest time between two messages. The programs stay attached meanwhile, because the agent
-/// holds their links.
+/// The shortest time between two notices. The programs stay attached meanwhile, because the agent
+/// has their links open.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The directories of pins that are watched.
@@ -19,19 +19,19 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub(crate) struct PinWatch {
     inotify: Option<Arc<Inotify>>,
     directories: Vec<PathBuf>,
-    /// Without inotify the receiver waits forever.
+    /// Keeps the channel open: without inotify, the receiver waits forever.
     _news: mpsc::Sender<()>,
 }
 
 impl PinWatch {
-    /// Watches directories; the receiver hears of each group of removals.
+    /// Watches directories; the receiver gets a notice of each group of removals.
     pub(crate) fn start(directories: Vec<PathBuf>) -> (Self, mpsc::Receiver<()>) {
         let (sender, news) = mpsc::channel(1);
         let inotify = match Inotify::init(InitFlags::IN_CLOEXEC) {
             Ok(inotify) => {
                 let inotify = Arc::new(inotify);
                 let (theirs, to) = (Arc::clone(&inotify), sender.clone());
-                // It ends with the process: nothing wakes it before.
+                // The thread ends with the process: nothing wakes it before.
                 thread::spawn(move || follow(&theirs, &to));
                 Some(inotify)
             }
@@ -49,14 +49,14 @@ impl PinWatch {
         (watch, news)
     }
 
-    /// Watches other directories as well: those of other maps.
+    /// Also watches the directories of other maps.
     pub(super) fn watch(&mut self, directories: impl IntoIterator<Item = PathBuf>) {
         self.directories.extend(directories);
         self.directories.retain(|directory| directory.exists());
         self.renew();
     }
 
-    /// Watches the directories that have these paths now.
+    /// Watches the directories that these paths lead to now.
     pub(super) fn renew(&self) {
         let flags = AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_MOVED_FROM
@@ -67,7 +67,7 @@ impl PinWatch {
             return;
         };
         for directory in &self.directories {
-            // A directory that has gone is found by the look every second.
+            // The check every second finds a directory that was removed.
             _ = inotify.add_watch(directory, flags);
         }
     }
@@ -80,7 +80,7 @@ fn follow(inotify: &Inotify, news: &mpsc::Sender<()>) {
             Err(Errno::EINTR) => continue,
             Err(_) => return,
         }
-        // One that waits already stands for all: it is taken before the look.
+        // A notice that waits already stands for all: it is taken before the check.
         _ = news.try_send(());
         thread::sleep(SETTLE);
         if news.is_closed() {

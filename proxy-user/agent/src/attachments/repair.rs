@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holds the truth against the kernel: quickly every second, wholly every 30 s and when a pin goes.
-//! What was missing or foreign is put back, counted, logged and shown as a warning for some
-//! minutes. Called once a second, and when a pin goes.
+//! Compares the kernel with what the agent has put there: quickly every second, fully every 30 s
+//! and when a pin was removed. What was missing or foreign is put back, counted, logged and shown
+//! as a warning for some minutes. Called once a second, and when a pin was removed.
 
 use std::time::Duration;
 
@@ -15,32 +15,32 @@ use crate::{agent::Shared, server::health::Area, services::Services};
 
 /// KUBE: kube-proxy's sync period, after which it has repaired its rules.
 const EVERY: Duration = Duration::from_secs(30);
-/// Services that are compared at a time: some milliseconds.
+/// How many services are compared at a time, in some milliseconds.
 const SERVICES: usize = 256;
 /// How long a repair stays among the warnings.
 const REPORTED: Duration = Duration::from_secs(300);
 
-/// When was looked, and what was found lately.
+/// When the next check is due, and what was repaired lately.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// When the next whole look is due.
+    /// When the next full check is due.
     due: Option<Instant>,
-    /// Something could not be put back: it is looked at wholly every second.
+    /// Something could not be put back: a full check every second.
     failing: bool,
-    /// The services that come next.
+    /// The position of the services that are compared next.
     cursor: usize,
     reported: Vec<(Instant, Warning)>,
 }
 
 impl Attachments {
-    /// Looks, and repairs. With `news`, a pin has gone.
+    /// Checks and repairs. `news`: a pin was removed.
     pub(crate) fn repair(&mut self, shared: &mut Shared, services: &mut Services, news: bool) {
         if shared.datapath.predecessors().is_some() {
-            // The programs before are not foreign, and go in a moment.
+            // The previous programs are still attached; they are not foreign, and go in a moment.
             return;
         }
         let now = Instant::now();
-        // The first look comes some time after the programs were attached.
+        // The first full check comes some time after the programs were attached.
         let due = *self.repairs.due.get_or_insert(now + EVERY) <= now;
         let whole = due || news || self.repairs.failing;
         let mut found = self.repair_attachments(shared, whole);
@@ -58,7 +58,7 @@ impl Attachments {
         let mut whole = whole;
         if whole || !shared.datapath.pins_are_in_place() {
             found.extend(shared.datapath.repair_pins());
-            // Without a directory links cannot be pinned, and are served as they are.
+            // Without a directory links cannot be pinned; they work without pins.
             whole = found.iter().all(|repair| repair.failure.is_none());
         }
         let interfaces = self.interfaces.attached().values();
@@ -70,7 +70,7 @@ impl Attachments {
         found
     }
 
-    /// Compares some services.
+    /// Compares some services with the maps.
     fn repair_services(&mut self, shared: &mut Shared, services: &mut Services) -> Repaired {
         let mut found = Vec::new();
         let names = shared
@@ -142,10 +142,9 @@ fn warning(repair: &Repair) -> Warning {
     }
 }
 
-/// Allows as many descriptors as this process may have: each interface takes two.
+/// Raises the limit of descriptors as far as this process may: each interface takes two.
 pub(crate) fn raise_descriptor_limit() {
-    // With the lower limit, attaching to the last interfaces of a very large node fails, and says
-    // so.
+    // If it fails, so does attaching to the last interfaces of a very large node, with an error.
     _ = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
 }

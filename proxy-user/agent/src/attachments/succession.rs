@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes over from maps of another layout or of other sizes, once the services are in the new ones.
+//! Takes over from maps with another layout or other sizes, once the services are in the new maps.
 //! Called after every sync and once a second.
 
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::Attachments;
 use crate::{agent::Shared, services::Services};
 
-/// How long the programs before go on because the new ones could not be attached somewhere. Changes
-/// of services do not reach packets meanwhile.
+/// How long the previous programs stay because the new ones could not be attached somewhere.
+/// Changes of services do not reach packets meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Attachments {
-    /// Takes over if there is something to take over from. A failure is tried again by the next
+    /// Takes over from the previous maps, if there are any. A failure is tried again by the next
     /// call.
     pub(crate) fn take_over(&mut self, shared: &mut Shared, services: &Services) {
         let Some(before) = shared.datapath.predecessors() else {
@@ -57,7 +57,7 @@ impl Attachments {
             .replace(Topic::Succession, Vec::from_iter(warning));
     }
 
-    /// `None` while it waits for the programs to be attached.
+    /// Returns `None` while it waits for the programs to be attached.
     fn try_to_take_over(
         &mut self,
         shared: &mut Shared,

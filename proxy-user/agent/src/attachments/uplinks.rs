@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `xdp: native` or `generic`: what is known of uplinks from one look to the next, and what is
-//! said of them. Used by `xdp_uplinks`.
+//! With `xdp: native` or `generic`: what is known of uplinks from one check to the next, and the
+//! texts of warnings about them. Used by `xdp_uplinks`.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use datapath::{Repair, XdpMode, XdpRefusal};
 use linux::interfaces::Interface;
 use tokio::time::Instant;
 
-/// What is known of uplinks from one look to the next.
+/// What is known of uplinks from one check to the next.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
-    /// Those that this run has attached to, as they were then.
+    /// Uplinks that this run has attached to, as they were then, by index.
     pub(super) attached: BTreeMap<u32, Interface>,
-    /// Where the driver or another program was in the way, and since when.
+    /// Uplinks where the driver or another program prevented it, and since when, by index.
     pub(super) refused: BTreeMap<u32, (Instant, Interface, Warning)>,
-    /// What was found damaged and was put back, until it is told.
+    /// Damage that was repaired and is not reported yet.
     pub(super) repaired: Vec<Repair>,
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `xdp: native` or `generic`: keeps the XDP program at the uplinks that it can serve, and
-//! says why it is not at others. Called by `attachments`, once a second. `xdp_eligibility` decides.
+//! With `xdp: native` or `generic`: keeps the XDP program attached at uplinks where it can work,
+//! and warns why it is not at others. Called by `attachments`, once a second. `xdp_eligibility`
+//! decides.
 
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use super::{
 };
 use crate::agent::Shared;
 
-/// A new attempt where the driver has refused comes after so long: with some drivers each one
-/// interrupts the traffic.
+/// How long to wait after a driver's refusal: with some drivers each attempt interrupts the
+/// traffic.
 const AGAIN: Duration = Duration::from_secs(60);
 
 impl Attachments {
-    /// Looks at every uplink.
+    /// Checks every uplink.
     pub(super) fn look_at_uplinks(&mut self, shared: &mut Shared, served: bool) {
-        // The programs of the maps before are there still, and go on.
+        // The programs of the previous maps are still attached, and continue.
         if !served || shared.datapath.predecessors().is_some() {
             return;
         }
@@ -58,7 +59,7 @@ impl Attachments {
         shared.warnings.replace(Topic::Uplinks, said);
     }
 
-    /// The interfaces that get the program, each with what it may do there; and why others do not.
+    /// Returns the interfaces that get the program, with what it may do there; and warnings.
     fn judge_uplinks(
         &self,
         shared: &Shared,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far larger maps are, and what applies to them while they are filled beside those in use.
-//! Driven by `growth`.
+//! The progress of larger maps, and what is applied to them while they are filled besides those in
+//! use. Driven by `growth`.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -13,13 +13,13 @@ use control::{
 use datapath::Datapath;
 use tokio::time::Instant;
 
-/// How far larger maps are.
+/// The progress of larger maps.
 pub(super) enum Growing {
     No,
     /// They are being made, on another thread.
     Made,
     Filled(Box<Filling>),
-    /// They could not be made: until then it is not tried again.
+    /// They could not be made; the next attempt comes after this time.
     Failed(Instant),
 }
 
@@ -32,14 +32,14 @@ impl Growing {
             _ => syncer.sync(datapath),
         }
     }
-    /// Whether there will be larger maps soon.
+    /// True while larger maps are being made or filled.
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self, Self::Made | Self::Filled(_))
     }
     pub(super) fn is_filling(&self) -> bool {
         matches!(self, Self::Filled(_))
     }
-    /// Whether larger maps may be asked for.
+    /// True if larger maps may be made.
     pub(super) fn is_possible(&self, now: Instant) -> bool {
         match self {
             Self::No => true,
@@ -52,26 +52,26 @@ impl Growing {
 /// Maps that are being filled.
 pub(super) struct Filling<K = Datapath> {
     maps: K,
-    /// The services that they lack and the maps in use hold. They come first, and may use the room
-    /// that new ones must leave free: they may have used it in the maps before.
+    /// Services of the maps in use that are missing here. They are stored first, and may use the
+    /// reserve that new services must leave free: they may have used it in the old maps.
     held: VecDeque<ObjectName>,
-    /// The others that they lack.
+    /// Other missing services.
     rest: VecDeque<ObjectName>,
-    /// The services that were stored: changes of these are stored at once.
+    /// The services stored so far: their changes are stored at once.
     stored: HashSet<ObjectName>,
-    /// Services that have changed and were not stored yet. They come after the rest: they may be
-    /// new, and would take its room.
+    /// Services that have changed and are not stored yet. They come last: they may be new, and
+    /// would take the space of the rest.
     later: BTreeSet<ObjectName>,
-    /// Some could not be stored.
+    /// Some services could not be stored.
     failed: bool,
-    /// One of them is served by the maps in use.
+    /// One of the services that could not be stored is served by the maps in use.
     lacks_held: bool,
 }
 
-/// What became of maps that were being filled.
+/// The outcome of filling maps.
 #[derive(Debug)]
 pub(super) enum Outcome<K> {
-    /// They hold every service that the maps in use hold. Some others may not have been stored.
+    /// They contain every service of the maps in use. Others may be missing (`failed`).
     Ready { maps: K, failed: bool },
     /// A service that the maps in use hold could not be stored.
     TooSmall(K),
@@ -90,7 +90,7 @@ impl<K: Kernel> Filling<K> {
         }
     }
 
-    /// Stores some more services. False if there are no more.
+    /// Stores some more services; false if there are none.
     pub(super) fn go_on(&mut self, syncer: &mut Syncer) -> bool {
         let (services, may_exist) = if !self.held.is_empty() {
             (&mut self.held, true)
@@ -117,7 +117,7 @@ impl<K: Kernel> Filling<K> {
         self.stored.extend(turn);
         true
     }
-    /// Stores what has changed.
+    /// Stores changes of services that are stored here; other changed services come later.
     fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
         let mut followed = Vec::new();
         for change in changes {
@@ -129,7 +129,7 @@ impl<K: Kernel> Filling<K> {
         }
         self.failed |= !self.maps.apply(&followed).failures.is_empty();
     }
-    /// The maps, and whether they may be taken over to.
+    /// Returns the maps, and whether they can replace those in use.
     pub(super) fn into_outcome(self) -> Outcome<K> {
         if self.lacks_held {
             return Outcome::TooSmall(self.maps);
@@ -145,7 +145,7 @@ impl<K: Kernel> Filling<K> {
 struct Both<'a, K>(&'a mut K, &'a mut Filling<K>);
 
 impl<K: Kernel> Kernel for Both<'_, K> {
-    /// What the maps in use refuse is tried again with the others.
+    /// Returns only failures of the maps in use: these changes are tried again with both.
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let result = self.0.apply(changes);
         self.1.follow(changes);
@@ -168,7 +168,7 @@ mod tests {
 
     const RESERVE: usize = 5;
 
-    /// Maps with room for so many services.
+    /// Maps with space for `room` services.
     #[derive(Debug)]
     struct Maps {
         room: usize,

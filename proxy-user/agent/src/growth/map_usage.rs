@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are: counted by a thread where counting takes long, and a warning before the
-//! flow tables are full.
+//! How full the maps are: a thread counts where counting takes long; and a warning before the flow
+//! tables are full.
 
 use std::{
     path::Path,
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// How often the maps are counted that nobody walks otherwise.
+/// How often to count the maps that nothing else walks through.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// Counts the maps that the programs fill.
+/// Counts the entries of maps that the programs fill.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     due: Option<Instant>,
@@ -28,7 +28,7 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    /// Begins to count if it is time.
+    /// Starts to count when due.
     pub(super) fn go_on(&mut self, now: Instant, pin_dir: &Path, metrics: &Metrics) {
         let is_due = self.due.is_none_or(|due| now >= due);
         let is_free = self
@@ -52,7 +52,7 @@ impl Counting {
 }
 
 impl Counting {
-    /// How full the tables of sockets were, and has forgotten it: larger ones may be made.
+    /// Returns how full the socket tables were, once: larger ones may be made from it.
     pub(super) fn take_sockets(&self) -> Vec<Fill> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sockets = std::mem::take(&mut *counted);
@@ -61,7 +61,7 @@ impl Counting {
     }
 }
 
-/// A warning about each flow table that is three quarters full.
+/// Warns of each flow table that is three quarters full.
 pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
     let tables = ["IPv4", "IPv6"].into_iter();
     let tables = tables.zip(flows.fills(|counts| counts.entries));

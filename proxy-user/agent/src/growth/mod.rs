@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are, and their growth: idle flows are removed, maps that are nearly full are
-//! succeeded by larger ones, up to a limit of memory. `sizes` decides; larger maps are made on
-//! another thread, filled and taken over to by the loop. A part of `agent`.
+//! How full the maps are, and their growth: idle flows are removed, and nearly full maps are
+//! replaced by larger ones, up to a limit of memory. `sizes` decides. Another thread makes the
+//! larger maps; the agent's loop fills them and takes them into use. A part of `agent`.
 
 mod growing;
 mod map_usage;
@@ -27,23 +27,23 @@ use super::{agent::Shared, node::Node, services::Services};
 
 /// The pause after larger maps could not be made.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Pause between two walks while the tables are nearly empty: shorter than every idle time, and
-/// long enough that an agent is idle on a quiet node.
+/// Pause between two walks through nearly empty tables: shorter than every idle time, and long
+/// enough that an agent is idle on a quiet node.
 const REST: Duration = Duration::from_secs(20);
 
-/// How full the maps are, and how far larger ones are.
+/// How full the maps are, and the progress of larger ones.
 pub(super) struct Growth {
     growing: Growing,
-    /// The sizes of larger maps that were given up, because they lacked a service that is served.
+    /// The sizes of larger maps that were given up because a served service did not fit.
     abandoned: Option<Capacities>,
     grown: mpsc::Sender<Result<Datapath, DatapathError>>,
     flows: Occupancy,
-    /// When to continue the walk through the tables of flows.
+    /// When to continue the walk through the flow tables.
     walk_at: Instant,
     counting: Counting,
 }
 
-/// Larger maps that are to replace those in use.
+/// Larger maps that are ready to replace those in use.
 pub(super) struct Filled {
     pub(super) maps: Datapath,
     /// Some services could not be stored.
@@ -62,17 +62,17 @@ impl Growth {
         }
     }
 
-    /// The tables of other maps are walked from now on.
+    /// Starts to walk through the tables of other maps.
     pub(super) fn begin_with_maps(&mut self, now: Instant) {
         self.walk_at = now;
     }
 
-    /// Whether there will be larger maps soon.
+    /// True while larger maps are being made or filled.
     pub(super) fn is_under_way(&self) -> bool {
         self.growing.is_under_way()
     }
 
-    /// Whether larger maps are being filled.
+    /// True while larger maps are being filled.
     pub(super) fn is_filling(&self) -> bool {
         self.growing.is_filling()
     }
@@ -83,7 +83,7 @@ impl Growth {
         self.growing.sync(syncer, datapath)
     }
 
-    /// Removes idle flows, and shows in the metrics how full the maps are.
+    /// Removes idle flows, and updates the metrics of how full the maps are.
     pub(super) fn observe(&mut self, shared: &mut Shared) {
         shared.datapath.collect();
         if Instant::now() >= self.walk_at {
@@ -116,7 +116,7 @@ impl Growth {
         shared.warnings.replace(Topic::Flows, warnings);
     }
 
-    /// Has larger maps made if some are nearly full.
+    /// Starts to make larger maps if some are nearly full.
     pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services, node: &Node) {
         let is_settled =
             services.listed && shared.datapath.predecessors().is_none() && !node.imports();
@@ -195,7 +195,7 @@ impl Growth {
     }
 
     /// Fills larger maps with some more services; returns them after the last one, to be used from
-    /// now on. If they lack one that is served now, it gives them up once for others.
+    /// now on. If a served service does not fit, it gives these maps up once for others.
     pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<Filled> {
         if let Growing::Filled(filling) = &mut self.growing
             && filling.go_on(syncer)
@@ -207,8 +207,8 @@ impl Growth {
         };
         let (larger, failed) = match filled.into_outcome() {
             Outcome::Ready { maps, failed } => (maps, failed),
-            // Of these sizes again: no larger ones can be had at once, so those that do not fit
-            // wait for the next.
+            // These sizes failed before, and larger maps cannot be had at once: services that do
+            // not fit wait for the next growth.
             Outcome::TooSmall(maps) if self.abandoned == Some(maps.capacities()) => (maps, true),
             Outcome::TooSmall(maps) => {
                 self.abandoned = Some(maps.capacities());
@@ -216,7 +216,7 @@ impl Growth {
                     "the larger maps have no room for all that is served now, others are made"
                 );
                 if let Err(error) = maps.abandon() {
-                    // The next ones take over from these as well.
+                    // The next larger maps take over from these as well.
                     tracing::warn!("{}", chain(&error));
                 }
                 return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether maps should be larger, and how much. Pure; asked by `growth`.
+//! Decides whether maps should be larger, and by how much. Pure; called by `growth`.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use proxy_common::maps::{FLOWS_V4, FLOWS_V6, SOCKETS_V4, SOCKETS_V6};
 /// What to do about maps that are nearly full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// There is room.
+    /// The maps are large enough.
     Enough,
     Grow(Capacities),
-    /// This map should grow, but the limit would be passed: the bytes that larger maps would take.
+    /// This map should grow, but the limit forbids it: the bytes needed with larger maps.
     Limited(&'static str, u64),
 }
 
-/// How many services have to be served, and how many the maps hold.
+/// How many services must be served, and how many the maps contain.
 #[derive(Clone, Copy)]
 pub struct ServiceCounts {
     pub known: usize,
@@ -25,16 +25,16 @@ pub struct ServiceCounts {
 }
 
 impl ServiceCounts {
-    /// What maps would hold if every service were in, as those are that they hold.
+    /// Estimates the entries of maps with every service, from the entries of those that they have.
     fn expected(self, entries: u64) -> u64 {
         let held = self.held.max(1) as u64;
         entries * held.max(self.known as u64) / held
     }
 }
 
-/// Larger sizes of the maps that are three quarters full or would be if every service were in, and
-/// of those that have refused something: twice as large, or by `most` at the most if that is not
-/// enough. With the first map that has to grow.
+/// Returns larger sizes for maps that are three quarters full, or would be with every service, or
+/// that have refused something; and the first of these maps. A map doubles, or grows up to `most`
+/// times if that is not enough.
 fn enlarge(
     now: Capacities,
     fills: &[Fill],
@@ -67,8 +67,8 @@ fn enlarge(
     first.map(|first| (first, larger))
 }
 
-/// Decides by how full the maps are. While one generation takes over from the other there are both,
-/// so both count.
+/// Decides by how full the maps are. Both generations of maps count for the limit: both exist while
+/// one takes over from the other.
 pub fn decide(
     now: Capacities,
     fills: &[Fill],
@@ -77,7 +77,7 @@ pub fn decide(
     limit: u64,
 ) -> Decision {
     let mut limited = Decision::Enough;
-    // If there is not enough memory for what is needed, twice the size may still be possible.
+    // Without enough memory for what is needed, twice the size may still be possible.
     for most in [64, 2] {
         let Some((first, larger)) = enlarge(now, fills, refused, services, most) else {
             return Decision::Enough;
@@ -153,7 +153,7 @@ mod tests {
         let decided = decide(now, &fills, &refused, services, u64::MAX);
         assert_eq!(decided, Decision::Grow(larger));
 
-        // There is memory for the double only.
+        // There is memory for twice the size only.
         let double = Capacities {
             backends: 2 * now.backends,
             slots: 2 * now.slots,

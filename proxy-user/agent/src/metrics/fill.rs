@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are, as `agent` last counted.
+//! Metrics of how full the maps are, as `agent` last counted.
 
 use control::apply::Fill;
 use datapath::Occupancy;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `agent` has found beside the programs at its last look.
+//! Metrics of what `agent` found next to its programs at its last look.
 
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 
@@ -44,14 +44,14 @@ impl ForeignGauges {
         }
     }
 
-    /// Shows how many uplinks have the XDP program, and how many do not though they should.
+    /// Sets how many uplinks have the XDP program, and how many lack it though they should have it.
     pub fn set_xdp(&self, attached: usize, declined: usize) {
         self.xdp.set(i64::try_from(attached).unwrap_or(i64::MAX));
         self.without_xdp
             .set(i64::try_from(declined).unwrap_or(i64::MAX));
     }
 
-    /// Shows how many there are.
+    /// Sets how many foreign programs run before ours, and how many interfaces use the stack.
     pub fn set(&self, before: usize, left: u32) {
         self.before.set(i64::try_from(before).unwrap_or(i64::MAX));
         self.left.set(left.into());

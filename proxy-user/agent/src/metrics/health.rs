@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers of the health servers, by status. Counted by `server::health`.
+//! Metrics of the health servers' answers, by status. Counted by `server::health`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

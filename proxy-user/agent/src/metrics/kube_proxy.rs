@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kube-proxy's metrics that are not here, and why: for docs/metrics.md and the test that compares
-//! the names.
+//! kube-proxy's metrics that portolan lacks, and why: for docs/metrics.md, and for the test that
+//! compares the names.
 
 use std::{fs, path::Path};
 
 /// Metrics of kube-proxy that are missing for one reason.
 pub(super) struct Absent {
-    /// Names; `*` stands for any characters.
+    /// Patterns of names; `*` at the end stands for any characters.
     pub(super) names: &'static [&'static str],
     pub(super) why: &'static str,
 }
@@ -69,7 +69,7 @@ pub(super) const ABSENT: &[Absent] = &[
     },
 ];
 
-/// Whether a name is one of a pattern's.
+/// True if a name matches a pattern.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -77,7 +77,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The lists of a real kube-proxy's metrics, of every version and mode.
+/// Returns the lists of a real kube-proxy's metrics, for every version and mode.
 pub(super) fn kube_proxys() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
     let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");

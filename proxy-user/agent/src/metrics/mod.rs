@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All metrics, one file per concern; under kube-proxy's names where it has the same. Fed by
+//! All metrics, one file per concern; with kube-proxy's names where it has the same ones. Fed by
 //! `agent` and the servers, shown by `server::metrics`.
 
 mod fill;
@@ -46,8 +46,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The kernel programs' counters are read from the maps below `pin_dir`. With `per_service` the
-    /// number of flows of each service is shown too: one line per service.
+    /// Registers all metrics. The kernel programs' counters are read from the maps below `pin_dir`.
+    /// `per_service` adds the number of flows of each service, one line per service.
     pub fn new(
         pin_dir: PathBuf,
         warnings: Warnings,
@@ -92,21 +92,21 @@ impl Metrics {
         }
     }
 
-    /// Shows how full the flow tables and the maps of plans are.
+    /// Sets how full the flow tables and the maps of plans are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
         self.fill.set(flows, fills);
     }
-    /// Shows how full other maps are.
+    /// Sets how full other maps are.
     pub fn set_fills(&self, fills: &[Fill]) {
         self.fill.set_maps(fills);
     }
 
-    /// Larger maps are used from now on.
+    /// Counts larger maps that were made and will replace those in use.
     pub fn count_growth(&self) {
         self.fill.count_growth();
     }
 
-    /// All metrics in the text format that scrapers read.
+    /// Returns all metrics in the text format that scrapers read.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -121,7 +121,7 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
     metric
 }
 
-/// The same for a metric in seconds: the name gets the suffix `_seconds`.
+/// Registers a metric in seconds: its name gets the suffix `_seconds`.
 fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The page docs/metrics.md, rendered from the registered metrics and the table of kube-proxy's
-//! that are not here. A test compares it with the file.
+//! Renders docs/metrics.md from the registered metrics and the table of kube-proxy's metrics that
+//! portolan lacks. A test compares the result with the file.
 
 use std::{fmt::Write, fs};
 
@@ -83,10 +83,10 @@ fn render() -> Result<String, std::fmt::Error> {
     Ok(page)
 }
 
-/// The metrics of a text for scrapers that fit, with their helps.
+/// Writes the metrics of a text for scrapers that `fits` selects, with their help texts.
 fn write_list(page: &mut String, text: &str, fits: impl Fn(&str) -> bool) -> std::fmt::Result {
     for (name, (kind, labels)) in named(text).into_iter().filter(|(name, _)| fits(name)) {
-        // OpenMetrics names a counter without the ending of its samples.
+        // OpenMetrics names a counter without the suffix of its samples.
         let described = match kind.as_str() {
             "counter" => name.trim_end_matches("_total"),
             "info" => name.trim_end_matches("_info"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process itself, under the names that Prometheus' client libraries give: read from /proc at
-//! each scrape.
+//! Metrics of the process itself, with the names of Prometheus' client libraries: read from /proc
+//! at each scrape.
 
 use std::fs;
 
@@ -14,11 +14,11 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Collected at each scrape. A value that /proc does not tell is left out.
+/// Collected at each scrape. A value that /proc does not have is omitted.
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// What /proc tells of the process.
+/// The figures of the process from /proc.
 struct Figures {
     cpu_seconds: f64,
     start_time: f64,
@@ -27,12 +27,12 @@ struct Figures {
 }
 
 impl Figures {
-    /// From /proc/self/stat and the `btime` of /proc/stat.
+    /// Reads /proc/self/stat and the `btime` of /proc/stat.
     fn read() -> Option<Self> {
         let per_second = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
         let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name in parentheses may hold anything; behind it is the third field.
+        // The name in parentheses may contain anything; the third field comes after it.
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<_> = fields.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -48,7 +48,7 @@ impl Figures {
     }
 }
 
-/// KUBE: bytes of IP packets that the network namespace has received and sent.
+/// KUBE: returns the bytes of IP packets that the network namespace has received and sent.
 fn network_bytes() -> Option<[f64; 2]> {
     let text = fs::read_to_string("/proc/self/net/netstat").ok()?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `agent` has put back that somebody had removed or changed in the kernel.
+//! Metrics of what `agent` has put back that somebody had removed or changed in the kernel.
 
 use datapath::RepairKind;
 use prometheus_client::{
@@ -27,7 +27,7 @@ impl Repairs {
             "What somebody had removed or changed in the kernel, and the agent has put back",
             Family::default(),
         ));
-        // A rate needs a zero to begin with.
+        // Every kind starts at zero, so that a rate includes its first repair.
         for kind in RepairKind::ALL {
             drop(repairs.0.get_or_create(&Kind { kind: kind.name() }));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is read from the maps and the warnings when a scraper asks.
+//! Metrics that are read from the maps and the warnings at each scrape.
 
 use std::path::PathBuf;
 

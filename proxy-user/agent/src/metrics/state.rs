@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is served and what is not, and when the source of objects last said something. Fed by
-//! `agent`.
+//! Metrics of what is served and what is not, and of when the source of objects last sent
+//! something. Fed by `agent`.
 
 use control::model::Kind;
 use prometheus_client::{
@@ -83,27 +83,27 @@ impl State {
         }
     }
 
-    /// The source has said something about objects of a kind.
+    /// Records that the source has sent something about objects of a kind.
     pub fn heard_of(&self, kind: Kind) {
         let kind = kind.to_string();
         self.last_event.get_or_create(&OfKind { kind }).set(now());
     }
-    /// Whether objects cannot be followed at present.
+    /// Records whether objects cannot be followed at present.
     pub fn set_source_failing(&self, failing: bool) {
         self.source_failing.set(failing.into());
     }
-    /// Whether this agent is a shadow.
+    /// Records whether this agent is a shadow.
     pub fn set_shadow(&self, shadow: bool) {
         self.shadow.set(shadow.into());
     }
-    /// So many more connections of another proxy were imported.
+    /// Adds to the number of imported connections of another proxy.
     pub fn imported(&self, connections: usize) {
         self.imported.inc_by(connections as u64);
     }
     pub fn set_failed_services(&self, count: usize) {
         set(&self.failed_services, count);
     }
-    /// Interfaces and hooks, each wanted and attached.
+    /// Sets how many interfaces and how many hooks are wanted and attached.
     pub fn set_attached(&self, interfaces: (usize, usize), hooks: (usize, usize)) {
         for (gauges, (wanted, attached)) in [(&self.interfaces, interfaces), (&self.hooks, hooks)] {
             set(&gauges[0], wanted);

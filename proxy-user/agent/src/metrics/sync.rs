@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long changes take to reach the maps, and how many wait. Fed by `agent`.
+//! Metrics of how long changes take to reach the maps, and how many wait. Fed by `agent`.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use super::{add, add_seconds};
 
 pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// The way of changes to the maps, as kube-proxy calls it: syncs of proxy rules.
+/// Metrics of changes on their way into the maps: kube-proxy calls this syncs of proxy rules.
 ///
 /// KUBE: kube-proxy syncs each IP family by itself. Here one sync writes both, so it counts for
 /// both.
@@ -56,13 +56,13 @@ struct Policy {
     ip_family: &'static str,
 }
 
-/// KUBE: kube-proxy's buckets, from 1 ms to 16 s. Smaller ones in front: most syncs take less than
-/// a millisecond here.
+/// KUBE: kube-proxy's buckets, from 1 ms to 16 s, with smaller ones in front: most syncs take less
+/// than a millisecond here.
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_125, 2.0, 18))
 }
 
-/// KUBE: kube-proxy's buckets, from 0.25 s to five minutes. Smaller ones in front, as above.
+/// KUBE: kube-proxy's buckets, from 0.25 s to five minutes, with smaller ones in front, as above.
 fn latencies() -> Histogram {
     let fine = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
     let coarse = (1..60)
@@ -150,13 +150,13 @@ impl Sync {
         }
     }
 
-    /// The agent has spent so long on one thing of a kind.
+    /// Records how long the agent has spent on one event of a kind.
     pub fn turned(&self, kind: &'static str, elapsed: Duration) {
         let turns = self.turns.get_or_create(&Turn { kind });
         turns.observe(elapsed.as_secs_f64());
     }
 
-    /// Counts changes received: of Services and of EndpointSlices.
+    /// Counts received changes: of Services and of EndpointSlices.
     pub fn queued(&self, services: usize, endpoints: usize) {
         for family in [V4, V6] {
             self.last_queued.get_or_create(&family).set(now());
@@ -167,8 +167,8 @@ impl Sync {
         self.endpoints_pending.inc_by(endpoints as i64);
     }
 
-    /// All changes received are in the maps. `triggers`: trigger times of the endpoint changes
-    /// among them.
+    /// Records that all received changes are in the maps. `triggers`: trigger times of the endpoint
+    /// changes among them.
     pub fn done(&self, took: Duration, triggers: &[Trigger]) {
         for family in [V4, V6] {
             let duration = self.duration.get_or_create(&family);
@@ -187,8 +187,8 @@ impl Sync {
         }
     }
 
-    /// The number of services served, and of those with policy Local whose endpoints are all on
-    /// other nodes: policy internal and external, each for IPv4 and IPv6.
+    /// Sets the number of services served, and of those with policy Local whose endpoints are all
+    /// on other nodes: for policy internal and external, each for IPv4 and IPv6.
     pub fn set_services(&self, served: usize, no_local: [usize; 4]) {
         self.services.set(served as i64);
         let policies = ["internal", "external"].into_iter();
@@ -204,7 +204,7 @@ impl Sync {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics, and their names beside kube-proxy's.
+//! Tests of the metrics, and of their names against kube-proxy's.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,12 +78,12 @@ fn what_kube_proxy_measures_has_its_names() {
     }
 }
 
-/// Type and labels of the metrics in a text for scrapers, by name.
+/// Returns the type and labels of the metrics in a text for scrapers, by name.
 pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut all = BTreeMap::new();
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
-        // OpenMetrics names a counter without the ending of its samples.
+        // OpenMetrics names a counter without the suffix of its samples.
         let name = match kind {
             "counter" => format!("{name}_total"),
             "info" => format!("{name}_info"),
@@ -106,7 +106,7 @@ pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> 
     all
 }
 
-/// Metrics that everything has happened to once.
+/// Returns metrics in which everything has happened once.
 pub(super) fn busy() -> Metrics {
     let requests = Requests::default();
     requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));

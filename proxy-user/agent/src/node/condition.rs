@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's condition as its Node object's events report it: it serves, it is unhealthy, it is
-//! healthy again. In: the agent's health, once a second. Out: whether to report it now. Pure.
+//! The node's condition for events at its Node object: it serves, it is unhealthy, it is healthy
+//! again. In: the agent's health, once a second. Out: whether to report it now. Pure.
 
 use std::time::{Duration, Instant};
 
-/// A condition is reported once it has lasted this long: one that changes every second would
-/// otherwise be reported for ever.
+/// How long a condition must last before it is reported: one that changes every second would
+/// otherwise be reported without end.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The condition that was reported last, and the one that has been seen since.
 #[derive(Debug, Default)]
 pub(super) struct NodeCondition {
-    /// Why the node is unhealthy; `Some(None)` if it is healthy, none before the first report.
+    /// Why the node is unhealthy; `Some(None)` if it is healthy, `None` before the first report.
     reported: Option<Option<&'static str>>,
     seen: Option<(Option<&'static str>, Instant)>,
 }
 
 impl NodeCondition {
-    /// Takes in the reason why the node is unhealthy, if it is. Returns whether to report it now.
+    /// Takes the reason why the node is unhealthy, if it is. True if it must be reported now.
     pub(super) fn is_news(&mut self, reason: Option<&'static str>, now: Instant) -> bool {
         let since = match self.seen {
             Some((seen, since)) if seen == reason => since,
@@ -37,7 +37,7 @@ impl NodeCondition {
 mod tests {
     use super::*;
 
-    /// Seconds at which the condition is reported, of a state for each second.
+    /// Returns the seconds at which the condition is reported, from a state for each second.
     fn reported(states: &[Option<&'static str>]) -> Vec<usize> {
         let (mut condition, begin) = (NodeCondition::default(), Instant::now());
         let mut reported = Vec::new();

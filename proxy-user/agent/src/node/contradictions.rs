@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings that contradict the node or the cluster, and so serve or recognise nobody. In: the
-//! configuration, addresses, objects. Out: warnings with a remedy. Pure; called by `agent` and
-//! `portolan check`.
+//! Finds settings that contradict the node or the cluster, so that nobody is served or recognised.
+//! In: the configuration, addresses, objects. Out: warnings with a remedy. Pure; called by `agent`
+//! and `portolan check`.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -16,8 +16,8 @@ use linux::interfaces::Interface;
 
 use super::settings;
 
-/// A warning for each family in which node ports are served at no address of the node, although it
-/// has addresses.
+/// Warns of each family whose node ports are served at no address of the node, although it has
+/// addresses of the family.
 pub fn unserved_node_ports(
     config: &Config,
     internal_ips: &[IpAddr],
@@ -62,10 +62,10 @@ pub fn unserved_node_ports(
     families.filter_map(of_family).collect()
 }
 
-/// Addresses that are named one by one.
+/// How many addresses a warning lists.
 const NAMED: usize = 8;
 
-/// The ranges that pods are recognised by, if the configuration names them.
+/// Returns the ranges by which pods are recognised, if the configuration names them.
 pub fn pod_ranges(config: &Config) -> &[IpNet] {
     match config.local_detection {
         LocalDetection::ClusterCidr => &config.cluster_cidr,
@@ -73,8 +73,8 @@ pub fn pod_ranges(config: &Config) -> &[IpNet] {
     }
 }
 
-/// A warning if no pod can be recognised, or if addresses of services are taken for pods'.
-/// `cluster` knows [`pod_ranges`] and every object.
+/// Warns if no pod can be recognised, or if pods' ranges contain addresses of services. `cluster`
+/// must know [`pod_ranges`] and every object.
 pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &Syncer) -> Option<Warning> {
     let (node, service_ranges) = (cluster.node(), cluster.service_ranges());
     judge_pods(

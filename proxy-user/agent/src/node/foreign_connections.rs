@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign connections: another proxy made them, and nf_conntrack holds them. They are imported, so
-//! that the other's rules may go. While some cannot be, segments of unknown connections must pass.
-//! A thread does it, because the table may be large.
+//! Foreign connections: another proxy made them, and nf_conntrack keeps them. They are imported, so
+//! that the other proxy's rules can be removed. While some cannot be imported, segments of unknown
+//! connections must pass. The import runs in a thread, because the table may be large.
 
 use std::{
     fmt::Write,
@@ -15,68 +15,68 @@ use control::{causes::chain, object::Warning};
 use datapath::{Imported, Importer};
 use tokio::{sync::mpsc, time::Instant};
 
-/// How often to look for them.
+/// How often to look for foreign connections.
 const EVERY: Duration = Duration::from_secs(30);
-/// So long datagrams wait for the first import, from the start of the agent.
+/// How long datagrams wait for the first import, from the start of the agent.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// Connections that nobody can list for so long are not waited for any longer.
+/// After this time in which listing always failed, foreign connections are no longer waited for.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What has been imported, or why connections cannot be listed.
+/// The result of an import: what was imported, or why connections cannot be listed.
 pub(crate) type Answer = io::Result<Imported>;
 
 /// What is known of foreign connections to services.
 #[derive(Debug, Default)]
 pub(super) struct ForeignConnections {
     state: State,
-    /// Since when every attempt to list them has failed.
+    /// Since when every attempt to list connections has failed.
     failing: Option<Instant>,
-    /// Another proxy may serve this node, and conversations of datagrams wait until they are
+    /// Another proxy may serve this node: new flows of datagrams wait until its connections are
     /// imported, or until this time.
     datagrams_wait: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nobody has looked yet.
+    /// No import has begun yet.
     #[default]
     Unknown,
-    /// Somebody looks and imports. Whether there were some before; not known at the start.
+    /// An import is under way. `held`: whether some were left before it; `None` at the start.
     Asked { held: Option<bool> },
-    /// There are some, or nf_conntrack could not be asked.
+    /// Some are left, or nf_conntrack could not be listed.
     Held { look_at: Instant },
     /// There are none, and there will be none.
     Gone,
 }
 
 impl ForeignConnections {
-    /// Has datagrams wait for the first import, on a node that we have not served yet.
+    /// Makes datagrams wait for the first import, on a node that portolan has not served yet.
     pub(super) fn defer_udp(&mut self, now: Instant) {
         self.datagrams_wait = Some(now + LONGEST_WAIT);
     }
-    /// Has no datagrams wait any longer; whether some did.
+    /// Ends the wait of datagrams; true if they waited.
     pub(super) fn end_wait(&mut self) -> bool {
         self.datagrams_wait.take().is_some()
     }
-    /// The same if it has taken too long.
+    /// Ends the wait of datagrams if it has taken too long; true if it has.
     pub(super) fn expire_udp_deferral(&mut self, now: Instant) -> bool {
         self.datagrams_wait.take_if(|until| *until <= now).is_some()
     }
-    /// Whether datagrams that begin a flow are left to the proxy before.
+    /// True if datagrams that begin a flow are left to the previous proxy.
     pub(super) fn do_datagrams_wait(&self) -> bool {
         self.datagrams_wait.is_some()
     }
-    /// Whether segments of unknown connections must pass; also before the first look.
+    /// True if segments of unknown connections must pass; also before the first import.
     pub(super) fn may_exist(&self) -> bool {
         !matches!(self.state, State::Gone)
     }
-    /// Whether they are being imported at the moment.
+    /// True while an import is under way.
     pub(super) fn are_imported(&self) -> bool {
         matches!(self.state, State::Asked { .. })
     }
 
-    /// Whether to import them now: at the start, and then at intervals as long as some are left.
-    /// The answer goes to [`Self::hear`].
+    /// True if an import is due: at the start, and then at intervals as long as some are left. The
+    /// result goes to [`Self::hear`].
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         let held = match self.state {
             State::Unknown => None,
@@ -87,7 +87,7 @@ impl ForeignConnections {
         true
     }
 
-    /// Takes the answer. Returns a warning while nobody can be asked.
+    /// Takes the result of an import. Returns a warning while connections cannot be listed.
     pub(super) fn hear(&mut self, now: Instant, answer: &Answer) -> Option<Warning> {
         self.datagrams_wait = None;
         let (held, warning) = match answer {
@@ -97,7 +97,7 @@ impl ForeignConnections {
             }
             Err(error) => {
                 let since = *self.failing.get_or_insert(now);
-                // If they exist, resets would break them; if not, a client only waits longer.
+                // If some exist, resets would break them; if none, a client only waits longer.
                 let held = now < since + PATIENCE;
                 (held, Some(unlisted(error, held)))
             }
@@ -120,7 +120,7 @@ impl ForeignConnections {
     }
 }
 
-/// Logs what is new about them. `before`: whether some were left, if that is known.
+/// Logs what is new about foreign connections. `before`: whether some were left, if known.
 fn tell(imported: &Imported, held: bool, before: Option<bool>) {
     let (connections, left) = (imported.connections, left(imported));
     if connections > 0 {
@@ -142,7 +142,7 @@ fn tell(imported: &Imported, held: bool, before: Option<bool>) {
     }
 }
 
-/// How many were not imported, and why.
+/// Returns how many were not imported, and why.
 fn left(imported: &Imported) -> String {
     let mut text = imported.left.values().sum::<usize>().to_string();
     for (n, (why, count)) in imported.left.iter().enumerate() {
@@ -167,9 +167,9 @@ fn unlisted(error: &io::Error, held: bool) -> Warning {
     }
 }
 
-/// Imports them in a thread of its own.
+/// Imports foreign connections in a thread of its own.
 pub(super) fn import(answers: mpsc::UnboundedSender<Answer>, importer: Importer) {
-    // Its receiver lives as long as the agent.
+    // The receiver lives as long as the agent.
     thread::spawn(move || {
         let imported = catch_unwind(AssertUnwindSafe(|| importer.import()));
         let failed = |_| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules of the node that concern the masquerade mark. Chains whose policy drops forwarded packets,
-//! portolan's among them: named, and with `acceptForward` given the rules that kube-proxy has in
-//! its own chain. And kube-proxy's own, left behind, which masquerade what has the mark: a
-//! connection that they have translated would break when they go.
+//! Firewall rules of the node that concern the masquerade mark. Chains whose policy drops forwarded
+//! packets, also those that portolan forwards, are named in warnings; with `acceptForward` they get
+//! the rules of kube-proxy's own chain. Rules that kube-proxy left behind may masquerade packets
+//! with the mark: a connection that they have translated would break when they are removed.
 
 use std::{io, time::Duration};
 
@@ -13,11 +13,11 @@ use linux::{
 use proxy_common::masquerade::Marks;
 use tokio::time::Instant;
 
-/// How often to look: the kernel says nothing to us, and another program may restore its rules
-/// without ours.
+/// How often to read the rules: the kernel sends no message about changes, and another program may
+/// restore its rules without ours.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was found.
+/// The result of the last look at the rules.
 #[derive(Debug, Default)]
 pub(super) struct ForwardPolicy {
     looked_at: Option<Instant>,
@@ -25,13 +25,13 @@ pub(super) struct ForwardPolicy {
 }
 
 impl ForwardPolicy {
-    /// Whether another proxy's rules masquerade packets with the mark. Not said where a chain may
-    /// need the mark to let a packet pass.
+    /// True if another proxy's rules masquerade packets with the mark. False where a chain may need
+    /// the mark to let a packet pass.
     pub(super) fn do_others_masquerade(&self) -> bool {
         self.others_masquerade
     }
 
-    /// Looks if it is time. Returns what the operator should know.
+    /// Reads the rules when due. Returns what the operator should know.
     pub(super) fn look(&mut self, now: Instant, accepts: bool, mark: u32) -> Option<Vec<Warning>> {
         let is_early = |looked_at| now < looked_at + EVERY;
         if self.looked_at.is_some_and(is_early) {
@@ -47,7 +47,7 @@ impl ForwardPolicy {
             warnings.push(unread("iptables-legacy", &error));
             Vec::new()
         });
-        // Whoever cannot be asked counts as somebody who does: both marks work.
+        // Rules that cannot be read count as rules that masquerade: then both marks work.
         let masquerades = !warnings.is_empty()
             || chains.iter().any(NftChain::masquerades_marked)
             || legacy_masquerades_marked().unwrap_or(true);
@@ -66,7 +66,7 @@ impl ForwardPolicy {
     }
 }
 
-/// Gives a chain the rules that it should have, and no others of ours.
+/// Gives a chain the rules that it should have, and removes our other rules.
 fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
     let object = format!("nftables chain {forward}");
     let settled = forward.own_rules().and_then(|own| {

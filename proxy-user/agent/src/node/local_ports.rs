@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ports that masqueraded connections get: those of the setting without the ones that the
-//! kernel gives to the node's own connections, `net.ipv4.ip_local_port_range`, which is read again
-//! every few seconds.
+//! The source ports of masqueraded connections: those of the setting without the ports that the
+//! kernel gives to the node's own connections (`net.ipv4.ip_local_port_range`). These are read
+//! again every few seconds.
 
 use std::{fs, time::Duration};
 
@@ -9,11 +9,11 @@ use control::object::Warning;
 use proxy_common::masquerade::PortRanges;
 use tokio::time::Instant;
 
-/// How often to look: the kernel says nothing of a change.
+/// How often to read the range: the kernel sends no message about a change.
 const EVERY: Duration = Duration::from_secs(5);
-/// Of this network namespace.
+/// The kernel parameter of this network namespace.
 const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// Fewer ports than this are used up too soon: as many connections at once to one endpoint.
+/// With fewer ports than this, too few connections to one endpoint are possible at once.
 const ENOUGH: u32 = 2_048;
 
 /// The range of local ports as last read.
@@ -24,7 +24,7 @@ pub(super) struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// Looks if it is time; whether the range is another one now.
+    /// Reads the range when due; true if it has changed.
     pub(super) fn look(&mut self, now: Instant) -> bool {
         if self.looked_at.is_some_and(|at| now < at + EVERY) {
             return false;
@@ -34,7 +34,7 @@ impl LocalPorts {
         std::mem::replace(&mut self.range, range) != range
     }
 
-    /// The ports for masqueraded connections, and what the operator should know.
+    /// Returns the ports for masqueraded connections, and what the operator should know.
     pub(super) fn leave(&self, configured: PortRanges) -> (PortRanges, Option<Warning>) {
         let Some((first, last)) = self.range else {
             return (configured, None);
@@ -56,7 +56,7 @@ impl LocalPorts {
     }
 }
 
-/// Two ports, as the kernel prints them.
+/// Parses two ports, as the kernel prints them.
 fn parse(text: &str) -> Option<(u16, u16)> {
     let mut ports = text.split_whitespace().map(str::parse);
     Some((ports.next()?.ok()?, ports.next()?.ok()?))

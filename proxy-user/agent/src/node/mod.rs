@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The node itself: its settings and addresses in the maps, its firewall and local ports as far as
-//! these settings follow from them, connections of another proxy, and what the Node object says of
-//! this node. A part of `agent`.
+//! the settings depend on them, connections of another proxy, and the events at the Node object
+//! about its condition. A part of `agent`.
 
 mod condition;
 pub(crate) mod contradictions;
@@ -35,16 +35,16 @@ use self::{
 use super::{agent::Shared, growth::Growth, services::Services};
 use crate::server::health::Area;
 
-/// The node's settings, and what they follow from beside the configuration.
+/// The node's settings, and what they depend on besides the configuration.
 pub(super) struct Node {
     /// The cookie of the node's own network namespace.
     netns: u64,
     /// The settings and addresses that were last stored in the maps.
     applied: Option<NodeSettings>,
-    /// Services have changed since the warnings about the node were found, some of which follow
-    /// from them.
+    /// Services have changed since the warnings about the node were made. Some warnings depend on
+    /// them.
     pub(super) is_outdated: bool,
-    /// Where health check node ports are answered.
+    /// The addresses at which health check node ports are answered.
     health_addresses: watch::Sender<BTreeSet<IpAddr>>,
     foreign: ForeignConnections,
     foreign_answers: mpsc::UnboundedSender<foreign_connections::Answer>,
@@ -74,40 +74,40 @@ impl Node {
         }
     }
 
-    /// Reads what the settings follow from, before the first flow begins.
+    /// Reads what the settings depend on, before the first flow begins.
     pub(super) fn look(&mut self, shared: &Shared) {
         self.look_at_rules(shared);
         self.look_at_stack(shared);
         self.local_ports.look(Instant::now());
     }
 
-    /// Has conversations of datagrams wait until another proxy's could have been imported.
+    /// Makes flows of datagrams wait until those of another proxy could have been imported.
     pub(super) fn defer_udp(&mut self, shared: &Shared) {
         self.foreign.defer_udp(Instant::now());
         shared.health.set_datagrams_wait(true);
     }
 
-    /// Ends that wait, because nobody is left who would; true if the settings must be applied.
+    /// Ends that wait when the agent stops, as nobody else would; true if settings must be applied.
     pub(super) fn end_wait(&mut self) -> bool {
         self.foreign.end_wait()
     }
 
-    /// Other maps hold none of the settings.
+    /// Forgets the applied settings: other maps have none of them.
     pub(super) fn begin_with_maps(&mut self) {
         self.applied = None;
     }
 
-    /// Whether the maps hold the settings and addresses.
+    /// True if the maps contain the settings and addresses.
     pub(super) fn is_applied(&self) -> bool {
         self.applied.is_some()
     }
 
-    /// Connections of another proxy are being imported.
+    /// True while connections of another proxy are being imported.
     pub(super) fn imports(&self) -> bool {
         self.foreign.are_imported()
     }
 
-    /// Looks at what the settings follow from; true if they must be applied again.
+    /// Checks what the settings depend on; true if they must be applied again.
     pub(super) fn tick(&mut self, shared: &Shared, services: &Services, growth: &Growth) -> bool {
         self.report_condition(shared);
         if services.served {
@@ -118,14 +118,10 @@ impl Node {
         let rules_changed = self.look_at_rules(shared);
         let stack_changed = self.look_at_stack(shared);
         let is_outdated = services.listed && self.is_outdated;
-        udp_deferral_ended
-            || local_ports_changed
-            || rules_changed
-            || stack_changed
-            || is_outdated
+        udp_deferral_ended || local_ports_changed || rules_changed || stack_changed || is_outdated
     }
 
-    /// Has the Node object say how this node stands, if that has changed.
+    /// Reports the node's condition in an event at the Node object, if it has changed.
     fn report_condition(&mut self, shared: &Shared) {
         let illness = shared.health.illness();
         let now = std::time::Instant::now();
@@ -149,9 +145,9 @@ impl Node {
             .report_node(&shared.node_name, news, &reason);
     }
 
-    /// Rereads the firewall rules when due; true if whether others masquerade by them has changed.
+    /// Rereads the firewall rules when due; true if `do_others_masquerade` has changed.
     fn look_at_rules(&mut self, shared: &Shared) -> bool {
-        // A shadow changes no rule, and masquerades nothing.
+        // A shadow changes no rule and masquerades nothing.
         if shared.config.shadow {
             return false;
         }
@@ -193,7 +189,7 @@ impl Node {
             .syncer
             .set_own_addresses(settings::own_addresses(config, interfaces));
         services.syncer.set_pod_ranges(pod_ranges(config));
-        // Unallocated cluster IPs are dropped only once it is known which are allocated.
+        // Packets to unallocated cluster IPs are dropped only once the allocated ones are known.
         let ranges = if services.served {
             services.syncer.service_ranges()
         } else {
@@ -227,7 +223,7 @@ impl Node {
             before != *known
         });
         if self.applied.as_ref() != Some(&wanted) {
-            // Settings also where there is no room for every address, as on a node with IPVS.
+            // Settings are stored even if the map is too small for every address, as with IPVS.
             let addresses = shared.datapath.set_node_addresses(&wanted.addresses);
             let settings = shared.datapath.set_settings(&wanted.settings);
             self.applied = match addresses.and(settings) {
@@ -251,10 +247,10 @@ impl Node {
         shared.health.set_datagrams_wait(datagrams_wait);
     }
 
-    /// Has foreign connections imported if it is time; [`Self::hear_of_foreign`] gets the answer.
-    /// Not while other maps take over: what is imported into those before could be lost.
+    /// Starts an import of foreign connections when due; [`Self::hear_of_foreign`] gets the result.
+    /// Not while other maps take over: connections imported into the old maps could be lost.
     pub(super) fn look_for_foreign(&mut self, shared: &Shared, growth: &Growth) {
-        // A shadow leaves them where they are: it resets nothing and takes nothing over.
+        // A shadow leaves them in nf_conntrack: it resets no connection and imports none.
         if shared.config.shadow {
             return;
         }
@@ -264,7 +260,7 @@ impl Node {
         }
     }
 
-    /// Takes note of an import's answer, from which the settings follow.
+    /// Takes the result of an import, on which the settings depend.
     pub(super) fn hear_of_foreign(
         &mut self,
         shared: &Shared,

@@ -24,7 +24,7 @@ use proxy_common::{Settings, masquerade::PortRanges, settings::RANGES};
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct NodeSettings {
     pub(super) settings: Settings,
-    /// Ordered, each once.
+    /// In order, each address once.
     pub(super) addresses: Vec<NodeAddress>,
 }
 
@@ -69,8 +69,8 @@ impl NodeSettings {
         }
     }
 
-    /// Without resets while foreign connections may exist: their segments must pass.
-    /// `datagrams_wait`: nor are conversations begun.
+    /// Switches resets off while foreign connections may exist, whose segments must pass. With
+    /// `datagrams_wait`, datagrams begin no flow either.
     pub(super) fn with_foreign_connections(mut self, held: bool, datagrams_wait: bool) -> Self {
         if datagrams_wait {
             self.settings.flags |= Settings::DATAGRAMS_WAIT;
@@ -85,13 +85,13 @@ impl NodeSettings {
         self.settings.flags |= flags;
         self
     }
-    /// With these ports for masqueraded connections.
+    /// Sets the source ports of masqueraded connections.
     pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
         self.settings.masquerade_ports = ports;
         self
     }
-    /// While another proxy's rules masquerade what has the mark that they share with us. With
-    /// `masquerade: mark` they are to.
+    /// Records whether another proxy's rules masquerade packets with the mark that it shares with
+    /// portolan. With `masquerade: mark` they are supposed to, so it does not count.
     pub(super) fn beside_rules(mut self, others_masquerade: bool) -> Self {
         if others_masquerade && !self.settings.has(Settings::MARK_ONLY) {
             self.settings.flags |= Settings::OTHERS_MASQUERADE;
@@ -100,11 +100,11 @@ impl NodeSettings {
     }
 }
 
-/// Where health check node ports are answered; an unspecified address stands for every one of its
-/// family. KUBE: where node ports are served.
+/// Returns the addresses at which health check node ports are answered; an unspecified address
+/// means every one of its family. KUBE: where node ports are served.
 pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
     let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
-    // A link-local address of IPv6 has a socket only together with its interface.
+    // A link-local IPv6 address can have a socket only together with its interface.
     let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
     let named = node.iter().filter(|one| one.node_ports);
     let named = named.map(|one| one.address).filter(alone);
@@ -115,7 +115,7 @@ pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> B
         .collect()
 }
 
-/// The addresses that processes of this node answer at, also if they are cluster IPs.
+/// Returns the addresses at which processes of this node answer, even if they are cluster IPs.
 pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeSet<IpAddr> {
     interfaces
         .iter()
@@ -124,7 +124,7 @@ pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeS
         .collect()
 }
 
-/// A warning about service ranges that do not fit the kernel's settings.
+/// Warns of service ranges that do not fit into the kernel's settings.
 pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -> Option<Warning> {
     if config.unallocated_cluster_ips == UnallocatedClusterIps::Pass {
         return None;
@@ -147,9 +147,9 @@ pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -
     })
 }
 
-/// KUBE: every local address is the node's. The link-local addresses of pods' interfaces are left
-/// out: there is one per pod, and no client uses them for node ports. So are the service addresses
-/// that IPVS needs.
+/// Returns the node's addresses at an interface. KUBE: every local address is the node's. The
+/// link-local addresses of pods' interfaces are left out: there is one per pod, and no client uses
+/// them for node ports. So are the cluster IPs that IPVS needs.
 fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_ {
     let of_pod = matches!(
         interface.kind,
@@ -161,9 +161,9 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
         .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
 }
 
-/// Addresses of the families for which the Node object has no InternalIP: the configured address,
-/// else the first global one in the order of the interfaces. Warns only if the Node object has no
-/// InternalIP at all: with one, the node has a single family in Kubernetes.
+/// Returns an address for each family without an InternalIP in the Node object: the configured one,
+/// or else the first global one in the order of the interfaces. Warns only if the Node object has
+/// no InternalIP at all: with one, the node has a single family in Kubernetes.
 pub(super) fn fallback_ips(
     node_name: &str,
     node: Option<&Node>,

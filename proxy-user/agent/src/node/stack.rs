@@ -75,7 +75,10 @@ mod tests {
 
     #[test]
     fn without_a_hook_nobody_judges() {
-        assert_eq!(judge(&hooks(&[], false), false), (Settings::UNFILTERED, None));
+        assert_eq!(
+            judge(&hooks(&[], false), false),
+            (Settings::UNFILTERED, None)
+        );
     }
 
     #[test]

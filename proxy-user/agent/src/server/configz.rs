@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::{Json, response::IntoResponse};
 use serde_json::{Value, json};
 
-/// What `/configz` answers.
+/// The contents of the answer at `/configz`.
 #[derive(Clone, Debug, Default)]
 struct InForce {
-    /// As a file has it.
+    /// The settings in the form of a configuration file.
     document: Value,
-    /// Where settings come from, by key: `flag` or `file`. The others have their defaults.
+    /// The source of settings, by key: `flag` or `file`. Other settings have their defaults.
     sources: Value,
 }
 
@@ -21,13 +21,13 @@ struct InForce {
 pub struct Configz(Arc<Mutex<InForce>>);
 
 impl Configz {
-    /// Replaces the configuration, as a file has it, and where its settings come from.
+    /// Replaces the configuration (in the form of a file) and the sources of its settings.
     pub fn set(&self, document: Value, sources: Value) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = InForce { document, sources };
     }
 
-    /// KUBE: kube-proxy's answer, under the name of its API group; and what only portolan says.
+    /// Returns the answer. KUBE: kube-proxy's, under its API group's name; and portolan's own part.
     pub(super) fn answer(&self) -> impl IntoResponse + use<> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Json(json!({

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `/healthz`: whether every service, interface and hook is served, what is wrong, and which
-//! version of the Node object is applied; `/livez`: whether the agent's loop turns. Set by `agent`;
+//! version of the Node object is applied; `/livez`: whether the agent's loop runs. Fed by `agent`;
 //! `status` decides.
 
 mod status;
@@ -24,9 +24,9 @@ const INELIGIBLE: &str = "there is no Node object of this name, it is being dele
 const DATAGRAMS_WAIT: &str =
     "connections of the proxy before are being imported, and datagrams are left to it until then";
 
-/// Faults that an answer names; it counts all.
+/// How many faults an answer names; it counts all.
 const NAMED: usize = 100;
-/// Faults that an event at the Node names.
+/// How many faults an event at the Node names.
 const TOLD: usize = 3;
 
 /// The agent's health, shared with the servers.
@@ -46,7 +46,7 @@ struct State {
     eligible: bool,
     /// Why objects cannot be followed at present.
     source_fault: Option<String>,
-    /// Datagrams are still left to the proxy before.
+    /// Datagrams are still left to the previous proxy.
     datagrams_wait: bool,
 }
 
@@ -99,7 +99,7 @@ struct Answer {
     /// Why the status is not 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Of all faults, also of those too young to change the status.
+    /// Number of all faults, including those too young to change the status.
     fault_count: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<Named>,
@@ -119,15 +119,15 @@ impl Health {
     fn state<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// The agent's loop turns.
+    /// Records that the agent's loop has turned.
     pub fn turn(&self) {
         self.state(|state| state.turned = Instant::now());
     }
-    /// Changes have arrived that are not applied yet.
+    /// Records that changes have arrived that are not applied yet.
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
     }
-    /// Replaces the faults of an area; none end them.
+    /// Replaces the faults of an area; with none, the area has no faults.
     pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
         let faults = faults.into_iter();
         let mut faults = faults
@@ -139,16 +139,16 @@ impl Health {
             }
         });
     }
-    /// Objects cannot be followed, or can again. KUBE: this does not make the node unhealthy.
+    /// Records why objects cannot be followed, if so. KUBE: this does not make the node unhealthy.
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
-    /// Whether datagrams are left to the proxy before, until its conversations are imported.
-    /// Services serve meanwhile.
+    /// Records whether datagrams are left to the previous proxy until its flows are imported.
+    /// Services are served meanwhile.
     pub fn set_datagrams_wait(&self, wait: bool) {
         self.state(|state| state.datagrams_wait = wait);
     }
-    /// All known changes are applied, but for those that are faults now.
+    /// Records that all known changes are applied, except for those that are faults now.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
             state.last_updated = Some(now());
@@ -157,15 +157,15 @@ impl Health {
             state.eligible = eligible;
         });
     }
-    /// Whether a service with this name as an object is served as it should be. Faults of other
+    /// True if the service with this name as an object is served as it should be. Faults of other
     /// services do not count: they would take this one from every node at the same time.
     pub fn serves(&self, service: &str) -> bool {
         let counts = |area, object: &str| area != Area::Services || object == service;
         self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
     }
 
-    /// Why the node is not healthy, alone and with its oldest faults; none if it is. A node that is
-    /// about to go is not unhealthy.
+    /// Returns why the node is not healthy: the reason alone, and with its oldest faults; `None` if
+    /// it is healthy. A node that is about to be removed is not unhealthy.
     pub fn illness(&self) -> Option<(&'static str, String)> {
         self.state(|state| {
             let ill = illness(&state.facts(), Instant::now(), |_, _| true)?;
@@ -212,7 +212,7 @@ impl State {
             last_updated: self.last_updated,
             current_time: now(),
             node_eligible: self.eligible,
-            // Not before all of it is served.
+            // Not before everything of this version is served, datagrams included.
             node: self.node.clone().filter(|_| !self.datagrams_wait),
             source_fault: self.source_fault.clone(),
             reason: None,
@@ -231,7 +231,7 @@ fn code(is_good: bool) -> StatusCode {
     }
 }
 
-/// A clock before 1970 reads as 1970.
+/// Returns the present time; a clock before 1970 reads as 1970.
 fn now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -241,7 +241,7 @@ fn now() -> Timestamp {
     Timestamp::new(seconds, nanoseconds).unwrap_or_default()
 }
 
-/// Routes of `healthzBindAddress`.
+/// Returns the routes of `healthzBindAddress`.
 pub fn router(health: Health, answers: HealthAnswers) -> Router {
     // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet
     // must not restart the agent for that, nor while the API server is away or a map is full: a new

@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Routes of `metricsBindAddress`.
+/// Returns the routes of `metricsBindAddress`.
 pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router {
     Router::new()
         .route(
@@ -19,7 +19,7 @@ pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router 
         .route("/configz", get(async move || configz.answer()))
         // For `portolan warnings`.
         .route("/warnings", get(async move || Json(warnings.named())))
-        // KUBE: here, too; it only says that the process answers.
+        // KUBE: kube-proxy has it here, too; it only says that the process answers.
         .route("/healthz", get(async || "ok"))
         // KUBE: kube-proxy answers the name of its mode.
         .route("/proxyMode", get(async || "ebpf"))

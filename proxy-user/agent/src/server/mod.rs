@@ -28,11 +28,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections that may wait to be accepted.
+/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 128;
 
 /// Listens at an address. KUBE: `0.0.0.0` and `::` both mean every address of both families, as for
-/// Go's listeners; on a node without IPv6, of IPv4.
+/// Go's listeners; on a node without IPv6, every address of IPv4.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return listen_at(address, true);
@@ -46,12 +46,12 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Whether the kernel has no IPv6, or was started with ipv6.disable=1.
+/// True if the kernel has no IPv6, or was started with ipv6.disable=1.
 fn is_without_ipv6(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Listens at an address of one family, or `::` of both, with a socket that the bind hooks
+/// Listens at an address of one family, or at `::` for both, with a socket that the bind hooks
 /// recognise as the agent's own: `reserveNodePorts` must not keep the agent from a port.
 fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
@@ -60,10 +60,10 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
     }?;
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // Whatever the node's net.ipv6.bindv6only says.
+        // The node's net.ipv6.bindv6only must not matter.
         setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
     }
-    // Fails without the privilege; then there are no hooks either.
+    // It fails without the privilege; then there are no hooks either.
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -78,8 +78,8 @@ pub struct Site {
     pub topic: Topic,
 }
 
-/// The pauses before it tries again to listen: doubled until the longest. KUBE: kube-proxy tries
-/// every five seconds.
+/// Pauses between attempts to listen: the first, doubled each time, and the longest. KUBE:
+/// kube-proxy tries every five seconds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 impl Site {
@@ -105,8 +105,8 @@ impl Site {
         }
     }
 
-    /// Answers until `stop`, first on a listener if there is one. While there is none, it tries
-    /// again and warns.
+    /// Answers until `stop`, at first on the given listener. If listening fails, it warns and tries
+    /// again.
     pub(crate) async fn serve(
         self,
         mut first: io::Result<TcpListener>,
@@ -141,6 +141,6 @@ impl Site {
 pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let stopped = async move { stop.cancelled().await };
     let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
-    // Its future never returns an error: accept failures are retried within.
+    // axum's future never returns an error: failures to accept are retried within it.
     _ = serving.await;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Health check node ports: load balancers ask there whether this node has endpoints of a service.
-//! `agent` sends the plans and the addresses of the node that have node ports; each port has a
-//! listener at each of them.
+//! `agent` sends the plans, and the node's addresses that have node ports; the agent listens on
+//! each port at each of these addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -37,8 +37,8 @@ const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
 pub use control::plan::HealthUpdate as Update;
 
-/// Applies the updates until `stop`. Listens at `addresses`; an unspecified one stands for every
-/// address of its family.
+/// Applies the updates until `stop`. Listens at `addresses`; an unspecified one means every address
+/// of its family.
 pub async fn run(
     mut updates: mpsc::UnboundedReceiver<Vec<Update>>,
     mut addresses: watch::Receiver<BTreeSet<IpAddr>>,
@@ -56,7 +56,7 @@ pub async fn run(
         listening: HashMap::new(),
         failed: BTreeSet::new(),
     };
-    // Not a pause that begins anew with each update: on a busy node it would never end.
+    // A pause that begins anew with each update would never end on a busy node.
     let mut retry = interval(RETRY);
     retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -82,13 +82,13 @@ struct Ports {
     stop: CancellationToken,
     addresses: BTreeSet<IpAddr>,
     plans: HashMap<ObjectName, HealthCheckPlan>,
-    /// The services that name a port: the first by name has it.
+    /// The services that name a port; the first by name gets it.
     wanted: BTreeMap<u16, BTreeSet<ObjectName>>,
     listening: HashMap<u16, Listening>,
     failed: BTreeSet<u16>,
 }
 
-/// A port that is answered.
+/// A port on which the agent answers.
 struct Listening {
     answer: Arc<Mutex<Answer>>,
     at: HashMap<IpAddr, Listener>,
@@ -100,11 +100,11 @@ struct Listener {
 }
 
 impl Listener {
-    /// Closes the socket; requests that have come are still answered.
+    /// Closes the socket; requests that have arrived are still answered.
     async fn close(self) {
         self.stop.cancel();
         self.task.abort();
-        // Then its port is free for a socket at another address. It has ended, by itself or not.
+        // After the task's end, by itself or not, the port is free for a socket at another address.
         _ = self.task.await;
     }
 }
@@ -205,8 +205,8 @@ impl Ports {
         self.warnings.replace(Topic::HealthPort(port), faults);
     }
 
-    /// Has the port answered at all addresses, and no others. Returns the first address where it
-    /// cannot.
+    /// Listens on the port at all addresses, and at no others. Returns the first address where that
+    /// fails.
     async fn listen(&mut self, port: u16, answer: Answer) -> Result<(), (SocketAddr, io::Error)> {
         let listening = match self.listening.entry(port) {
             Entry::Occupied(known) => {
@@ -238,7 +238,7 @@ impl Ports {
                     let task = tokio::spawn(serve(socket, router, stop.clone()));
                     free.insert(Listener { stop, task });
                 }
-                // There is no address of the family that could be asked.
+                // Without IPv6 no client can ask at such an address.
                 Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {}
                 Err(error) => first = first.and(Err((address, error))),
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers over real sockets on loopback.
+//! Tests of the servers over real sockets on loopback.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use crate::metrics::HealthAnswers;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// The whole answer of a GET.
+/// Returns the complete answer to a GET request.
 async fn get(port: u16, path: &'static str) -> Option<String> {
     let asking = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
@@ -237,7 +237,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
     assert_eq!(ports.warnings.all(), []);
 }
 
-/// Updates about another service that go on and on.
+/// Sends updates about another service without end.
 async fn keep_busy(ports: &Ports, port: u16) {
     for local in (0..).cycle() {
         ports.set("till", Some((port, local)));

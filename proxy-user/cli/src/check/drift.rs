@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check --drift`: what the maps hold, beside what the cluster's objects ask for. In: the
-//! rows of the maps that are served, and of maps that the objects were put into just now. Out: a
-//! finding for each service that differs.
+//! `portolan check --drift`: compares the maps with the cluster's objects. Takes the rows of the
+//! maps that are served, and of new maps that were filled from the objects. Returns a finding for
+//! each service that differs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,14 @@ use datapath::{DatapathError, read::Reader};
 
 use super::finding::Finding;
 
-/// Services that are named one by one.
+/// The largest number of services that are reported one by one.
 const NAMED: usize = 8;
 
-/// What a set of maps serves: by service, a line for each frontend and endpoint, without the ids,
-/// which mean something in one set only.
+/// What a set of maps serves: for each service, a line for each frontend and endpoint. Ids are left
+/// out, because they differ between sets.
 type Served = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares the maps in two directories.
+/// Compares the maps in two directories, and returns the differences.
 pub(super) fn findings(served: &Path, wanted: &Path) -> Result<Vec<Finding>, DatapathError> {
     Ok(compare(&read(served)?, &read(wanted)?))
 }
@@ -96,7 +96,7 @@ fn compare(served: &Served, wanted: &Served) -> Vec<Finding> {
     found
 }
 
-/// The first line of one that the other lacks, and how many more there are.
+/// Returns the first line that the other set lacks, and how many more there are.
 fn differing(of: &BTreeSet<String>, other: &BTreeSet<String>, word: &str) -> Option<String> {
     let mut lines = of.difference(other);
     let first = lines.next()?;

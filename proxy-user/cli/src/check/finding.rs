@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `portolan check` has found, how it is printed, and the exit status that it stands for.
+//! The findings of `portolan check`, how they are printed, and the exit status that they lead to.
 
 use std::process::ExitCode;
 
@@ -11,19 +11,19 @@ use crate::{
     terminal::{harmless, print},
 };
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
     Note,
-    /// Works, and is not as before.
+    /// It works, but differs from before.
     Differs,
-    /// portolan would not serve, or not everything.
+    /// Portolan would not serve, or not all services.
     InTheWay,
 }
 
 impl Level {
-    /// In front of a line.
+    /// Returns the word at the start of the line.
     fn word(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -38,7 +38,7 @@ impl Level {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What it is about.
+    /// The object that the finding is about.
     pub(crate) about: String,
     pub(crate) found: String,
     /// What to do; empty if there is nothing to do, or if `found` says it.
@@ -73,7 +73,7 @@ impl Finding {
         Self::new(Level::InTheWay, about, found, remedy)
     }
 
-    /// One line, and one for the remedy.
+    /// Returns the finding as one line, and a second one for the remedy.
     pub(crate) fn line(&self) -> String {
         let Self {
             level,
@@ -89,7 +89,7 @@ impl Finding {
     }
 }
 
-/// The exit status that findings of these levels stand for.
+/// Returns the exit status for findings of these levels.
 pub(crate) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
     match levels.max() {
         None | Some(Level::Note) => 0,
@@ -105,7 +105,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds findings, each once: an agent may warn of what the command has seen itself.
+    /// Adds findings, each only once: an agent may warn of a fault that the command has found
+    /// itself.
     pub(crate) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             if !self.findings.contains(&finding) {
@@ -114,8 +115,8 @@ impl Report {
         }
     }
 
-    /// 0: nothing is in the way and nothing differs, 1: something differs, 3: something is in the
-    /// way.
+    /// Returns the exit status. 0: nothing is in the way and nothing differs, 1: something differs,
+    /// 3: something is in the way.
     pub(crate) fn status(&self) -> ExitCode {
         self.code().into()
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check --fix`: puts right what can be put right without harm to anybody: a BPF file
-//! system that is not mounted, kernel parameters, and pins whose process has gone. It never touches
-//! rules, programs of others, or an agent that runs.
+//! `portolan check --fix`: repairs what can be repaired without harm: a BPF file system that is not
+//! mounted, kernel parameters, and pins whose process has gone. It never touches rules, foreign
+//! programs, or a running agent.
 
 use std::{
     fs, io,
@@ -24,11 +24,11 @@ use crate::{
 
 const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// Puts right what it can, and says what it has done.
+/// Repairs what it can, and returns what it has done.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let point = mount_point(&config.pin_directory);
-    // Elsewhere it might hide somebody's files.
+    // Mounted over another directory, the file system might hide files.
     if point == Path::new("/sys/fs/bpf") && is_bpffs(&point).is_ok_and(|is_mounted| !is_mounted) {
         let done = bpffs::mount_at(&point).map(|()| "was not mounted, and is now".to_owned());
         found.push(told(point.display().to_string(), done));
@@ -63,7 +63,8 @@ fn told(about: impl Into<String>, done: anyhow::Result<String>) -> Finding {
     }
 }
 
-/// Directories beside the pin directory of checks and shadows whose process has gone.
+/// Returns directories next to the pin directory that belong to checks and shadows whose process
+/// has gone.
 pub(super) fn abandoned(pin_dir: &Path) -> Vec<PathBuf> {
     let mut found = check_pins_of(pin_dir);
     found.retain(|(_, pid)| !Path::new(&format!("/proc/{pid}")).exists());
@@ -84,7 +85,7 @@ fn remove(pins: &Path) -> anyhow::Result<()> {
 pub(super) fn due(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     for (name, due) in drifted(config) {
-        // One that cannot be read is no matter of this node's.
+        // A parameter that cannot be read is not this node's.
         let Ok(Due { now, wanted, .. }) = due else {
             continue;
         };
@@ -103,8 +104,8 @@ pub(super) fn due(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Parameters of nf_conntrack that are not as portolan sets them, on a node where it has its maps:
-/// before that, they are another's.
+/// Returns parameters of nf_conntrack that differ from the settings. Empty on a node without
+/// portolan's maps, where the parameters are another's.
 fn drifted(config: &Config) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
     let is_here = generations(&config.pin_directory).is_ok_and(|all| !all.is_empty());
     let looks = is_here && !config.shadow && conntrack::is_loaded();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What others have on the node: programs and rules. In: what the kernel lists. Out: findings.
+//! Findings about foreign programs and rules on the node. Takes what the kernel lists, and returns
+//! findings.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -8,10 +9,10 @@ use linux::{NftChain, filter_qdiscs, interfaces::Interface};
 
 use super::finding::Finding;
 
-/// Names of hooks by which other service proxies translate at sockets.
+/// How the names of other service proxies' socket hooks begin.
 const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
 
-/// Foreign programs at our hooks.
+/// Returns findings about foreign programs at portolan's hooks.
 pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut behind = BTreeSet::new();
@@ -44,7 +45,7 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     findings
 }
 
-/// Agents that only count, by the maps in these directories.
+/// Returns a note for each shadow, by the directories of their maps.
 pub(super) fn shadows(pins: &[PathBuf]) -> Vec<Finding> {
     let note = |pins: &PathBuf| {
         let reason = format!(
@@ -87,7 +88,8 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
     proxies.chain(others).collect()
 }
 
-/// Interfaces that cannot be served, because this kernel lacks tcx and something keeps clsact away.
+/// Returns interfaces that cannot be served, because the kernel lacks tcx and another qdisc
+/// occupies the place of clsact.
 pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     if wanted.clone().next().is_none_or(|one| has_tcx(one.index)) {
@@ -106,14 +108,14 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     occupied.map(name).collect()
 }
 
-/// Rules of kube-proxy, and what drops packets that are forwarded.
+/// Returns findings about kube-proxy's rules and about chains that drop forwarded packets.
 pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = kube_proxys(chains);
     findings.extend(drops(chains));
     findings
 }
 
-/// Rules of kube-proxy.
+/// Returns findings about kube-proxy's rules.
 pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let tables: BTreeSet<_> = chains
@@ -141,7 +143,7 @@ pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     findings
 }
 
-/// Chains that drop packets that are forwarded.
+/// Returns a finding if chains drop forwarded packets.
 fn drops(chains: &[NftChain]) -> Option<Finding> {
     let drops: BTreeSet<_> = chains
         .iter()
@@ -161,7 +163,7 @@ fn drops(chains: &[NftChain]) -> Option<Finding> {
     })
 }
 
-/// The first names, and how many more there are.
+/// Returns the first names, and how many more there are.
 pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 4;
     let more = names.len().saturating_sub(SHOWN);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is in place already: the agent, its programs at interfaces and sockets, and whether the
-//! maps agree with each other. A node without portolan's maps has no finding here.
+//! Findings about what is installed already: the agent, its programs at interfaces and sockets, and
+//! whether the maps are consistent. A node without portolan's maps has no finding here.
 
 use std::{collections::BTreeSet, path::Path, thread::sleep, time::Duration};
 
@@ -19,12 +19,13 @@ use crate::{
     warnings::{self, WarningRow},
 };
 
-/// References that are named one by one.
+/// The largest number of references that are reported one by one.
 const NAMED: usize = 8;
-/// Longer than a change takes from its first write to its last.
+/// The pause between two reads. It is longer than a change takes from its first write to its last.
 const CHANGE: Duration = Duration::from_millis(500);
 
-/// Looks at what is in place; `hooks` are the socket hooks that this kernel takes.
+/// Returns findings about what is installed; `hooks` are the socket hooks that this kernel
+/// supports.
 pub(super) fn findings(
     pin_dir: &Path,
     agent: &Agent,
@@ -53,7 +54,7 @@ pub(super) fn findings(
     found
 }
 
-/// Status and reason of /healthz; none if nobody answers.
+/// Returns status and reason of /healthz; None if there is no answer.
 fn health(agent: &Agent) -> Option<(u16, String)> {
     let (status, body) = agent.health("/healthz").ok()?;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
@@ -84,13 +85,13 @@ fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
     }
 }
 
-/// What the agent warns of by the node's objects and addresses, which only it knows.
+/// Returns the agent's warnings about the node's objects and addresses, which only the agent knows.
 fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
     let of_node = warnings.into_iter().filter(|one| one.topic == "node");
     of_node.map(|one| Finding::differs(one.object, one.reason, ""))
 }
 
-/// Interfaces that should have a program and have none.
+/// Returns interfaces that should have a program and have none.
 fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     let missing = present.missing(wanted);
@@ -122,7 +123,7 @@ fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
     })
 }
 
-/// What dangles at two looks, with a pause in which a change ends.
+/// Returns the dangling references that two reads find. A change in progress ends between them.
 fn lasting(pin_dir: &Path) -> Result<BTreeSet<Dangling>, DatapathError> {
     let look = || Reader::open(pin_dir)?.dangling();
     let first = look()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kube-proxy's mode ipvs has on the node: services, connections, addresses. In: /proc/net and
-//! the interfaces. Out: findings.
+//! Findings about what kube-proxy's mode ipvs has left on the node: services, connections,
+//! addresses. Reads /proc/net and the interfaces.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use proxy_common::maps::capacity;
 
 use super::finding::Finding;
 
-/// What IPVS holds on this node.
+/// Returns findings about the services, connections and addresses of IPVS on this node.
 pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     let count = |file: &str| {
         let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
@@ -20,7 +20,8 @@ pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
 }
 
-/// A line about a service or a connection; others are headings and destinations.
+/// Returns whether a line is about a service or a connection. Other lines are headings and
+/// destinations.
 fn is_ipvs_entry(line: &str) -> bool {
     let first = line.split_whitespace().next();
     first.is_some_and(|word| matches!(word, "TCP" | "UDP" | "SCTP"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check`: says before a node is switched what is in the way there and what would differ,
-//! and later whether all is in place. It attaches nothing, leaves nothing behind, and changes only
-//! with `--fix`. The other files decide, from plain values that this one reads.
+//! `portolan check`: says before a node is switched what is in the way and what would differ, and
+//! later whether everything is in place. It attaches nothing, leaves nothing behind, and makes
+//! changes only with `--fix`. The other files decide, from plain values that this file reads.
 
 mod drift;
 pub(super) mod finding;
@@ -57,10 +57,10 @@ pub struct CheckArgs {
     pub given: Given,
 }
 
-/// The exit status for arguments or objects that cannot be read, as clap's own.
+/// The exit status for arguments or objects that cannot be read; the same as clap's.
 const BAD_INPUT: u8 = 2;
 
-/// Looks, prints what it has found, and returns the worst of it as the exit status.
+/// Prints the findings, and returns the exit status of the worst one.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let printed = look(args).and_then(|report| {
         report.print(args.output)?;
@@ -82,7 +82,7 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         tokio::select! {
             report = look_around(args) => report,
-            // What it has made on the node goes with what it was doing.
+            // What the check has made on the node is removed when its future is dropped.
             _ = terminate.recv() => bail!("ended by SIGTERM before it was done"),
             _ = interrupt.recv() => bail!("ended by SIGINT before it was done"),
         }
@@ -91,10 +91,10 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
 
 async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    // kube-proxy's file names the API server as its pod knows it.
+    // kube-proxy's file names the kubeconfig that its pod uses, so the flag for it is kept.
     let given = args.given.settings_keeping(&[KUBECONFIG])?;
     let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
-    // Beside an agent, its settings are the ones that matter, unless others are asked about.
+    // If an agent runs, its settings are used, unless the arguments give others.
     let (source, config) = match &agent.given {
         Some(source) if args.given.is_empty() => {
             report.extend(agent.pid.map(settings::taken_from));
@@ -146,7 +146,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The hierarchy for the socket hooks, if there is one.
+/// Returns the cgroup2 hierarchy for the socket hooks, if there is one.
 fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match &config.cgroup_root {
         Some(root) => Ok(Some(root.clone())),
@@ -154,7 +154,7 @@ fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// What can be seen of this node without loading anything, for `portolan dump`.
+/// Returns the findings that need no loading of programs, for `portolan dump`.
 pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -162,7 +162,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
         .context("start the runtime")?;
     let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
     let interfaces = interfaces.current();
-    // Listeners belong to it.
+    // Listening sockets need the runtime.
     let _entered = runtime.enter();
     let mut report = Report::default();
     report.extend(node::host());
@@ -170,7 +170,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let cgroup = cgroup(config)?;
     report.extend(node::cgroup(cgroup.as_deref()));
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
-    // Which hooks the kernel takes is not tried here; the status has them.
+    // The hooks that the kernel supports are not tested here; the status lists them.
     let pins = &config.pin_directory;
     report.extend(installed::findings(pins, &agent, interfaces, &[]));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
@@ -179,7 +179,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     Ok(report)
 }
 
-/// Rules of others.
+/// Returns findings about foreign rules.
 fn rules() -> Vec<Finding> {
     match linux::nft_chains() {
         Ok(chains) => foreign::rules(&chains),
@@ -187,7 +187,7 @@ fn rules() -> Vec<Finding> {
     }
 }
 
-/// Programs of others, and shadows.
+/// Returns findings about foreign programs and shadows.
 fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
     let shadows = pins::shadows_beside(&config.pin_directory);
     let mut findings = foreign::shadows(&shadows);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node itself: kernel, privileges, security modules, ports, and whether the programs load.
-//! What loads and what fits is tried out, over maps of their own to which nothing is attached.
+//! Findings about the node itself: kernel, privileges, security modules, ports, and whether the
+//! programs load. Loading and capacity are tried out with separate maps and programs, which are not
+//! attached.
 
 use std::{
     fs,
@@ -24,10 +25,10 @@ use datapath::{
 
 use super::{finding::Finding, services::Cluster};
 
-/// Entries of the maps that only packets and sockets fill. Nothing is attached, so nothing does.
+/// The size of maps that only packets and sockets fill. Nothing is attached, so they stay empty.
 const UNUSED: u32 = 2048;
 
-/// Kernel, forwarding, security modules.
+/// Returns findings about kernel, forwarding and security modules.
 pub(super) fn host() -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let loopback = 1;
@@ -61,7 +62,7 @@ fn forwarding(word: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// The AppArmor profile of this process; none where there is no AppArmor.
+/// Returns a finding if AppArmor confines this process. `profile` is None if there is no AppArmor.
 fn apparmor(profile: Option<&str>) -> Option<Finding> {
     let profile = profile?.trim_end_matches('\0').trim();
     let is_enforced = profile.ends_with("(enforce)");
@@ -74,7 +75,7 @@ fn apparmor(profile: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// The context of this process, where SELinux enforces.
+/// Returns a finding if SELinux confines this process. `context` is None if there is no SELinux.
 fn selinux(context: Option<&str>) -> Option<Finding> {
     let kind = context?.trim_end_matches('\0').split(':').nth(2)?;
     (kind == "container_t").then(|| {
@@ -86,7 +87,7 @@ fn selinux(context: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// The agent's own ports, unless an agent that runs has them.
+/// Returns findings about the agent's own ports, unless a running agent has them.
 pub(super) fn ports(config: &Config) -> Vec<Finding> {
     if pins::is_held(&config.pin_directory) {
         return vec![Finding::note("portolan", "an agent runs on this node")];
@@ -124,7 +125,7 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// The hierarchy for the socket hooks.
+/// Returns a finding if there is no cgroup2 hierarchy for the socket hooks.
 pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
     match root {
         None => Some(Finding::in_the_way(
@@ -141,7 +142,7 @@ pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
     }
 }
 
-/// Where a check's process pins its own maps: beside the pin directory.
+/// Returns the directory in which a check's process pins its own maps, next to the pin directory.
 fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     let mut name = pin_dir.to_owned().into_os_string();
     name.push("-check-");
@@ -149,7 +150,7 @@ fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     name.into()
 }
 
-/// The directories that checks have made beside a pin directory, each with its process.
+/// Returns the directories that checks have made next to a pin directory, each with its process.
 pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
     let start = check_pins(pin_dir, "");
     let start = start.file_name().unwrap_or_default().to_string_lossy();
@@ -166,7 +167,7 @@ pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
         .collect()
 }
 
-/// Maps and programs that were made to see whether it works; gone when dropped.
+/// Maps and programs that are made for a test. They are removed on drop.
 pub(super) struct Trial {
     pins: PathBuf,
     opened: Result<Datapath, DatapathError>,
@@ -188,12 +189,12 @@ impl Trial {
         Self { pins, opened }
     }
 
-    /// The maps into which [`Self::fill`] has put the services, if there are any.
+    /// Returns the directory of the maps that [`Self::fill`] fills; None if there are no maps.
     pub(super) fn pins(&self) -> Option<&Path> {
         self.opened.is_ok().then_some(&*self.pins)
     }
 
-    /// The socket hooks that this kernel takes.
+    /// Returns the socket hooks that this kernel supports.
     pub(super) fn hooks(&self) -> Vec<&'static str> {
         self.opened
             .as_ref()
@@ -201,7 +202,7 @@ impl Trial {
             .unwrap_or_default()
     }
 
-    /// What the kernel refuses.
+    /// Returns findings about what the kernel refuses.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let datapath = match &self.opened {
             Ok(datapath) => datapath,
@@ -217,7 +218,8 @@ impl Trial {
         [loaded].into_iter().chain(refused).collect()
     }
 
-    /// Puts the services in, and says what was refused and whether there is room.
+    /// Puts the services into the maps. Returns what was refused, and whether the maps are large
+    /// enough.
     pub(super) fn fill(&mut self, cluster: Cluster, config: &Config, node: &str) -> Vec<Finding> {
         let Ok(datapath) = &mut self.opened else {
             return Vec::new();
@@ -253,7 +255,7 @@ impl Trial {
     }
 }
 
-/// Whether all services fit, or would after growth.
+/// Returns whether all services fit into the maps, or would fit after growth.
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
     let (known, held) = (syncer.known(), datapath.service_count());
@@ -296,7 +298,7 @@ fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config)
 impl Drop for Trial {
     fn drop(&mut self) {
         if self.pins.exists() {
-            // What stays is in nobody's way; `portolan cleanup --pin-dir` removes it.
+            // Leftovers do no harm; `portolan cleanup --pin-dir` removes them.
             _ = cleanup::remove_unattached(&self.pins);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's services: read once, from where `portolan run` would follow them. Out: findings
-//! about those that would be served differently.
+//! Reads the cluster's services once, from the source that `portolan run` would follow. Returns
+//! findings about those that would be served differently.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use tokio::{sync::mpsc, time::timeout};
 use super::{finding::Finding, foreign::some};
 use crate::run::Given;
 
-/// How long the first lists may take.
+/// The timeout for the first lists.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Every object, as the source has sent them.
+/// All objects, in the batches that the source has sent.
 pub(super) struct Cluster {
     pub(super) batches: Vec<Batch>,
 }
@@ -83,7 +83,7 @@ async fn listed(source: impl ObjectSource) -> anyhow::Result<Cluster> {
 }
 
 impl Cluster {
-    /// How many endpoints the slices of services list.
+    /// Returns the number of endpoints in the slices of services.
     pub(super) fn endpoints(&self) -> usize {
         let changes = self.batches.iter().flat_map(|batch| &batch.changes);
         let counts = changes.filter_map(|change| match change {
@@ -108,7 +108,7 @@ impl Cluster {
     }
 }
 
-/// Services that would be served differently.
+/// Returns findings about services that would be served differently.
 pub(super) fn findings(
     cluster: &Cluster,
     config: &Config,
@@ -158,7 +158,8 @@ fn cluster_ips(service: &Service) -> impl Iterator<Item = IpAddr> {
     v4.into_iter().chain(service.cluster_v6.map(IpAddr::from))
 }
 
-/// A cluster IP that this node has itself: NodeLocal DNSCache listens on that of the cluster's DNS.
+/// Returns a note if the node itself has this cluster IP. NodeLocal DNSCache listens on that of the
+/// cluster's DNS.
 fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) -> Option<Finding> {
     let holder = interfaces.iter().find(|one| {
         one.kind == InterfaceKind::Other

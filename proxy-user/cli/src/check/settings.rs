@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kube-proxy's settings mean here. In: the configuration. Out: findings, by the table of
-//! docs/settings.md. Pure.
+//! What kube-proxy's settings mean here. Takes the configuration, and returns findings from the
+//! table of docs/settings.md. Pure.
 
 use agent::config_warnings;
 use config::{Config, Mode, table};
 
 use super::finding::Finding;
 
-/// Settings that mean nothing, or something else than in kube-proxy.
+/// Returns settings that have no effect, or another meaning than in kube-proxy.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     for name in &config.unused {
@@ -17,7 +17,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
             "",
         ));
     }
-    // Those were named one by one.
+    // The unused settings have been reported one by one above.
     let others = Config {
         unused: Vec::new(),
         ..config.clone()
@@ -36,7 +36,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Says whose settings these are, where none were given.
+/// Returns a note that the settings are a running agent's, because none were given.
 pub(super) fn taken_from(process: u32) -> Finding {
     Finding::note(
         "settings",

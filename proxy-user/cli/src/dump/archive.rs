@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A compressed archive of small files in one folder, which only its owner may read.
+//! A compressed archive of small files in one folder, readable only by its owner.
 
 use std::{
     fs::OpenOptions,
@@ -23,7 +23,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Makes the file, which must not be there; `-` stands for standard output.
+    /// Creates the file, which must not exist; `-` means standard output.
     pub(super) fn create(path: &Path, node: &str) -> Result<Self> {
         let out: Box<dyn Write> = match path.to_str() {
             Some("-") => Box::new(io::stdout()),
@@ -45,7 +45,7 @@ impl Archive {
         })
     }
 
-    /// Adds a file.
+    /// Adds a file to the archive.
     pub(super) fn add(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(content.len() as u64);
@@ -56,7 +56,7 @@ impl Archive {
         added.with_context(|| format!("write {name} into the archive"))
     }
 
-    /// Writes the end.
+    /// Writes the end of the archive.
     pub(super) fn finish(self) -> Result<()> {
         let ended = self.builder.into_inner().and_then(GzEncoder::finish);
         ended

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host as packets meet it: kernel, interfaces, and the kernel's settings that matter to
+//! The host's state for the archive: kernel, interfaces, and the kernel parameters that matter to
 //! packets of services.
 
 use std::{fs, path::Path};
@@ -9,7 +9,7 @@ use config::Config;
 use linux::interfaces::Interfaces;
 use serde::Serialize;
 
-/// An interface.
+/// An interface of the host.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InterfaceRow {
@@ -20,11 +20,11 @@ pub(super) struct InterfaceRow {
     state: Option<String>,
     bridge: Option<u32>,
     addresses: Vec<String>,
-    /// Whether the programs belong on it.
+    /// True if the programs are to be attached to it.
     attach: bool,
 }
 
-/// Every interface of this network namespace.
+/// Returns every interface of this network namespace.
 pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -51,7 +51,7 @@ pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     Ok(rows.collect())
 }
 
-/// Kernel and distribution.
+/// Returns the versions of portolan, the kernel and the distribution.
 pub(super) fn kernel() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     format!(
@@ -62,7 +62,7 @@ pub(super) fn kernel() -> String {
     )
 }
 
-/// Names below /proc/sys; a `*` stands for every folder.
+/// The kernel parameters, as paths below /proc/sys; a `*` stands for every folder.
 const SYSCTLS: &[&str] = &[
     "kernel/unprivileged_bpf_disabled",
     "net/core/bpf_jit_enable",
@@ -88,7 +88,7 @@ const SYSCTLS: &[&str] = &[
     "vm/max_map_count",
 ];
 
-/// One line for each that the kernel has: `net.ipv4.ip_forward = 1`.
+/// Returns a line such as `net.ipv4.ip_forward = 1` for each parameter that the kernel has.
 pub(super) fn sysctls() -> String {
     let root = Path::new("/proc/sys");
     let mut lines = String::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan dump`: one archive for a bug report. In: what the reading commands read, the agent's
-//! answers, the host. Out: a file of JSON and text. Credentials are not read at all: no kubeconfig,
-//! no token, no file that a setting names.
+//! `portolan dump`: writes one archive for a bug report, with JSON and text files. It contains what
+//! the reading commands read, the agent's answers, and the host's state. Credentials are not read
+//! at all: no kubeconfig, no token, no file that a setting names.
 
 mod archive;
 mod host;
@@ -84,7 +84,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the pinned maps hold.
+/// Adds the contents of the pinned maps.
 fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
     let pin_dir = &args.agent.pins.pin_dir;
     dump.json("programs.json", pinned_links(pin_dir))?;
@@ -116,7 +116,7 @@ fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the agent says itself.
+/// Adds the agent's answers.
 fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     for path in ["/healthz", "/livez"] {
         let name = format!("agent{path}.json");
@@ -135,7 +135,7 @@ fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     dump.json("warnings.json", super::warnings::read(agent))
 }
 
-/// The archive, and what is not in it.
+/// The archive, and the errors of what could not be read.
 struct Dump {
     archive: Archive,
     errors: Vec<String>,
@@ -145,8 +145,8 @@ impl Dump {
     fn text(&mut self, name: &str, text: &str) -> Result<()> {
         self.archive.add(name, text.as_bytes())
     }
-    /// Adds what was read as JSON, or notes why it could not be read. An error is of the archive
-    /// itself.
+    /// Adds a value as JSON, or notes why it could not be read. Returns an error only if the
+    /// archive cannot be written.
     fn json<T: Serialize, E: std::fmt::Display>(
         &mut self,
         name: &str,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The dry run: the kernel's own programs on the packet, on what becomes of it and on its answer,
-//! beside what the pure functions have decided. In: a decision and the ways. Out: steps, and a
-//! finding where the two differ.
+//! The dry run: runs the kernel's own programs on the packet, on its translation and on the answer,
+//! and compares the results with the decision of the pure functions. Takes a decision and the
+//! routes to the endpoints. Returns the steps, and a finding at the first difference.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::check::finding::Finding;
 
-/// Runs the programs; the finding is the first difference.
+/// Runs the programs. The finding, if any, is the first difference.
 pub(super) fn run(
     reader: &Reader,
     asked: &Asked,
@@ -86,14 +86,15 @@ impl Trial {
             .iter()
             .find(|one| one.address == translated.dst);
         let Some(outgoing) = way.and_then(|way| way.outgoing.as_ref()) else {
-            // To a process of this node, or nowhere.
+            // The packet goes to a process of this node, or cannot be sent: there is no egress.
             return Ok(None);
         };
         self.run.load(Hook::Egress)?;
         let left = self.step(Hook::Egress, outgoing.index, translated, first.mark)?;
         let masqueraded =
             way.is_some_and(|way| way.masqueraded) && !explained.settings.has(Settings::MARK_ONLY);
-        // Past the stack, ingress has given a packet of a known flow both of its ends.
+        // If ingress redirects a packet of a known flow past the stack, it has already set both
+        // ends.
         let is_done = translated.src != packet.src;
         let expected = if masqueraded && !is_done {
             Counter::Masqueraded
@@ -112,7 +113,7 @@ impl Trial {
         )
     }
 
-    /// The answer comes in where the packet has left, and goes back to the client.
+    /// Runs the answer: it comes in where the packet has left, and goes back to the client.
     fn answer(
         &mut self,
         asked: &Asked,
@@ -130,7 +131,7 @@ impl Trial {
             let expected = Counter::ReplyUnmasqueraded;
             (expected, came.counter == expected)
         } else {
-            // The filter in front passes it unseen where nothing but egress has work with it.
+            // The first filter passes the packet as untouched if only egress has work to do.
             let expected = Counter::ReplyPassed;
             (
                 expected,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who could answer, and who was left out and why. In: the endpoints in the maps, and those that
-//! Kubernetes lists. Out: rows. Pure.
+//! Lists the endpoints that could answer, and those that were left out and why. Takes the endpoints
+//! in the maps and those that Kubernetes lists. Pure.
 
 use datapath::read::{Explained, ServingEndpoint};
 use proxy_common::Counter;
@@ -8,14 +8,14 @@ use source::named::ListedEndpoint;
 
 use super::report::EndpointRow;
 
-/// Whether the service port's endpoints were looked at: not for an open connection, nor for a port
-/// that is not served.
+/// Returns whether the service port's endpoints were looked at. They are not for an open
+/// connection, nor for a port that is not served.
 pub(super) fn are_asked_for(explained: &Explained) -> bool {
     explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
 }
 
-/// The endpoints of the service port, with those of this family that Kubernetes lists beside those
-/// in the maps.
+/// Returns the endpoints of the service port. Adds those of this IP family that Kubernetes lists
+/// and the maps do not have.
 pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -> Vec<EndpointRow> {
     let ports: Vec<_> = explained
         .endpoints
@@ -68,7 +68,7 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -
     rows
 }
 
-/// Why an endpoint that serves is not chosen from.
+/// Returns why an endpoint that serves is not chosen from.
 fn left_out(
     explained: &Explained,
     endpoint: &ServingEndpoint,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a process of this node receives what comes to one of its ports, by /proc/net. Called by
-//! `look`.
+//! Finds out from /proc/net whether a process of this node listens on a port. Called by `look`.
 
 use std::{
     fs,
@@ -9,12 +8,12 @@ use std::{
 
 use proxy_common::Protocol;
 
-/// Whether a socket of this network namespace receives at an address; `true` where that cannot be
-/// known.
+/// Returns whether a socket of this network namespace receives packets to an address. Returns
+/// `true` for protocols for which this is not known.
 pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
     let (files, state) = match protocol {
         Protocol::TCP => (["tcp", "tcp6"], LISTEN),
-        // Connected ones receive from their peer only.
+        // Only unconnected sockets count: a connected one receives only from its peer.
         Protocol::UDP => (["udp", "udp6"], CLOSE),
         _ => return true,
     };
@@ -26,7 +25,7 @@ pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
 const LISTEN: &str = "0A";
 const CLOSE: &str = "07";
 
-/// Whether the text of such a file has a socket in this state that takes packets to the address.
+/// Returns whether a file of /proc/net has a socket in this state that receives packets to `at`.
 fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
     let mut sockets = text.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -36,13 +35,13 @@ fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
         is_state.then_some((read(address)?, port))
     });
     sockets.any(|(address, port)| {
-        // One of IPv6 takes IPv4, too, unless it says otherwise, which is not shown.
+        // An IPv6 socket also takes IPv4, unless it is IPv6-only, which /proc/net does not show.
         let is_any = address.is_unspecified() && (at.is_ipv4() || address.is_ipv6());
         port == at.port() && (is_any || address.to_canonical() == at.ip())
     })
 }
 
-/// Words of the machine's order, each as eight digits.
+/// Parses an address: 32-bit words in the machine's byte order, each as eight hex digits.
 fn read(address: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = address.get(at * 8..at * 8 + 8)?;

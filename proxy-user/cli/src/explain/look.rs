@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads what `host` judges: interfaces, hooks, routes, neighbours, sysctls, chains, nf_conntrack.
-//! Changes nothing; only with --probe does a packet leave.
+//! Changes nothing, and sends packets only with --probe.
 
 use std::{
     fs, io,
@@ -25,14 +25,14 @@ use super::{
 };
 use crate::check::finding::Finding;
 
-/// How long a probed endpoint may take to answer.
+/// The timeout of a probe.
 const PROBE: Duration = Duration::from_secs(1);
-/// Endpoints whose ways are looked at; a service may have thousands.
+/// The largest number of endpoints whose routes are read; a service may have thousands.
 const ENDPOINTS: usize = 32;
-/// A table of nf_conntrack up to this size is read whole.
+/// The largest nf_conntrack table, in connections, that is read completely.
 const TRACKED: u64 = 65_536;
 
-/// Asks the foreign programs before ours what they do with the client's packet.
+/// Runs the foreign programs before portolan's on the client's packet, and returns their verdicts.
 fn ask_foreign(place: &HookedInterface, asked: &Asked) -> io::Result<Vec<ForeignVerdict>> {
     let packet = Packet::first(asked).encode(place.link.mac);
     let before = place.hooks[0].before.iter();
@@ -42,7 +42,7 @@ fn ask_foreign(place: &HookedInterface, asked: &Asked) -> io::Result<Vec<Foreign
         .collect()
 }
 
-/// Everything about the host but the client's interface, which is known already.
+/// Reads everything about the host. The route to the client and its interface are already known.
 pub(super) fn read(
     reader: &Reader,
     places: &HookedInterfaces,
@@ -96,7 +96,7 @@ pub(super) fn read(
     Ok(host)
 }
 
-/// The packet goes on, translated or not.
+/// Returns whether the packet goes on, translated or not.
 fn is_sent_on(explained: &Explained) -> bool {
     use proxy_common::Counter;
     !explained.to.is_empty()
@@ -106,7 +106,7 @@ fn is_sent_on(explained: &Explained) -> bool {
         )
 }
 
-/// The socket hooks that serve such a client.
+/// Returns the socket hooks that serve such a client.
 fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
     match (asked.client.is_ipv6(), asked.protocol) {
         (false, Protocol::TCP) => &["connect_v4", "peer_name_v4", "release"],
@@ -141,7 +141,7 @@ fn endpoint(
         outgoing: None,
         mtu: None,
         silent: None,
-        // To a process of this node it does not leave, and nothing is masqueraded.
+        // A packet to a process of this node does not leave the node, so it is not masqueraded.
         masqueraded: masqueraded && routed != Routed::Here,
         deaf: None,
     };
@@ -175,7 +175,7 @@ fn endpoint(
     Ok(found)
 }
 
-/// The setting that keeps packets which come in there from being forwarded.
+/// Returns the setting that prevents forwarding of packets from this interface, if there is one.
 fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
     let settings = if v6 {
         vec!["ipv6/conf/all/forwarding".to_owned()]
@@ -190,19 +190,19 @@ fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
     Some(format!("net.{}", off.replace('/', ".")))
 }
 
-/// KUBE: the kernel takes the larger of both.
+/// Returns rp_filter of an interface. KUBE: the kernel takes the larger of both values.
 fn rp_filter(interface: &str) -> u8 {
     let of = |name: &str| number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
     u8::try_from(of("all").max(of(interface))).unwrap_or(0)
 }
 
-/// A kernel parameter below /proc/sys/net.
+/// Returns a kernel parameter below /proc/sys/net.
 fn number(name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
     text.trim().parse().ok()
 }
 
-/// Netfilter: chains, another proxy's rules, connections.
+/// Reads Netfilter: chains, another proxy's rules, and the client's connections in nf_conntrack.
 fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
     match forward_chains(host.v6) {
         Ok(chains) => host.chains = chains,
@@ -270,7 +270,7 @@ fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
     Ok(found)
 }
 
-/// Where a masqueraded packet's source comes from, for the endpoint that it goes to.
+/// Returns the source address of masqueraded packets to the first endpoint beyond an interface.
 pub(super) fn masquerade_address(
     reader: &Reader,
     host: &Host,

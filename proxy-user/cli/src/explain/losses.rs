@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may befall a new flow though policy and dry run forward it: tables and ports that others
-//! have used up. In: a decision and what the programs have counted. Out: notes.
+//! Losses that a new flow may meet although policy and dry run forward it: tables and ports that
+//! other flows have used up. Takes a decision and the programs' counters, and returns notes.
 
 use config::runbooks::of_outcome;
 use proxy_common::Counter;
@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::report::Pointed;
 use crate::check::finding::Finding;
 
-/// The losses that a flow of this outcome may share.
+/// Returns the losses that can happen to a flow of this outcome.
 const fn possible(outcome: Counter) -> &'static [Counter] {
     match outcome {
         Counter::ForwardedNew => &[
@@ -21,8 +21,8 @@ const fn possible(outcome: Counter) -> &'static [Counter] {
     }
 }
 
-/// A note for each that has been counted since the maps were made; `counts` is in the counters'
-/// order.
+/// Returns a note for each loss that was counted since the maps were made. `counts` is in the order
+/// of the counters.
 pub(super) fn notes(outcome: Counter, counts: &[u64]) -> Vec<Pointed> {
     let counted = possible(outcome).iter().filter_map(|loss| {
         let count = *counts.get(*loss as usize)?;

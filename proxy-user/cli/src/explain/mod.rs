@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan explain`: where a packet or a connection goes, and why there is no answer. It decides
-//! by the pinned maps, runs the kernel's programs dry beside that, and asks the host. Works without
-//! an agent, and changes nothing. The other files decide, from plain values that this one and
-//! `look` read.
+//! `portolan explain`: says where a packet or connection goes, and why there is no answer. It
+//! decides by the pinned maps, compares that with a dry run of the kernel's programs, and checks
+//! the host. It works without an agent, and changes nothing. The other files decide, from plain
+//! values that this file and `look` read.
 
 mod dry;
 mod endpoints;
@@ -85,10 +85,10 @@ portolan explain --from pod/shop/cart-5d9 --to service/shop/pay:http --kubeconfi
 portolan explain --from node --to service/default/kubernetes --probe\n  \
 portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
 
-/// The exit status for arguments and maps that cannot be read, as clap's own.
+/// The exit status for arguments and maps that cannot be read; the same as clap's.
 const BAD_INPUT: u8 = 2;
 
-/// Explains, prints it, and returns what it comes to as the exit status.
+/// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
     let printed = explain(args).and_then(|report| {
         report.print(args.output)?;
@@ -152,7 +152,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Asks the maps. A pod's socket that the hooks leave alone is asked about as a packet.
+/// Decides by the maps. If the hooks leave a pod's socket alone, decides for its packet instead.
 fn ask(
     reader: &mut Reader,
     asked: &mut Asked,
@@ -186,7 +186,7 @@ fn note(about: &str, found: String) -> Pointed {
     Pointed::new(Finding::note(about, found), "docs/explain.md")
 }
 
-/// Puts everything but the dry run into words.
+/// Creates the report, without the dry run.
 fn describe(
     reader: &Reader,
     asked: &Asked,
@@ -203,7 +203,7 @@ fn describe(
     let source = words::source(explained, asked);
     let own = look::masquerade_address(reader, host)?;
     let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
-    // A hairpin concerns one of several endpoints.
+    // True if only a hairpin is masqueraded, which concerns one of several endpoints.
     let only_itself = !explained.masquerades && host.endpoints.iter().any(|one| !one.masqueraded);
     let source = source.map(|text| match own.filter(|_| is_masqueraded) {
         Some(own) if only_itself => format!("{text}, which then sees {own}"),
@@ -258,7 +258,7 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
         0 => "*".to_owned(),
         port => port.to_string(),
     };
-    // What refuses a cluster IP's other ports stands under the name of one port of the Service.
+    // The frontend for a cluster IP's unserved ports has the name of one of the Service's ports.
     let port_name = match frontend.port {
         0 => String::new(),
         _ => frontend.port_name.clone(),
@@ -273,7 +273,7 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
     }
 }
 
-/// Adds the dry run, or why there is none.
+/// Adds the dry run to the report, or the reason why there is none.
 fn run_dry(
     args: &ExplainArgs,
     reader: &Reader,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of pods, and what Kubernetes lists beside the endpoints that the maps have: from the API
-//! server or a folder of manifests, where one can be had.
+//! Looks up names of pods, and endpoints that Kubernetes lists in addition to those in the maps.
+//! Asks the API server or a folder of manifests, if there is one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,7 +34,7 @@ pub struct NameArgs {
     pub manifests: Option<PathBuf>,
 }
 
-/// Where to ask, if there is anything.
+/// The source of names; None if there is none.
 pub(crate) struct Names(Option<Directory>);
 
 impl Names {
@@ -52,7 +52,7 @@ impl Names {
         Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
     }
 
-    /// A pod's addresses.
+    /// Returns a pod's addresses.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
         let Some(directory) = &self.0 else {
             bail!(
@@ -66,13 +66,13 @@ impl Names {
         Ok(found)
     }
 
-    /// Whether there is anybody to ask.
+    /// Returns whether there is a source of names.
     pub(crate) fn can_be_asked(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The pods that have these addresses, namespace and name; none where nobody can be asked, for
-    /// an address that several pods have, and for others' addresses.
+    /// Returns namespace and name of the pods with these addresses. Omits addresses of several pods
+    /// or of no pod. Empty if there is no source of names.
     pub(crate) fn pods_at(&self, addresses: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, String>> {
         match &self.0 {
             Some(directory) => Ok(wait(directory.pods_at(addresses))??),
@@ -80,8 +80,8 @@ impl Names {
         }
     }
 
-    /// The endpoints that Kubernetes lists for a service, namespace and name; none where nobody can
-    /// be asked.
+    /// Returns the endpoints that Kubernetes lists for a service (namespace and name). Empty if
+    /// there is no source of names.
     pub(super) fn endpoints(&self, service: &str, notes: &mut Vec<Pointed>) -> Vec<ListedEndpoint> {
         let (Some(directory), Some((namespace, name))) = (&self.0, service.split_once('/')) else {
             return Vec::new();
@@ -101,7 +101,8 @@ impl Names {
     }
 }
 
-/// KUBE: the address that the kubelet puts into every pod's environment.
+/// Returns the API server's address from the environment. KUBE: the kubelet puts it into the
+/// environment of every pod.
 fn in_cluster() -> Option<String> {
     let host = env::var("KUBERNETES_SERVICE_HOST").ok()?;
     let port = env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());

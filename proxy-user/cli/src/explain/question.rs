@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The texts of the arguments, as client, destination and protocol. Pure; a mistake is one line
-//! that says how to write it.
+//! Parses the arguments into client, destination and protocol. Pure. An error is one line that says
+//! how to write the argument.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
 use proxy_common::Protocol;
 
-/// Who asks.
+/// The client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// A process of this node.
     Node,
-    /// The port is 0 if none is given.
+    /// An address and a port; the port is 0 if none is given.
     Address(IpAddr, u16),
     Pod {
         namespace: String,
@@ -20,14 +20,14 @@ pub(super) enum From {
     },
 }
 
-/// What is asked for.
+/// The destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),
     Service {
         namespace: String,
         name: String,
-        /// A port's number or name.
+        /// The port's number or name.
         port: Option<String>,
     },
 }
@@ -42,7 +42,7 @@ pub(super) fn from(text: &str) -> Result<From> {
         };
         return Ok(From::Pod { namespace, name });
     }
-    // Programs that serve both families log clients as ::ffff:10.0.0.7.
+    // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(From::Address(address.to_canonical(), 0));
     }
@@ -93,7 +93,7 @@ pub(super) fn protocol(text: &str) -> Result<Protocol> {
     }
 }
 
-/// Namespace and name.
+/// Splits a text into namespace and name.
 fn two(text: &str) -> Option<(String, String)> {
     let (namespace, name) = text.split_once('/')?;
     let are_names = !namespace.is_empty() && !name.is_empty() && !name.contains('/');

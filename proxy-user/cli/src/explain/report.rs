@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, and its exit
-//! status.
+//! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
+//! exit status.
 
 use anyhow::{Context, Result};
 use datapath::read::Flow;
@@ -12,7 +12,7 @@ use crate::{
     terminal::{harmless, print},
 };
 
-/// A finding with the page that explains it.
+/// A finding with the documentation page that explains it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pointed {
@@ -31,12 +31,12 @@ impl Pointed {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ServiceRow {
-    /// Namespace and name.
+    /// The service's namespace and name.
     pub(super) service: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) port_name: String,
     pub(super) kind: &'static str,
-    /// `*` for any address of the node that serves node ports.
+    /// The address and port; the address is `*` for any node address that serves node ports.
     pub(super) frontend: String,
     pub(super) policies: Vec<String>,
     pub(super) service_id: u32,
@@ -52,48 +52,48 @@ pub(super) struct EndpointRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
     pub(super) can_answer: bool,
-    /// Why not.
+    /// The reason why it cannot answer; empty if it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) because: String,
 }
 
-/// One program of the dry run.
+/// The result of one program in the dry run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StepRow {
     pub(super) hook: &'static str,
     pub(super) interface: String,
-    /// The counter that it would have counted.
+    /// The counter that the program would have incremented.
     pub(super) outcome: &'static str,
     pub(super) packet: String,
-    /// What it has become, where it was changed.
+    /// The packet after the program, if the program has changed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) becomes: Option<String>,
 }
 
-/// The kernel's own programs on such a packet.
+/// The results of the kernel's own programs on such a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DryRunRow {
     pub(super) steps: Vec<StepRow>,
-    /// Why there are none.
+    /// The reason why there is no dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<String>,
     pub(super) milliseconds: u128,
 }
 
-/// Everything that is said.
+/// The complete report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     pub(super) client: String,
     pub(super) destination: String,
     pub(super) protocol: &'static str,
-    /// Where the programs meet it.
+    /// The point where the programs see the packet or the connection.
     pub(super) hook: String,
     pub(super) answered: bool,
     pub(super) summary: String,
-    /// The counter's name, and its meaning.
+    /// The name of the counter; `meaning` explains it.
     pub(super) outcome: &'static str,
     pub(super) meaning: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,16 +114,17 @@ pub(super) struct Report {
     pub(super) findings: Vec<Pointed>,
 }
 
-/// Endpoints that the text names.
+/// The largest number of endpoints in the text.
 const SHOWN: usize = 10;
 
 impl Report {
-    /// 0: it would be answered, 1: something differs, 3: it would not be answered.
+    /// Returns the exit status. 0: it would be answered, 1: something differs, 3: it would not be
+    /// answered.
     pub(super) fn code(&self) -> u8 {
         code_of(self.findings.iter().map(|one| one.finding.level))
     }
 
-    /// Sorts the findings, and says in one line what they come to.
+    /// Sorts the findings, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
         self.findings
             .sort_by_key(|one| std::cmp::Reverse(one.finding.level));

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// As GitHub makes it of a heading.
+/// Returns the anchor that GitHub makes from a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = kept.replace(' ', "-");
@@ -10,7 +10,7 @@ fn anchor(heading: &str) -> String {
     kept.chars().filter(is_kept).collect()
 }
 
-/// Every page that the sources in a folder name, with its anchor.
+/// Collects every page with an anchor that the sources in a folder mention.
 fn pages(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         if entry.path().is_dir() {

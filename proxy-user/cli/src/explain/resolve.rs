@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the arguments to addresses: a service's by the pinned maps, the client's interface by the
-//! node's routes.
+//! Resolves the arguments to addresses: a service's by the pinned maps, the client's interface by
+//! the node's routes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ use super::{
     question::{From, To},
 };
 
-/// The address and port that are asked for.
+/// Returns the address and port of the destination.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -55,7 +55,7 @@ pub(super) fn destination(
     if let Some(one) = fitting.first() {
         return Ok(SocketAddr::new(one.address, one.port));
     }
-    // A port that the Service has not is a question, too: its cluster IP answers it.
+    // A port that the Service does not have is allowed: its cluster IP answers for it.
     let number = port.as_ref().and_then(|port| port.parse().ok());
     let cluster_ip = all
         .iter()
@@ -69,8 +69,8 @@ pub(super) fn destination(
     }
 }
 
-/// Which of a service's addresses a client is most likely to use, the least first: from outside the
-/// cluster none reaches a cluster IP, unless somebody has made a route to it.
+/// Ranks a service's addresses by how likely a client uses them; the lowest rank comes first. From
+/// outside the cluster, a cluster IP is not reachable unless somebody has made a route to it.
 fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     match kind {
         FrontendKind::LoadBalancer if is_outside => 0,
@@ -80,7 +80,7 @@ fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     }
 }
 
-/// The client's addresses; none for a process of this node.
+/// Returns the client's addresses; empty for a process of this node.
 pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     match from {
         From::Node => Ok(Vec::new()),
@@ -89,8 +89,8 @@ pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     }
 }
 
-/// Whether a client is neither a pod nor a process of this node, as far as addresses, routes and
-/// interfaces tell.
+/// Returns whether a client is neither a pod nor a process of this node, judged by addresses,
+/// routes and interfaces.
 pub(super) fn is_outside(
     reader: &Reader,
     places: &HookedInterfaces,
@@ -116,7 +116,8 @@ pub(super) fn is_outside(
     }
 }
 
-/// The client's address of the destination's family; the node's own one, for a process of it.
+/// Returns the client's address of the destination's family; for a process of this node, the node's
+/// address.
 pub(super) fn client(
     args: &ExplainArgs,
     from: &From,
@@ -138,7 +139,8 @@ pub(super) fn client(
     }
 }
 
-/// Where the programs meet the client: the node's way back to it, its interface, and the hook.
+/// Returns the node's route to the client, the client's interface, and the hook that sees the
+/// client first.
 pub(super) fn enter(
     args: &ExplainArgs,
     reader: &Reader,

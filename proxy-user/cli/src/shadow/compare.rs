@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection of nf_conntrack beside the decision of portolan's policy, and what that comes to
-//! for each service. Pure.
+//! Compares connections of nf_conntrack with the decisions of portolan's policy, and sums up the
+//! result for each service. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,17 +13,17 @@ use linux::Tracked;
 use proxy_common::verdict::is_hairpin;
 use serde::Serialize;
 
-/// How a connection compares.
+/// The result for one connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Judgement {
     Same,
-    /// It went to an endpoint that portolan would not choose from.
+    /// The connection went to an endpoint that portolan would not choose from.
     Different(String),
-    /// It went to a right endpoint, but with another kind of source address.
+    /// The connection went to a right endpoint, but with another kind of source address.
     MasqueradedDifferently(String),
 }
 
-/// What is known of a service port.
+/// The result for a service port.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -31,7 +31,7 @@ pub(super) struct Row {
     pub(super) same: u32,
     pub(super) different: u32,
     pub(super) masqueraded_differently: u32,
-    /// The first connection that differs, in words.
+    /// A description of the first connection that differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) example: Option<String>,
 }
@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-/// How many service ports have each result.
+/// The number of service ports with each result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
@@ -93,12 +93,12 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The connections so far, by service port.
+/// The results so far, by service port.
 #[derive(Debug, Default)]
 pub(super) struct Comparison(BTreeMap<String, Row>);
 
 impl Comparison {
-    /// Begins with these service ports, none of them seen.
+    /// Creates a comparison with these service ports and no connections.
     pub(super) fn new(services: BTreeSet<String>) -> Self {
         let rows = services.into_iter().map(|service| {
             let row = Row {
@@ -124,7 +124,8 @@ impl Comparison {
                 return;
             }
             Judgement::Different(example) => {
-                // Worse than another kind of source address, so it is shown instead.
+                // A wrong endpoint is worse than another kind of source address, so it becomes the
+                // example.
                 if row.different == 0 {
                     row.example = None;
                 }
@@ -139,7 +140,7 @@ impl Comparison {
         row.example.get_or_insert(example);
     }
 
-    /// Ordered by service.
+    /// Returns the rows, sorted by service.
     pub(super) fn rows(self) -> Vec<Row> {
         self.0.into_values().collect()
     }
@@ -189,7 +190,7 @@ fn judge(fate: &Fate, connection: &Tracked) -> Judgement {
     }
 }
 
-/// The first endpoints, and how many more there are.
+/// Returns the first endpoints, and how many more there are.
 fn some(endpoints: &BTreeSet<SocketAddr>) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<_> = endpoints
@@ -219,7 +220,8 @@ mod tests {
 
     const CLIENT: &str = "10.40.1.10:40000";
 
-    /// A connection to the service that went to this backend, which sees the client as this.
+    /// Returns a connection to the service that went to `backend`, which sees the client as
+    /// `seen_as`.
     fn connection(backend: &str, seen_as: &str) -> Tracked {
         Tracked {
             protocol: Protocol::TCP,
@@ -293,7 +295,7 @@ mod tests {
         }
         let itself = connection("10.40.1.10:8080", "10.40.0.1:40000");
         assert_eq!(judge(&forward(Some(false)), &itself), Judgement::Same);
-        // The same address with another port is no masquerading.
+        // The same address with another port does not count as masqueraded.
         let port = connection("10.40.1.20:8080", "10.40.1.10:55555");
         assert_eq!(judge(&forward(Some(false)), &port), Judgement::Same);
     }

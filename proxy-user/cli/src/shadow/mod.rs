@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan shadow report`: compares what another proxy has done, by nf_conntrack, with what
-//! portolan would do, by the maps of its shadow.
+//! `portolan shadow report`: compares what another proxy has done, according to nf_conntrack, with
+//! what portolan would do, according to the maps of its shadow.
 
 mod compare;
 
@@ -27,7 +27,7 @@ use super::{
     table::{Column, Tone, column, plain, print_table, toned},
 };
 
-/// The comparison, service by service.
+/// The columns of the comparison; each row is a service port.
 const COLUMNS: &[Column<compare::Row>] = &[
     column("SERVICE", 0, |row| plain(row.service.as_str())),
     column("RESULT", 0, |row| plain(row.result())),
@@ -66,16 +66,17 @@ pub struct ReportArgs {
     pub output: Output,
 }
 
-/// The report as JSON and YAML show it.
+/// The report in the form of JSON and YAML.
 #[derive(Serialize)]
 struct Report<'a> {
     services: &'a [compare::Row],
     summary: Summary,
-    /// Packets by what the programs would have done, since the shadow was started.
+    /// The number of packets since the shadow's start, by the outcome that the programs would have
+    /// had.
     counted: BTreeMap<&'static str, u64>,
 }
 
-/// Compares, prints, and returns the exit status.
+/// Compares, prints the report, and returns the exit status.
 pub(super) fn run(command: &ShadowCommand) -> ExitCode {
     let ShadowCommand::Report(args) = command;
     match report(args) {
@@ -144,11 +145,11 @@ fn report(args: &ReportArgs) -> Result<bool> {
 }
 
 /// Fails if a shadow is to run where portolan serves by the maps in `serving`, or the other way
-/// round: below Linux 6.6, one would take the other's filters for its own. What a shadow that was
-/// killed has left in `left` is removed.
+/// round: below Linux 6.6, each would take the other's filters for its own. Removes what a killed
+/// shadow has left in `left`.
 pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Result<()> {
     if config.shadow {
-        // Also where only the shadow was given another directory.
+        // The default directory counts too, in case only the shadow was given another one.
         for serving in [serving, Path::new(DEFAULT_PIN_DIR)] {
             let is_other = serving != config.pin_directory;
             if is_other && !generations(serving).unwrap_or_default().is_empty() {
@@ -170,7 +171,7 @@ pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Resul
     Ok(())
 }
 
-/// Removes what a shadow has attached and pinned, and nothing of an agent that serves.
+/// Removes what a shadow has attached and pinned. Leaves a serving agent's programs and maps alone.
 pub(super) fn remove(pin_dir: &Path) -> Result<()> {
     check_shadow(pin_dir, true)?;
     cleanup::cleanup(pin_dir, false).context("remove the shadow's programs and maps")?;

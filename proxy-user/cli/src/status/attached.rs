@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is attached to this node, beside what should be. Called by `status`.
+//! Compares what is attached to this node with what should be. Called by `status`.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use crate::agent::{Agent, AgentArgs, metric};
 
-/// How many of how many are attached.
+/// How many of the wanted hooks or interfaces are attached.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Count {
     pub(super) wanted: usize,
     pub(super) attached: usize,
 }
 
-/// An interface where XDP takes packets.
+/// An interface whose packets XDP handles.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Uplink {
     pub(super) interface: String,
@@ -25,15 +25,15 @@ pub(super) struct Uplink {
     pub(super) xdp: &'static str,
 }
 
-/// What is attached.
+/// The attachments of this node.
 pub(super) struct Attached {
     pub(super) interfaces: Count,
     pub(super) hooks: Count,
     pub(super) uplinks: Vec<Uplink>,
 }
 
-/// Interfaces and hooks: those that the agent's settings (or without an agent the defaults) mean,
-/// and those that the kernel runs.
+/// Compares the interfaces and hooks that the kernel runs with those that the agent's settings ask
+/// for. Without an agent, the defaults are used.
 pub(super) fn attached(
     agent: &Agent,
     args: &AgentArgs,
@@ -85,7 +85,7 @@ pub(super) fn attached(
         wanted: wanted.len(),
         attached: wanted.len() - without.len(),
     };
-    // A kernel may lack some, which the agent knows; a shadow has none.
+    // The kernel may lack some hooks, which the agent knows. A shadow has none.
     let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
     let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
     let hooks = Count {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan status`: one screen about this node. In: the agent's answers if there is one, and what
-//! the kernel holds. The file `screen` writes it.
+//! `portolan status`: one screen about this node, from the agent's answers, if there is an agent,
+//! and from the kernel. The file `screen` writes it.
 
 mod attached;
 mod screen;
@@ -40,7 +40,7 @@ pub struct StatusArgs {
     pub look: Look,
 }
 
-/// All of it.
+/// The status of this node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -48,51 +48,51 @@ pub(super) struct Status {
     node: Option<String>,
     kernel: String,
     processors: u32,
-    /// `tcx`, or `clsact` where the kernel has no tcx.
+    /// `tcx`, or `clsact` if the kernel has no tcx.
     attached_by: &'static str,
     agent: AgentStatus,
     interfaces: Count,
     hooks: Count,
-    /// Interfaces where XDP takes packets.
+    /// The interfaces whose packets XDP handles.
     uplinks: Vec<Uplink>,
     sync: Option<Sync>,
     services: Option<u64>,
-    /// Bytes of kernel memory of all maps.
+    /// The kernel memory of all maps, in bytes.
     map_memory: u64,
     maps: Vec<MapRow>,
-    /// None: they could not be asked for.
+    /// None if the agent did not answer.
     warnings: Option<Vec<WarningRow>>,
-    /// What is not as it should be, in a line each.
+    /// The problems of this node, one line each.
     problems: Vec<String>,
 }
 
-/// The agent.
+/// The status of the agent.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AgentStatus {
     pid: Option<u32>,
     version: Option<String>,
-    /// The status of /healthz; none if it does not answer.
+    /// The HTTP status of /healthz; None if it does not answer.
     health: Option<u16>,
     reason: Option<String>,
     uptime_seconds: Option<u64>,
-    /// Bytes.
+    /// The resident memory, in bytes.
     resident_memory: Option<u64>,
 }
 
-/// How old what is served is.
+/// How recent the served state is.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sync {
-    /// Since the last change was applied whole.
+    /// The seconds since the last change was applied completely.
     last_seconds: Option<u64>,
     pending_changes: u64,
     failed_services: u64,
-    /// Since the API server (or the folder) was last heard of, by kind of objects.
+    /// The seconds since the last event of the API server (or the folder), by kind of objects.
     heard_seconds: Vec<(String, u64)>,
 }
 
-/// Prints it. The exit status is 1 if there are problems.
+/// Prints the status. The exit status is 1 if there are problems.
 pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let agent = args.agent.located();
     let mut is_well = true;
@@ -113,7 +113,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// A word for scripts: `healthy`, `unhealthy` or `unreachable`.
+/// Writes a word for scripts: `healthy`, `unhealthy` or `unreachable`.
 fn writeln_names(out: &mut impl std::io::Write, status: &Status) -> std::io::Result<()> {
     writeln!(out, "{}", status.agent.word())
 }
@@ -128,8 +128,8 @@ impl AgentStatus {
     }
 }
 
-/// Reads all of it. What cannot be read is a problem, and no error: this is the command for when
-/// something is wrong.
+/// Reads the status. A failed read is a problem in the status, and not an error, because this
+/// command is for faulty nodes.
 pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     let agent = Agent::find(args);
     let mut problems = Vec::new();
@@ -175,7 +175,8 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     })
 }
 
-/// Notes once what several servers of an agent have in common: that nobody is there.
+/// Adds an error, unless the same server's is already there: an agent that is gone is reported
+/// once.
 fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
     let Some(text) = error.map(ToString::to_string) else {
         return;
@@ -186,7 +187,7 @@ fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
     }
 }
 
-/// Health by /healthz, and the node's name there.
+/// Returns the agent's health and the node's name, from /healthz.
 fn health(
     agent: &Agent,
     metrics: Option<&str>,
@@ -238,7 +239,7 @@ fn sync(metrics: &str) -> Sync {
     }
 }
 
-/// By the agent's account; without it by the maps'.
+/// Returns the number of services, from the agent or, without one, from the maps.
 fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
     let told = metrics.and_then(|text| metric(text, "portolan_services"));
     let held = || {
@@ -248,7 +249,7 @@ fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
     told.map(|count| count as u64).or_else(held)
 }
 
-/// Seconds since a time since 1970.
+/// Returns the seconds since a time, which is given in seconds since 1970.
 fn age(then: f64) -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The status as one screen of text: a line for each subject, the fullest maps, and what is wrong.
+//! Writes the status as one screen of text: a line for each subject, the fullest maps, and the
+//! problems.
 
 use std::io::{self, Write};
 
@@ -22,9 +23,9 @@ const COLUMNS: &[Column<Line>] = &[
     cut("", 0, |line| toned(line.text.as_str(), line.tone)),
 ];
 
-/// Maps that are named, the fullest first; none that is hardly used.
+/// The largest number of maps that are listed, the fullest first. Nearly empty maps are left out.
 const MAPS: usize = 5;
-/// Warnings and problems that are named.
+/// The largest number of warnings and problems that are listed.
 const NAMED: usize = 8;
 
 /// Writes the screen.
@@ -189,7 +190,7 @@ fn sync(status: &Status) -> (String, Tone) {
     )
 }
 
-/// In the largest unit that leaves a number above 1, as kubectl shows ages.
+/// Formats a duration in the largest unit that gives a number above 1, as kubectl shows ages.
 fn duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

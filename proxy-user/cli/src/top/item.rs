@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the rows of all of `top`'s tables have in common: a text to find them by, and their order.
+//! What the rows of all of `top`'s tables have in common: a text for the filter, and an order.
 
 use std::cmp::{Ordering, Reverse};
 
 use crate::render::{Column, Value};
 
-/// A row of one of the tables.
+/// A row of one of `top`'s tables.
 pub(super) trait Item {
-    /// What a filter is looked for in.
+    /// Returns the text that the filter searches.
     fn words(&self) -> String;
-    /// The order of rows that are alike otherwise. There may be very many.
+    /// Compares two rows by name, for rows that are equal otherwise. There may be very many rows.
     fn by_name(&self, other: &Self) -> Ordering;
-    /// The greatest comes first, unless a column is asked for.
+    /// Returns the sort key for the default order. The greatest key comes first.
     fn weight(&self) -> [u64; 4];
 }
 
-/// As tables show a service port.
+/// Returns the text of a service port in tables.
 pub(super) fn service_port(service: &str, port_name: &str) -> String {
     match (service, port_name) {
         ("", _) => "(others)".to_owned(),
@@ -24,8 +24,8 @@ pub(super) fn service_port(service: &str, port_name: &str) -> String {
     }
 }
 
-/// Sorts: numbers with the greatest first, names and addresses as in a list. Without a column: by
-/// weight.
+/// Sorts rows by a column: numbers with the greatest first, names and addresses ascending. Without
+/// a column, sorts by weight.
 pub(super) fn sort<R: Item>(rows: &mut [R], column: Option<&Column<R>>, reverse: bool) {
     match column {
         None => rows.sort_unstable_by(|a, b| {
@@ -52,7 +52,7 @@ pub(super) fn sort<R: Item>(rows: &mut [R], column: Option<&Column<R>>, reverse:
     }
 }
 
-/// The column with this heading, however it is written.
+/// Returns the column with this heading; ignores case, and takes spaces and underscores as dashes.
 pub(super) fn column<'a, R>(columns: &'a [Column<R>], heading: &str) -> Option<&'a Column<R>> {
     let heading = heading.replace([' ', '_'], "-");
     let is_it = |one: &&Column<R>| one.heading.eq_ignore_ascii_case(&heading);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live `top`: reads keys and maps, and has the screen drawn, until it is ended. However it
-//! ends, the terminal is as it was before.
+//! The live `top`: reads keys and maps, and draws the screen until the command ends. Restores the
+//! terminal however it ends.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,15 @@ use super::{
 };
 use crate::{signals::Stop, terminal::Page};
 
-/// How long a signal may wait.
+/// The longest time until a signal is noticed.
 const TURN: Duration = Duration::from_millis(100);
 
-/// The terminal while it is ours: its lines are not edited, and what was on it comes back.
+/// The terminal in raw mode, without line editing. Its earlier content comes back on drop.
 struct RawTerminal(DefaultTerminal);
 
 impl RawTerminal {
     fn new() -> Result<Self> {
-        // A panic gives it back as well, before its message is printed.
+        // After this, a panic restores the terminal too, before its message is printed.
         let terminal = ratatui::try_init().context("take the terminal over")?;
         Ok(Self(terminal))
     }
@@ -36,14 +36,14 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // One that has gone needs nothing.
+        // A terminal that has gone needs no restoring.
         _ = ratatui::try_restore();
     }
 }
 
-/// Shows it until it is ended.
+/// Shows the live screen until the command ends.
 pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<()> {
-    // The kernel measures programs as long as this lives.
+    // The kernel measures programs as long as this value lives.
     let _measuring = programs::measure()?;
     let take = || Sample::take(&args.pins.pin_dir, &args.select, true);
     let mut looks = Looks {
@@ -61,7 +61,7 @@ pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<
                     looks.add(sample);
                     fault = None;
                 }
-                // Maps that are being replaced are there at the next look.
+                // While maps are being replaced, the read fails; the next one succeeds.
                 Err(error) => fault = Some(chain(error.as_ref())),
             }
             next = Instant::now() + interval;
@@ -85,7 +85,7 @@ pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<
     Ok(())
 }
 
-/// Waits until there is something to draw; whether a key ends the command.
+/// Waits until the screen must be drawn. Returns true if a key ends the command.
 fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -107,7 +107,7 @@ fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
     }
 }
 
-/// A key of the terminal, if it means something.
+/// Returns the key that was pressed, if it has a meaning here.
 fn key(pressed: KeyEvent) -> Option<Key> {
     if pressed.modifiers.contains(KeyModifiers::CONTROL) {
         return (pressed.code == KeyCode::Char('c')).then_some(Key::Interrupt);
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process in which the panic happens.
+    /// Set in the environment of the process in which the panic happens.
     const INSIDE: &str = "PORTOLAN_TEST_PANIC";
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         drop(command);
         drop(terminal.slave);
         let mut shown = Vec::new();
-        // The end of a terminal is an error.
+        // When the terminal ends, the read returns an error.
         _ = std::fs::File::from(terminal.master).read_to_end(&mut shown);
         let shown = String::from_utf8_lossy(&shown);
         let (taken, rest) = shown.split_once("\x1b[?1049h").expect("taken over");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the maps, and the rows that one of them, or the difference of two, makes.
+//! Samples of the maps, and the rows that come from one sample or from the difference of two.
 
 use std::{collections::HashMap, path::Path, time::Instant};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::args::{Of, Select};
 
-/// One look.
+/// The content of the maps at one time.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) counters: Vec<u64>,
@@ -23,13 +23,13 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Reads the maps; also what the programs have taken, if the kernel measures it.
+    /// Reads the maps, and with `is_measured` also the run times of the programs.
     pub(super) fn take(pin_dir: &Path, select: &Select, is_measured: bool) -> Result<Self> {
         let reader = Reader::open(pin_dir)?;
         select.check_known(&reader)?;
         Ok(Self {
             at: Instant::now(),
-            // Before what is counted of each service port: see `Tally`.
+            // Read before the counts of each service port: see `Tally`.
             counters: reader.counters()?,
             counted: reader.counted()?,
             programs: if is_measured {
@@ -48,25 +48,25 @@ impl Sample {
     }
 }
 
-/// The last look, and the one before.
+/// The latest sample, and the one before it.
 pub(super) struct Looks {
     pub(super) now: Sample,
     pub(super) before: Option<Sample>,
 }
 
 impl Looks {
-    /// The time between them, in seconds; none after only one.
+    /// Returns the seconds between the two samples; None if there is only one.
     pub(super) fn seconds(&self) -> Option<f64> {
         let before = self.before.as_ref()?;
         Some((self.now.at - before.at).as_secs_f64())
     }
 
-    /// One more look.
+    /// Adds a sample.
     pub(super) fn add(&mut self, sample: Sample) {
         self.before = Some(std::mem::replace(&mut self.now, sample));
     }
 
-    /// Service ports, or their backends.
+    /// Returns a row for each service port, or with `backends` for each backend.
     pub(super) fn rows(&self, select: &Select, backends: bool) -> Vec<TopRow> {
         let before = self.before.as_ref().map(|before| Before {
             counted: &before.counted,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan top`: what passes to each service port or backend, and how fast; live on a terminal,
-//! else once.
+//! `portolan top`: shows the traffic of each service port or backend, and its rates; live on a
+//! terminal, otherwise once.
 
 mod item;
 mod live;
@@ -36,7 +36,7 @@ use super::{
     terminal::Page,
 };
 
-/// Between two looks, unless `--interval` says otherwise.
+/// The time between two samples, unless `--interval` is given.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Arguments of `portolan top`.
@@ -88,18 +88,18 @@ impl TopArgs {
             _ => Shown::Services,
         }
     }
-    /// Flags of a live screen, or of one that is printed once.
+    /// Returns whether the flags ask for a single output instead of a live screen.
     fn is_for_scripts(&self) -> bool {
         let is_table = matches!(self.output, Format::Table | Format::Wide);
         self.once || self.count || self.no_headers || self.limit.is_some() || !is_table
     }
 }
 
-/// What `top` prints in the formats for programs.
+/// The document that `top` prints in JSON, YAML and JSONPath.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
-    /// What rates are of; none where there are none.
+    /// The interval of the rates; None if there are no rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     items: &'a [TopRow],
@@ -109,7 +109,7 @@ struct Document<'a> {
     programs: Vec<ProgramRow>,
 }
 
-/// Prints it once, or shows it live.
+/// Prints the rows once, or shows them live.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     args.select.check()?;
     if args.no_headers && !matches!(args.output, Format::Table | Format::Wide) {
@@ -127,10 +127,10 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     print(args, &view, interval, is_live)
 }
 
-/// Prints it; again and again where nobody can press a key.
+/// Prints the rows; repeatedly if the output is a terminal but there are no keys to read.
 fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Result<()> {
     let with_rates = is_live || args.interval.is_some();
-    // The kernel measures programs as long as this lives.
+    // The kernel measures programs as long as this value lives.
     let _measuring = with_rates.then(programs::measure).transpose();
     let take = || Sample::take(&args.pins.pin_dir, &args.select, with_rates);
     let mut before = None;
@@ -155,7 +155,7 @@ fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Resu
     })
 }
 
-/// Writes the rows in the format that is asked for.
+/// Writes the rows in the requested format.
 fn write(
     out: &mut impl Write,
     page: &Page,
@@ -219,7 +219,7 @@ fn write(
     Ok(())
 }
 
-/// The heading of a table that is meant.
+/// Returns the heading of the column that the user named.
 fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
     let headings = shown.headings(true);
     let name = wanted.replace([' ', '_'], "-");
@@ -232,7 +232,7 @@ fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
         .ok_or_else(|| no_column(wanted, &headings))
 }
 
-/// What is around the rows of a table.
+/// The page, the arguments and the program table, for drawing the rows of a table.
 struct Screenful<'a> {
     page: Page,
     args: &'a TopArgs,
@@ -240,7 +240,7 @@ struct Screenful<'a> {
 }
 
 impl Screenful<'_> {
-    /// Draws the screen: what is not counted, the programs, the rows.
+    /// Draws the screen: a line about what is not counted, the programs, the rows.
     fn draw<R>(
         &self,
         out: &mut impl Write,

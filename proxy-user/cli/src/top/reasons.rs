@@ -14,37 +14,37 @@ use serde::Serialize;
 use super::item::Item;
 use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
 
-/// What a service port refused for one reason.
+/// The number of refusals of a service port for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {
-    /// Namespace and name; empty for what is of no service port in particular.
+    /// The service's namespace and name; empty for refusals that belong to no single service port.
     pub(super) service: String,
     pub(super) port_name: String,
     pub(super) port: u16,
     pub(super) protocol: &'static str,
     pub(super) reason: &'static str,
     pub(super) count: u64,
-    /// None at the first look.
+    /// None at the first sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) per_second: Option<u64>,
     pub(super) help: &'static str,
-    /// What to do about it.
+    /// The documentation page that says what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page: Option<&'static str>,
 }
 
-/// What was counted until a moment.
+/// The counts at one time.
 #[derive(Clone, Copy)]
 pub(super) struct Tally<'a> {
-    /// Service port, reason and number.
+    /// Service port, reason and count.
     pub(super) refused: &'a [(u32, Counter, u64)],
-    /// Of all counters, read before `refused`.
+    /// The values of all counters. They are read before `refused`.
     pub(super) counters: &'a [u64],
 }
 
 impl Tally<'_> {
-    /// By service port and reason. What no service port has to itself is of service port 0.
+    /// Returns the counts by service port and reason. Id 0 has the counts of no service port.
     fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
         let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
         let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
@@ -63,7 +63,7 @@ impl Tally<'_> {
     }
 }
 
-/// All rows, in no order.
+/// Returns all rows, unsorted.
 pub(super) fn rows(
     now: Tally<'_>,
     before: Option<(Tally<'_>, f64)>,
@@ -74,7 +74,7 @@ pub(super) fn rows(
         let named = names.get(&service);
         let per_second = then.as_ref().map(|(then, seconds)| {
             let then = then.get(&(service, counter)).copied().unwrap_or_default();
-            // A number that went back is another's now.
+            // If the count went back, the id now belongs to another service port.
             let more = count.checked_sub(then).unwrap_or(count);
             (more as f64 / seconds.max(0.001)).round() as u64
         });

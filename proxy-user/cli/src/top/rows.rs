@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `top` shows: a row for each service port or backend, made of one sample or the difference
-//! of two. Pure.
+//! The rows of `top`: one for each service port or backend, made from one sample or from the
+//! difference of two. Pure.
 
 use std::{
     cmp::Ordering,
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::item::{Item, service_port};
 use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
 
-/// What ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
+/// The rates that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Rates {
@@ -30,7 +30,7 @@ pub(super) struct Rates {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TopRow {
-    /// Namespace and name; empty for what is of no service port in particular.
+    /// The service's namespace and name; empty for traffic of no single service port.
     pub(super) service: String,
     pub(super) port_name: String,
     pub(super) port: u16,
@@ -45,24 +45,25 @@ pub(super) struct TopRow {
     pub(super) affinity_hits: u64,
     pub(super) unanswered_syns: u64,
     pub(super) retransmitted_syns: u64,
-    /// Refused and dropped, by the counters' names. Of service ports only.
+    /// The numbers of refused and dropped packets and calls, by counter name. Only for service
+    /// ports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) refused: BTreeMap<&'static str, u64>,
-    /// A second; none at the first look.
+    /// The rates per second; None at the first sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rates: Option<Rates>,
 }
 
-/// Two samples' distance in time.
+/// The earlier sample, and the seconds since then.
 pub(super) struct Before<'a> {
     pub(super) counted: &'a Counted,
     pub(super) seconds: f64,
 }
 
-/// Whom a row is of: a service port, and with backends one of them.
+/// The key of a row: a service port and, with `backends`, one of its backends.
 type Whose = (u32, Option<(SocketAddr, u32)>);
 
-/// All rows, in no order. `backends`: one for each backend instead of one for each service port.
+/// Returns all rows, unsorted: one for each service port, or with `backends` one for each backend.
 pub(super) fn rows(
     counted: &Counted,
     before: Option<&Before<'_>>,
@@ -109,13 +110,13 @@ pub(super) fn rows(
     whose.into_iter().map(row).collect()
 }
 
-/// In the order of whom they are of.
+/// Returns the traffic of each key, sorted by key.
 fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
     let of = |backend: &CountedBackend| {
         let of_backend = backends.then_some((backend.address, backend.generation));
         (backend.service_id, of_backend)
     };
-    // There may be hundreds of thousands: sorting is faster than hashing them.
+    // There may be hundreds of thousands of backends: sorting is faster than hashing them.
     let mut all: Vec<_> = counted
         .backends
         .iter()
@@ -139,13 +140,14 @@ fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
     sums
 }
 
-/// What somebody has in a list that is in order.
+/// Returns the traffic of a key in a sorted list.
 fn find(sums: &[(Whose, Traffic)], whose: Whose) -> Traffic {
     let place = sums.binary_search_by_key(&whose, |(whose, _)| *whose);
     place.map_or_else(|_| Traffic::default(), |place| sums[place].1)
 }
 
-/// Rounded to whole numbers. Numbers that went back are another's now.
+/// Returns the rates, rounded. If a number went back, the key now belongs to another service port
+/// or backend.
 fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
     let rate = |now: u64, then: u64| {
         let more = now.checked_sub(then).unwrap_or(now);
@@ -161,15 +163,15 @@ fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
 }
 
 impl TopRow {
-    /// What was refused for whatever reason.
+    /// Returns the number of refusals for all reasons.
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
-    /// As tables show the service port.
+    /// Returns the text of the service port in tables.
     fn service_port(&self) -> String {
         service_port(&self.service, &self.port_name)
     }
-    /// Kind and name, as kubectl writes them.
+    /// Returns kind and name, as kubectl writes them.
     pub(super) fn name(&self) -> String {
         match self.endpoint {
             Some(endpoint) => format!("backend/{endpoint}"),
@@ -193,7 +195,7 @@ impl Item for TopRow {
             .then_with(ports)
             .then_with(|| name(self).cmp(&name(other)))
     }
-    /// What moves most, then what was refused.
+    /// The order is by bytes per second, then by bytes, connections and refusals.
     fn weight(&self) -> [u64; 4] {
         let rates = self.rates.unwrap_or_default();
         let moving = rates.bytes_in + rates.bytes_out;
@@ -232,8 +234,8 @@ pub(super) const COLUMNS: &[Column<TopRow>] = &[
     }),
 ];
 
-/// The columns that have something to show: endpoints only for backends, rates only after a second
-/// look.
+/// Returns the columns that are not empty: endpoints only for backends, rates only after a second
+/// sample.
 pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
     let is_rate = |heading: &str| heading.ends_with("PS");
     let all = COLUMNS.iter().filter(|one| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rates, sums and order of `top`.
+//! Tests for the rates, sums and order of `top`.
 
 use super::*;
 use crate::{table::table, terminal::Page, top::item::sort};

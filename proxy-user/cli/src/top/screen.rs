@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws the live `top`: tabs, a line of state, the table, a line of keys. In: the view and its
+//! Draws the live `top`: tabs, a status line, the table, a line of keys. Takes the view and its
 //! rows. Called by `live`.
 
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::{
     terminal::{Page, harmless},
 };
 
-/// What is not in the rows.
+/// The values of the status line, and of the headings, that are not in the rows.
 pub(super) struct State<'a> {
     pub(super) interval: Duration,
     pub(super) has_rates: bool,
     pub(super) colour: bool,
-    /// Why the last look failed.
+    /// The error of the last read, if it failed.
     pub(super) fault: Option<&'a str>,
 }
 
 const KEYS: &str = "Tab table  Left/Right sort  r reverse  / filter  p pause  ? help  q quit";
-/// Lines beside the table's rows: tabs, state, headings, keys.
+/// The lines of the screen that are not rows: tabs, status, headings, keys.
 const BESIDE: usize = 4;
 
 const HELP: &str = "\
@@ -51,7 +51,7 @@ IP header on. Connections made at sockets count, their packets do not.
 
 Any key goes back.";
 
-/// Draws everything.
+/// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, all: &Rows, state: &State<'_>) {
     let area = frame.area();
     let height = usize::from(area.height);
@@ -82,7 +82,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, all: &Rows, state: &S
     frame.render_widget(Text::from(lines), area);
 }
 
-/// The names of the tables; the one that is shown in brackets.
+/// Returns the names of the tables. The table that is shown is in brackets.
 fn tabs(view: &View) -> Line<'static> {
     let mut spans = vec![Span::from("portolan top ")];
     for shown in Shown::ALL {
@@ -97,7 +97,7 @@ fn tabs(view: &View) -> Line<'static> {
     Line::from(spans)
 }
 
-/// How many rows, how often, in which order.
+/// Returns the status line: how many rows, how often they are read, and how they are sorted.
 fn about(view: &View, rows: usize, state: &State<'_>) -> Line<'static> {
     if let Some(fault) = state.fault {
         let style = tone(Tone::Bad, state.colour);

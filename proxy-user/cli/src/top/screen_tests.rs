@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live screen at 80 and 200 columns, as kept in the folder `pictures`.
+//! Tests that compare the live screen at 80 and 200 columns with the folder `pictures`.
 
 use ratatui::{Terminal, backend::TestBackend};
 
@@ -10,7 +10,7 @@ use crate::{
     top::view::{Key, tests::looks},
 };
 
-/// The characters of a screen of so many columns and 20 lines after these keys.
+/// Returns the characters of a screen with `columns` columns and 20 lines, after these keys.
 fn drawn(columns: u16, keys: &[Key], fault: Option<&str>) -> String {
     let mut view = View::default();
     for key in keys {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the live `top` shows, and what keys do to it. Pure: keys and looks come in, rows go out.
+//! The state of the live `top`, and how keys change it. Pure: takes keys and samples, returns rows.
 //! Called by `live`, drawn by `screen`.
 
 use super::{
@@ -25,7 +25,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// In the order of the key Tab.
+    /// All tables, in the order of the key Tab.
     pub(super) const ALL: [Self; 4] = [
         Self::Services,
         Self::Backends,
@@ -43,7 +43,7 @@ impl Shown {
     fn next(self, by: usize) -> Self {
         Self::ALL[(self as usize + by) % Self::ALL.len()]
     }
-    /// The headings of its columns, with those of `--output wide` or without.
+    /// Returns the headings of the table's columns. `wide` adds those of `--output wide`.
     pub(super) fn headings(self, wide: bool) -> Vec<&'static str> {
         fn of<R>(columns: &[Column<R>], wide: bool) -> Vec<&'static str> {
             let columns = columns.iter().filter(|one| wide || one.rank != WIDE);
@@ -58,7 +58,7 @@ impl Shown {
     }
 }
 
-/// A key, as far as it means something here.
+/// A key that has a meaning here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Char(char),
@@ -83,18 +83,18 @@ pub(super) enum Key {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     pub(super) shown: Shown,
-    /// The heading of the column that each table is sorted by; none: what moves most is on top.
+    /// The heading of the column that each table is sorted by; None means by weight.
     sorted_by: [Option<&'static str>; Shown::ALL.len()],
     pub(super) reverse: bool,
     pub(super) filter: String,
-    /// Keys go into the filter.
+    /// True while keys go into the filter.
     pub(super) is_typing: bool,
-    /// Nothing new is read.
+    /// True while no new samples are read.
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
-    /// Rows above the screen.
+    /// The number of rows above the screen.
     above: usize,
-    /// Rows that the screen had room for.
+    /// The number of rows that fit on the screen.
     height: usize,
 }
 
@@ -116,7 +116,7 @@ impl Rows {
 }
 
 impl View {
-    /// One that begins with a table, sorted by a column of it.
+    /// Creates a view that shows this table, sorted by this column.
     pub(super) fn new(shown: Shown, sorted_by: Option<&'static str>, reverse: bool) -> Self {
         let mut view = Self {
             shown,
@@ -127,12 +127,12 @@ impl View {
         view
     }
 
-    /// The heading that the table is sorted by.
+    /// Returns the heading that the table is sorted by.
     pub(super) fn sorted_by(&self) -> Option<&'static str> {
         self.sorted_by[self.shown as usize]
     }
 
-    /// What a key does; whether it ends the command.
+    /// Handles a key. Returns true if it ends the command.
     pub(super) fn press(&mut self, key: Key) -> bool {
         if key == Key::Interrupt {
             return true;
@@ -162,7 +162,7 @@ impl View {
             Key::PageUp => self.above = self.above.saturating_sub(self.height),
             Key::PageDown => self.above += self.height,
             Key::Home | Key::Char('g') => self.above = 0,
-            // As far as there are rows: see `window`.
+            // `window` limits this to the number of rows.
             Key::End | Key::Char('G') => self.above = usize::MAX / 2,
             _ => {}
         }
@@ -188,7 +188,8 @@ impl View {
         self.above = 0;
     }
 
-    /// The usual order comes before the first column and after the last one.
+    /// Selects the next or previous column to sort by. The default order lies before the first
+    /// column and after the last one.
     fn sort_by_next(&mut self, forth: bool) {
         let headings = self.shown.headings(false);
         let sorted_by = &mut self.sorted_by[self.shown as usize];
@@ -202,7 +203,7 @@ impl View {
         *sorted_by = next.and_then(|next| headings.get(next).copied());
     }
 
-    /// The rows of the table, in order.
+    /// Returns the rows of the table, filtered and sorted.
     pub(super) fn rows(&self, looks: &Looks, select: &Select) -> Rows {
         let wanted = self.filter.to_lowercase();
         match self.shown {
@@ -232,7 +233,7 @@ impl View {
         sort(rows, order, self.reverse);
     }
 
-    /// Which of so many rows are on a screen of this height.
+    /// Returns the range of rows that a screen of this height shows.
     pub(super) fn window(&mut self, rows: usize, height: usize) -> std::ops::Range<usize> {
         self.height = height;
         self.above = self.above.min(rows.saturating_sub(height));

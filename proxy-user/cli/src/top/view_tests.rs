@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From keys to the rows that are shown.
+//! Tests that press keys and check which rows are shown.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::*;
 use crate::top::{looks::Sample, programs::tests::programs, rows::tests};
 
-/// Two looks two seconds apart.
+/// Returns two samples, two seconds apart.
 pub(in crate::top) fn looks() -> Looks {
     let start = Instant::now();
     let sample = |at, scale: u64| {
@@ -33,7 +33,7 @@ pub(in crate::top) fn looks() -> Looks {
     }
 }
 
-/// What the rows of a view are called.
+/// Returns the filter texts of the rows of a view.
 fn words(view: &View) -> Vec<String> {
     match view.rows(&looks(), &Select::default()) {
         Rows::Top(rows) => rows.iter().map(Item::words).collect(),
@@ -42,7 +42,7 @@ fn words(view: &View) -> Vec<String> {
     }
 }
 
-/// A view after these keys, which do not end it.
+/// Returns a view after these keys. None of them may end the command.
 fn after(keys: &[Key]) -> View {
     let mut view = View::default();
     for key in keys {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a filter's tree to what the kernel evaluates: terms, and clauses over them. Names are
-//! looked up by the caller.
+//! Compiles a filter's tree to what the kernel evaluates: terms, and clauses over them. The caller
+//! looks up names.
 
 use std::net::IpAddr;
 
@@ -17,26 +17,27 @@ use proxy_common::{
 use super::words::{Tree, Verdict, Word};
 use crate::{BadInput, args::ServiceArg};
 
-/// Asks for what only others know.
+/// Looks up the names in a filter.
 pub(super) trait Lookup {
-    /// The index of an interface.
+    /// Returns the index of an interface.
     fn interface(&self, name: &str) -> Result<u32>;
-    /// The ids of a service's ports.
+    /// Returns the ids of a service's ports.
     fn service(&self, service: &ServiceArg) -> Result<Vec<u32>>;
-    /// A pod's addresses.
+    /// Returns a pod's addresses.
     fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>>;
 }
 
-/// Whether the evaluator knows the outcomes of refusals.
+/// Whether the evaluator knows the reason of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Exact {
     Yes,
-    /// As the kernel, for calls: words about outcomes hold, and so do their negations.
+    /// For calls in the kernel, which do not know the reason: words about outcomes are true, and so
+    /// are their negations.
     No,
 }
 
-/// Compiles a filter. Without a word about outcomes, only what concerns a service is wanted, unless
-/// `untouched` says otherwise.
+/// Compiles a filter. Without a word about outcomes, it matches only events that concern a service,
+/// unless `untouched` is true.
 pub(super) fn compile(
     tree: Option<&Tree>,
     untouched: bool,
@@ -73,7 +74,7 @@ fn too_long() -> anyhow::Error {
     .into()
 }
 
-/// Whether a word of the tree is such a one.
+/// Returns whether a word of the tree meets the condition.
 pub(super) fn asks(tree: &Tree, is_it: &dyn Fn(&Word) -> bool) -> bool {
     match tree {
         Tree::Word(word) => is_it(word),
@@ -82,7 +83,7 @@ pub(super) fn asks(tree: &Tree, is_it: &dyn Fn(&Word) -> bool) -> bool {
     }
 }
 
-/// The clauses of which one holds if the tree is of this truth.
+/// Returns clauses of which at least one is true exactly if the tree evaluates to `truth`.
 fn clauses(
     tree: &Tree,
     truth: bool,
@@ -107,7 +108,8 @@ fn clauses(
     }
 }
 
-/// More clauses than a filter may have in the end, of which many may still contradict themselves.
+/// The limit for clauses during compilation. It exceeds the final limit, because many clauses may
+/// still prove contradictory.
 const WORKING: usize = 4096;
 
 fn either(mut one: Vec<Clause>, other: Vec<Clause>) -> Result<Vec<Clause>> {
@@ -146,7 +148,7 @@ fn both(one: &[Clause], other: &[Clause]) -> Result<Vec<Clause>> {
     Ok(found)
 }
 
-/// The clauses of a word: one, or one for each address of a pod or port of a service.
+/// Returns the clauses of a word: one, or one for each address of a pod or port of a service.
 fn of_word(
     word: &Word,
     truth: bool,
@@ -206,7 +208,7 @@ fn of_word(
     if truth || found.len() < 2 {
         return Ok(found);
     }
-    // None of them.
+    // A negated word with several terms: none of them may be true.
     let mask = found.iter().fold(0, |mask, clause| mask | clause.mask);
     Ok(vec![Clause { mask, value: 0 }])
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Filters from their words to what they want, by the function that the kernel runs.
+//! Tests that compile filters and evaluate them on events, by the function that the kernel runs.
 
 use proptest::prelude::*;
 use proxy_common::{
@@ -51,7 +51,8 @@ fn tuple(src: &str, src_port: u16, dst: &str, dst_port: u16) -> Tuple {
     }
 }
 
-/// A client's first packet to the service shop/cart, which gets an endpoint's address.
+/// Returns the event of a client's first packet to the service shop/cart, which gets an endpoint's
+/// address.
 fn event() -> Event {
     Event {
         before: tuple("10.0.0.5", 1025, "10.96.0.10", 80),
@@ -178,7 +179,8 @@ fn a_filter_that_is_too_long_is_refused() {
     assert!(wants(&repeated, &event()), "one word is one term");
 }
 
-/// What the kernel hands over of calls, whose reason it does not know: no less than what is wanted.
+/// The kernel does not know the reason of a refused call, so it must hand over at least all calls
+/// that the filter wants.
 #[rstest]
 #[case("outcome forwarded_new and port 80", true)]
 #[case("not outcome forwarded_new and port 80", true)]
@@ -192,7 +194,7 @@ fn without_reasons_a_filter_wants_more(#[case] text: &str, #[case] wanted: bool)
     assert_eq!(found, wanted, "{text}");
 }
 
-/// A tree over interfaces, and whether it holds where the event's is 7.
+/// Generates trees over interfaces, and whether each is true for an event with interface 7.
 fn trees() -> impl Strategy<Value = (Tree, bool)> {
     let leaf = any::<bool>().prop_map(|truth| {
         let hook = if truth { Hook::Ingress } else { Hook::Egress };

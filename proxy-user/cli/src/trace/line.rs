@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An event as a line for people, as JSON, and as the comment of a packet.
+//! Formats an event as a line of text, as JSON, and as the comment of a packet.
 
 use std::{
     fmt::{self, Write},
@@ -17,17 +17,17 @@ use serde::Serialize;
 use super::{names::Known, words::Verdict};
 use crate::table::Tone;
 
-/// One end of a packet or call.
+/// One end of a packet or call: an address, with a port and names if they are known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct End {
     pub(super) address: IpAddr,
-    /// Absent where a packet has none.
+    /// None if the packet has no ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pod: Option<String>,
-    /// The service port whose frontend it is.
+    /// The service port that has this end as a frontend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) service: Option<String>,
 }
@@ -46,48 +46,48 @@ impl fmt::Display for End {
     }
 }
 
-/// Both ends.
+/// The source and the destination.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Ends {
     pub(super) from: End,
     pub(super) to: End,
 }
 
-/// The process that calls.
+/// The process that makes the call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Caller {
     pub(super) name: String,
     pub(super) pid: u32,
 }
 
-/// An event with names.
+/// An event with names instead of ids.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
     pub(super) time: String,
-    /// `ingress`, `egress`, `loopback`, or a call.
+    /// `ingress`, `egress`, `loopback`, or the name of a call.
     pub(super) hook: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<Caller>,
     pub(super) protocol: String,
-    /// TCP's flags as tcpdump writes them, or an ICMP message's type.
+    /// The TCP flags as tcpdump writes them, or the type of an ICMP message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) signals: String,
-    /// None: not IP, or its headers could not be read.
+    /// None if the packet is not IP, or if its headers could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Ends>,
-    /// Only where it is another one.
+    /// None if it equals `before`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<Ends>,
-    /// The service port that it concerns.
+    /// The service port that the event concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) service: Option<String>,
     pub(super) verdict: &'static str,
     pub(super) outcome: &'static str,
     pub(super) reason: &'static str,
-    /// The error that a call fails with.
+    /// The error that the call returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Names what an event has numbers of; `time` is nanoseconds since 1970.
+    /// Creates a line with names for the ids in the event; `time` is nanoseconds since 1970.
     pub(super) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         let counter = event.counter();
@@ -139,7 +139,7 @@ impl Line {
         }
     }
 
-    /// How it strikes the eye.
+    /// Returns the colour of the line, by its verdict.
     pub(super) fn tone(&self) -> Tone {
         match self.verdict {
             "drop" => Tone::Bad,
@@ -149,17 +149,17 @@ impl Line {
         }
     }
 
-    /// What became of it, and why.
+    /// Returns the text of the outcome and its reason.
     pub(super) fn outcome(&self) -> String {
         let error = self.error.iter();
         let error: String = error.map(|error| format!(" ({error})")).collect();
         format!("{} {}{error}: {}", self.verdict, self.outcome, self.reason)
     }
 
-    /// One line, with the outcome painted by `paint`.
+    /// Returns the event as one line, with the outcome painted by `paint`.
     pub(super) fn text(&self, paint: impl Fn(&str) -> String) -> String {
         let mut line = String::new();
-        // The date is of no use while it scrolls by.
+        // The date is left out: lines are read as they happen.
         let time = self.time.split_once('T').map_or("", |(_, time)| time);
         _ = write!(line, "{}", time.trim_end_matches('Z'));
         match (&self.interface, &self.process) {
@@ -183,7 +183,7 @@ impl Line {
         line
     }
 
-    /// Before, and what has changed after.
+    /// Returns the text of both ends, and of what the translation has changed.
     fn ends(&self) -> String {
         let Some(Ends { from, to }) = &self.before else {
             return "(no IP header could be read)".to_owned();
@@ -209,7 +209,7 @@ impl Line {
         text
     }
 
-    /// For a packet in a file.
+    /// Returns the comment for a packet in a capture file.
     pub(super) fn comment(&self) -> String {
         let service = self.service.iter();
         let service: String = service.map(|name| format!("service {name}; ")).collect();
@@ -222,7 +222,7 @@ impl Line {
     }
 }
 
-/// A time in nanoseconds since 1970 in words.
+/// Formats a time, given in nanoseconds since 1970.
 fn stamp(time: u64) -> String {
     let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
     format!("{stamp:.6}")
@@ -230,7 +230,7 @@ fn stamp(time: u64) -> String {
 
 fn command(bytes: &[u8]) -> String {
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    // A process may call itself anything.
+    // A process can choose any name, so control characters are replaced.
     let name = String::from_utf8_lossy(name);
     let plain = |c: char| if c.is_control() { '?' } else { c };
     name.chars().map(plain).collect()
@@ -297,8 +297,8 @@ fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
     })
 }
 
-/// The service port of a frontend among the ends: of what was refused before a service port was
-/// known.
+/// Returns the service port whose frontend is one of the ends. Used for packets that were refused
+/// before a service port was known.
 fn addressed(before: &Ends, after: Option<&Ends>) -> Option<String> {
     let from = after.map_or(&before.from, |after| &after.from);
     let of = before.to.service.as_ref().or(from.service.as_ref());

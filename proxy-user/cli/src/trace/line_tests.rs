@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lines as people and programs read them.
+//! Tests for the lines as text and as JSON.
 
 use super::*;
 

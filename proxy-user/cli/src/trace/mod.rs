@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan trace`: packets and socket calls as they happen, before and after translation, with
-//! verdict and reason.
+//! `portolan trace`: shows packets and socket calls as they happen, before and after translation,
+//! with verdict and reason.
 
 mod compile;
 mod line;
@@ -71,13 +71,13 @@ pub struct TraceArgs {
     pub pins: Pins,
 }
 
-/// Events a second, unless --rate says otherwise.
+/// The limit of events per second, unless --rate is given.
 const RATE: u64 = 1000;
-/// The end of a trace that nobody sees.
+/// The limit of a trace whose output is not a terminal.
 const UNSEEN: Duration = Duration::from_secs(600);
-/// How often programs, services and losses are looked at.
+/// How often programs, services and losses are checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two looks at an empty buffer.
+/// The pause before an empty buffer is read again.
 const IDLE: Duration = Duration::from_millis(5);
 
 /// How events are shown.
@@ -88,11 +88,11 @@ pub enum Form {
     Json,
 }
 
-/// Shows events until it is interrupted, or has shown enough.
+/// Shows events until the command is interrupted or has shown enough.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
-    // What is attached goes with the process in any case; but the file and the last line are
-    // wanted.
+    // Attachments go with the process in any case. The signals are handled so that the file and the
+    // last line are still written.
     let stop = Stop::on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
     let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
@@ -151,12 +151,13 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     }
 }
 
-/// Packets go where lines go otherwise, as out of a container that can write no file.
+/// Returns whether the packets go to standard output instead of the lines. A container that cannot
+/// write files needs this.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// When it ends by itself.
+/// Returns the time after which the trace ends by itself.
 fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
     let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
     args.duration.or(unseen)
@@ -178,7 +179,7 @@ fn watch(
     };
     loop {
         let last = is_over();
-        // What waits at the end is still shown.
+        // Events that are in the buffer at the end are still shown.
         while let Some(told) = trace.take() {
             show.told(told, known)?;
             if show.args.count.is_some_and(|count| show.shown >= count) {
@@ -207,7 +208,7 @@ fn watch(
     }
 }
 
-/// What was lost, and what helps.
+/// Returns a text about the events that were lost, with a remedy.
 fn words_of(lost: &Lost) -> String {
     if lost.total() == 0 {
         return "none lost".to_owned();
@@ -224,14 +225,14 @@ fn words_of(lost: &Lost) -> String {
     format!("{} lost ({})", lost.total(), parts.join(", "))
 }
 
-/// Nanoseconds between 1970 and the start of the monotonic clock.
+/// Returns the nanoseconds between 1970 and the start of the monotonic clock.
 fn epoch() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_nanos() as u64);
     now.saturating_sub(monotonic())
 }
 
-/// Where events go.
+/// The outputs that events are written to.
 struct Show<'a> {
     args: &'a TraceArgs,
     out: BufWriter<Box<dyn Write>>,
@@ -249,7 +250,7 @@ impl Show<'_> {
             event.outcome = reason as u32;
         }
         let event = &*event;
-        // The kernel hands over more calls than are wanted.
+        // For calls, the kernel hands over more events than the filter wants.
         if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
             return Ok(());
         }
@@ -279,7 +280,7 @@ impl Show<'_> {
     }
 }
 
-/// Writes a packet as it is after the program; its comment says what it was before.
+/// Writes a packet as it is after the program. Its comment shows the ends before translation.
 fn write_packet<W: Write>(
     file: &mut pcapng::Writer<W>,
     told: &TraceReport,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names for what events only have numbers of: services and endpoints from the pinned maps, pods
-//! from the API server or manifests, interfaces from the kernel. Read when something unknown turns
-//! up, and not too often.
+//! Looks up names for the ids and addresses in events: services and endpoints in the pinned maps,
+//! pods in the API server or manifests, interfaces in the kernel. Sources are read again when
+//! something unknown turns up, but not too often.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,16 +20,17 @@ use proxy_common::{
 use super::compile::Lookup;
 use crate::{BadInput, args::ServiceArg, explain::names::Names};
 
-/// The maps are not read again before this time, nor before twenty times as long as reading took.
+/// The shortest time between two reads of the maps. It is at least twenty times as long as a read
+/// takes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// An address, port and protocol; no address for a node port.
+/// An address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
-/// What the maps say.
+/// The frontends and service ports in the maps.
 #[derive(Default)]
 struct Served {
     frontends: HashMap<End, String>,
-    /// By their ids.
+    /// The service ports, by id.
     ports: HashMap<u32, ServicePort>,
 }
 
@@ -37,7 +38,7 @@ struct Served {
 struct ServicePort {
     /// Namespace, name, and the port's own name.
     name: String,
-    /// The numbers of its frontends.
+    /// The port numbers of its frontends.
     numbers: Vec<u16>,
 }
 
@@ -47,9 +48,9 @@ pub(super) struct Known {
     read_at: Instant,
     pause: Duration,
     names: Names,
-    /// None: nobody knows the pod.
+    /// The name of each pod that was looked up; None for an address of no known pod.
     pods: HashMap<IpAddr, Option<String>>,
-    /// Why pods' names are no longer asked for.
+    /// The error after which pods' names are no longer looked up.
     silent: Option<String>,
     interfaces: HashMap<u32, String>,
 }
@@ -76,7 +77,7 @@ impl Known {
         let mut served = Served::default();
         for row in reader.frontends()? {
             let name = with_port(&row.service, &row.port_name);
-            // The other ports of a cluster IP are of no port.
+            // The frontend for the unserved ports of a cluster IP belongs to no service port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
                 let port = served.ports.entry(row.service_id);
                 let port = port.or_insert_with(|| ServicePort {
@@ -94,21 +95,21 @@ impl Known {
         Ok(())
     }
 
-    /// Reads the maps again if it is time.
+    /// Reads the maps again when due.
     pub(super) fn refresh(&mut self) {
         if self.read_at.elapsed() >= self.pause {
-            // Maps that are being replaced are read at the next time.
+            // A read fails while maps are being replaced; the next one succeeds.
             _ = self.read_maps();
         }
     }
 
-    /// The service port with this id.
+    /// Returns the name of the service port with this id.
     pub(super) fn service(&self, id: u32) -> Option<&str> {
         self.served.ports.get(&id).map(|port| port.name.as_str())
     }
 
-    /// Why the policy refuses a call, which only it knows; none if the call was not refused, or the
-    /// maps now say something else.
+    /// Returns the reason why the policy refused a call, from a new decision by the maps. None if
+    /// the call was not refused, or if the maps have changed since.
     pub(super) fn refusal(&self, event: &Event) -> Option<Counter> {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         if !call::is_refusal(hook, event.result) {
@@ -137,25 +138,25 @@ impl Known {
         explained.counter.refuses().then_some(explained.counter)
     }
 
-    /// The service port of a frontend.
+    /// Returns the name of the service port that has this frontend.
     pub(super) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
         let frontends = &self.served.frontends;
         let exact = frontends.get(&(Some(end.ip()), end.port(), protocol));
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)
     }
-    /// A pod's namespace and name.
+    /// Returns a pod's namespace and name.
     pub(super) fn pod(&mut self, address: IpAddr) -> Option<&str> {
         if !self.pods.contains_key(&address) && self.silent.is_none() {
             match self.names.pods_at(&HashSet::from([address])) {
                 Ok(mut found) => _ = self.pods.insert(address, found.remove(&address)),
-                // Each attempt may take seconds.
+                // After an error nothing is looked up again, because each attempt may take seconds.
                 Err(error) => self.silent = Some(control::causes::chain(error.as_ref())),
             }
         }
         self.pods.get(&address)?.as_deref()
     }
-    /// Why pods are not named.
+    /// Returns the reason why pods are not named.
     pub(super) fn silent(&self) -> Option<&str> {
         self.silent.as_deref()
     }
@@ -203,7 +204,7 @@ fn with_port(service: &str, port_name: &str) -> String {
     }
 }
 
-/// Whether a service port is meant.
+/// Returns whether the filter's service word selects this service port.
 fn is_of(wanted: &ServiceArg, service: &str, numbers: &[u16]) -> bool {
     let (service, port_name) = service.split_once(':').unwrap_or((service, ""));
     let (namespace, name) = service.split_once('/').unwrap_or(("", service));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes packets into a file that Wireshark reads (pcapng, draft-ietf-opsawg-pcapng), each with a
-//! comment.
+//! Writes packets with comments into a capture file for Wireshark (pcapng,
+//! draft-ietf-opsawg-pcapng).
 
 use std::io::{self, Write};
 
-/// Blocks and options, by their numbers.
+/// The numbers of blocks and options.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
@@ -15,25 +15,25 @@ const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const FLAGS: u16 = 2;
 
-/// A link with Ethernet frames, and one with bare IP packets.
+/// The numbers of the link types: Ethernet frames, and bare IP packets.
 const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
 
-/// A packet as it is written.
+/// A packet to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
-    /// Nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub(super) time: u64,
     pub(super) interface: &'a str,
     pub(super) link_layer: bool,
     pub(super) inbound: bool,
-    /// The bytes that were seen, of so many.
+    /// The captured bytes; `length` is the packet's full length.
     pub(super) bytes: &'a [u8],
     pub(super) length: u32,
     pub(super) comment: &'a str,
 }
 
-/// The file.
+/// A writer of capture files.
 pub(super) struct Writer<W> {
     out: W,
     /// The interfaces that have a block, in the order of their numbers.
@@ -42,7 +42,7 @@ pub(super) struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the section's head. Of each packet, at most `snap` bytes are there.
+    /// Writes the section header. Packets hold at most `snap` bytes.
     pub(super) fn new(mut out: W, snap: u32) -> io::Result<Self> {
         let mut body = Vec::new();
         body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
@@ -61,7 +61,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a packet, and the block of its interface before the first one.
+    /// Writes a packet. The first packet of an interface is preceded by the interface's block.
     pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let interface = self.interface(packet)?;
         let mut body = Vec::new();
@@ -91,7 +91,7 @@ impl<W: Write> Writer<W> {
         body.extend(0_u16.to_ne_bytes());
         body.extend(self.snap.to_ne_bytes());
         option(&mut body, NAME, packet.interface.as_bytes());
-        // Times count nanoseconds.
+        // The resolution of times is a nanosecond.
         option(&mut body, RESOLUTION, &[9]);
         end(&mut body);
         block(&mut self.out, INTERFACE, &body)?;
@@ -113,7 +113,7 @@ fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
     out.write_all(&length)
 }
 
-/// An option; its text is cut where its length would not fit.
+/// Writes an option. A text that is too long for the length field is cut.
 fn option(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
     body.extend(kind.to_ne_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of a filter, as pcap-filter has them where they fit, and ours; as a tree. What a tree
-//! means to the kernel is in `compile`.
+//! Parses the words of a filter into a tree. Words of pcap-filter are used where they fit. What a
+//! tree means to the kernel is in `compile`.
 
 use std::net::IpAddr;
 
@@ -12,28 +12,28 @@ use proxy_common::{
 
 use crate::{BadInput, args::ServiceArg};
 
-/// Either side, or both: the bits of [`Term`].
+/// Source and destination, as bits of [`Term`].
 const BOTH: u32 = Term::SRC | Term::DST;
 
-/// What a word asks for.
+/// A condition of a filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Word {
     Net(u32, IpNet),
     Ports(u32, u16, u16),
     Protocol(Protocol),
     Family(u8),
-    /// Bits of hooks.
+    /// A set of hooks, as bits.
     Hooks(u32),
     Interface(String),
     Process(u32),
     Service(ServiceArg),
-    /// Namespace and name.
+    /// A pod by namespace and name, with the ends that are meant.
     Pod(u32, String, String),
-    /// Bits of counters.
+    /// A set of counters, as bits.
     Outcomes(u64),
 }
 
-/// A filter as it was written.
+/// The filter as it was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tree {
     Word(Word),
@@ -42,11 +42,11 @@ pub(super) enum Tree {
     Or(Box<Tree>, Box<Tree>),
 }
 
-/// Words for --help and for messages.
+/// The words, for --help and for error messages.
 pub(super) const WORDS: &str = "host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, icmp6, ip, ip6, inbound, outbound, interface, service, \
 backend, client, pod, verdict, outcome, packets, calls, connect, sendmsg, recvmsg, getpeername, bind, process, and, or, not";
 
-/// Parses a filter; none for an empty one.
+/// Parses a filter; returns None for an empty one.
 pub(super) fn parse(arguments: &[String]) -> Result<Option<Tree>, BadInput> {
     let text = arguments.join(" ");
     let mut spaced = String::new();
@@ -74,7 +74,7 @@ fn bad(what: String) -> BadInput {
     BadInput(format!("filter: {what}"))
 }
 
-/// Deeper than anybody writes; each level is a call.
+/// The deepest nesting that is accepted. Each level is a recursive call.
 const DEPTH: u32 = 32;
 
 struct Words<'a> {
@@ -115,7 +115,7 @@ impl<'a> Words<'a> {
         let mut tree = self.one(depth)?;
         loop {
             let joined = self.takes(&["and", "&&"]);
-            // As in "tcp port 80".
+            // `and` may be left out, as in "tcp port 80".
             let ends = matches!(self.peek(), None | Some(")" | "or" | "||"));
             if !joined && ends {
                 return Ok(tree);
@@ -155,13 +155,13 @@ impl<'a> Words<'a> {
                 self.at += 1;
                 kind
             }
-            // As in "src 10.0.0.1".
+            // `host` may be left out, as in "src 10.0.0.1".
             _ => "host",
         };
         self.sided(kind, sides).map(Tree::Word)
     }
 
-    /// A word that may have a side.
+    /// Parses a word that may be limited to the source or the destination.
     fn sided(&mut self, kind: &str, sides: u32) -> Result<Word, BadInput> {
         let value = self.value(kind)?;
         Ok(match kind {
@@ -245,7 +245,7 @@ impl<'a> Words<'a> {
             }
             word => match calls.iter().find(|hook| hook.name() == word) {
                 Some(hook) => hooks(&[*hook]),
-                // As in "not 10.0.0.1".
+                // `host` may be left out, as in "not 10.0.0.1".
                 None if word.parse::<IpAddr>().is_ok() => Word::Net(BOTH, host(word)?),
                 None => return Err(bad(format!("{word:?} is not known; the words are {WORDS}"))),
             },
@@ -287,7 +287,7 @@ fn pod(text: &str, sides: u32) -> Result<Word, BadInput> {
     }
 }
 
-/// Kinds of outcomes.
+/// The kinds of outcomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Forward,
@@ -307,7 +307,7 @@ impl Verdict {
             Self::Untouched => "untouched",
         }
     }
-    /// What an outcome comes to.
+    /// Returns the verdict of an outcome.
     pub(super) const fn of(counter: Counter) -> Self {
         match counter {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
@@ -348,7 +348,7 @@ impl Verdict {
             | Counter::EchoAnswered => Self::Forward,
         }
     }
-    /// All outcomes that come to it, as bits.
+    /// Returns all outcomes with this verdict, as bits.
     pub(super) fn outcomes(self) -> u64 {
         let all = Counter::ALL.iter();
         let own = all.filter(|counter| Self::of(**counter) == self);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the metrics that a text names, with labels and values, and compares them with
-//! docs/metrics.md. For `tests`.
+//! docs/metrics.md. Used by `tests`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::Counter;
 
-/// How the names of our metrics begin.
+/// The prefixes of portolan's metric names.
 const FAMILIES: [&str; 5] = ["portolan_", "kubeproxy_", "process_", "rest_client_", "go_"];
 /// Labels that Prometheus adds.
 const ADDED: [&str; 4] = ["instance", "job", "le", "__name__"];
 
-/// Labels of each metric, as docs/metrics.md has them.
+/// Returns the labels of each metric, as docs/metrics.md lists them.
 pub(super) fn documented(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::new();
     for line in page.lines() {
@@ -42,7 +42,7 @@ pub(super) fn documented(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// One complaint for each metric, label or outcome in a text that there is not.
+/// Returns one complaint for each metric, label or outcome in a text that does not exist.
 pub(super) fn wrong(text: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut found = Vec::new();
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -52,7 +52,7 @@ pub(super) fn wrong(text: &str, known: &BTreeMap<String, BTreeSet<String>>) -> V
         let end = word.find(|c| !is_name(c)).unwrap_or(word.len());
         let (name, after) = word.split_at(end);
         rest = after;
-        // A beginning of names, as `portolan_map_(entries|capacity)` has it, is a search, not a
+        // A prefix of names, as in `portolan_map_(entries|capacity)`, is a search pattern and not a
         // name.
         if !FAMILIES.iter().any(|family| name.starts_with(family)) || name.ends_with('_') {
             continue;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which page of docs/runbooks explains what an operator sees. A new counter or topic does not
-//! compile without its page, and the tests hold pages, alerts and dashboard to what there is. For
-//! commands that print outcomes or warnings.
+//! Names the page of docs/runbooks that explains what an operator sees. A new counter or topic does
+//! not compile without its page. The tests compare pages, alerts and dashboard with what exists.
+//! Used by commands that print outcomes or warnings.
 
 use control::warnings::Topic;
 use proxy_common::Counter;
 
-/// The page about an outcome, from the top of the clone; none for those that are as they should be.
+/// Returns the path of the page about an outcome, from the top of the clone; none for normal
+/// outcomes.
 pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     Some(match counter {
         Counter::Untouched
@@ -48,7 +49,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     })
 }
 
-/// The page about the warnings of a topic, from the top of the clone.
+/// Returns the path of the page about the warnings of a topic, from the top of the clone.
 pub fn of_warning(topic: &Topic) -> &'static str {
     topic.page()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pages of docs/runbooks against alerts, outcomes, warnings and metrics. Their commands:
-//! proxy-user/tests/node/pages.rs.
+//! Compares the pages of docs/runbooks with alerts, outcomes, warnings and metrics. The commands in
+//! the pages are tested in proxy-user/tests/node/pages.rs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(clone().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The pages by their paths, without the index.
+/// Returns the pages by their paths, without the index.
 fn pages() -> BTreeMap<String, String> {
     let entries = fs::read_dir(clone().join(FOLDER)).expect("the pages");
     let names = entries.map(|entry| entry.expect("a page").file_name());

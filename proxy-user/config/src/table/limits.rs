@@ -216,7 +216,7 @@ pub(super) const LOGS: Group = Group {
     title: "Logs and metrics",
     about: "The log goes to standard error. Metrics are served at `metricsBindAddress`.",
     settings: &[
-        // Before the level, which overrides it.
+        // This setting comes before the level, which overrides it.
         Setting {
             key: "logging.verbosity",
             flag: None,
@@ -229,7 +229,7 @@ pub(super) const LOGS: Group = Group {
                             .clone_into(&mut draft.config.log_level);
                     }
                 }),
-                // The level is written instead.
+                // The log level is written instead.
                 write: |_| None,
             },
             unset: Some("`0`"),

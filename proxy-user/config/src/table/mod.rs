@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of settings. The file's keys, the flags, `--write-config-to`, `--help` and
-//! docs/settings.md all come from it: a new setting is a new entry here, and a field in `Config`.
+//! docs/settings.md all come from it. A new setting needs an entry here and a field in `Config`.
 
 mod limits;
 mod node;
@@ -12,8 +12,8 @@ use super::setting::{Group, Setting};
 pub(super) use limits::LOG_LEVEL;
 pub use unused::{DIFFERENCES, Unused};
 
-/// All settings that mean something, in the order of docs/settings.md. They are read in this order,
-/// too: `mode` comes first, because the defaults of others depend on it.
+/// All settings that mean something here, in the order of docs/settings.md. They are also read in
+/// this order: `mode` comes first, because the defaults of others depend on it.
 pub const GROUPS: &[Group] = &[
     node::NODE,
     node::LISTENING,
@@ -26,43 +26,43 @@ pub const GROUPS: &[Group] = &[
     limits::LOGS,
 ];
 
-/// Keys that say which kind of file it is, with their values.
+/// Keys that identify the kind of the file, with their values.
 pub const HEADER: &[(&str, &str)] = &[
     ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1"),
     ("kind", "KubeProxyConfiguration"),
 ];
 
-/// What a key of the file is.
+/// The meaning of a key of the file.
 #[derive(Clone, Copy)]
 pub(super) enum Entry {
-    /// One of the header, with the only value that it may have.
+    /// A key of the header, with its only allowed value.
     Header(&'static str, &'static str),
     Setting(&'static Setting),
-    /// The key of one of kube-proxy's settings that mean nothing here.
+    /// The key of a setting of kube-proxy that means nothing here.
     Unused(&'static str),
-    /// A mapping of more keys.
+    /// A mapping that has more keys.
     Section,
 }
 
-/// Every setting that means something.
+/// Returns every setting that means something here.
 pub fn settings() -> impl Iterator<Item = &'static Setting> {
     GROUPS.iter().flat_map(|group| group.settings)
 }
 
-/// Whether the file alone sets it, and a flag means something without a file only. KUBE: kube-proxy
-/// does so with all its flags but those of logs and the node's name.
+/// True if the setting's flag has no effect next to a configuration file. KUBE: kube-proxy ignores
+/// all its flags then, except those for logs and the node's name.
 pub fn flag_is_ignored_with_file(setting: &Setting) -> bool {
     let key = setting.key;
     let flag_holds = ["portolan", "logging", "hostnameOverride"];
     !flag_holds.iter().any(|path| is_within(key, path))
 }
 
-/// kube-proxy's settings that mean nothing here.
+/// Returns kube-proxy's settings that mean nothing here.
 pub fn unused() -> impl Iterator<Item = &'static Unused> {
     unused::UNUSED.iter()
 }
 
-/// Every key of the file, without its sections.
+/// Returns every key of the file, without its sections.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     let header = HEADER.iter().map(|(key, _)| *key);
     let settings = settings().map(|setting| setting.key);
@@ -70,13 +70,13 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     header.chain(settings).chain(unused)
 }
 
-/// The sections of the file, some of them more than once.
+/// Returns the sections of the file, some of them more than once.
 pub(super) fn sections() -> impl Iterator<Item = &'static str> {
     let outer = |key| Some(split(key).0).filter(|section| !section.is_empty());
     keys().flat_map(move |key| std::iter::successors(outer(key), move |key| outer(key)))
 }
 
-/// What a path in the file means; none if nothing has this path.
+/// Returns the meaning of a path in the file, or none if the path is unknown.
 pub(super) fn find(key: &str) -> Option<Entry> {
     let header = || HEADER.iter().find(|(name, _)| *name == key);
     let setting = || settings().find(|setting| setting.key == key);
@@ -91,18 +91,18 @@ pub(super) fn find(key: &str) -> Option<Entry> {
         .or_else(|| sections().find(|name| *name == key).map(|_| Entry::Section))
 }
 
-/// Section and name of a key. The section of the file itself is empty.
+/// Splits a key into section and name. The section of the file itself is empty.
 pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
-/// Whether a key has this path, or is in the section of this path.
+/// True if a key has this path, or is in the section with this path.
 pub fn is_within(key: &str, path: &str) -> bool {
     let rest = key.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The key of a name in a section.
+/// Returns the key of a name in a section.
 pub(super) fn join(section: &str, name: &str) -> String {
     match section {
         "" => name.to_owned(),

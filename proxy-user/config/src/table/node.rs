@@ -19,7 +19,7 @@ pub(super) const NODE: Group = Group {
     title: "The node and the API server",
     about: "The agent needs to know its node and, unless it follows a folder of manifests, the API server.",
     settings: &[
-        // The first of all: the defaults of others depend on it.
+        // This setting comes first, because the defaults of others depend on it.
         Setting {
             key: "mode",
             flag: Some("proxy-mode"),
@@ -108,7 +108,7 @@ pub(super) const LISTENING: Group = Group {
         `metricsBindAddress`. While another process uses an address, a warning names it, and the agent tries again every \
         few seconds; services are served meanwhile.",
     settings: &[
-        // Before the two whose defaults depend on it.
+        // This setting comes before the two whose defaults depend on it.
         Setting {
             key: "bindAddress",
             flag: Some("bind-address"),
@@ -216,7 +216,7 @@ pub(super) const PODS: Group = Group {
                 }),
                 write: |config| {
                     let mode = match &config.local_detection {
-                        // KUBE: the same without ranges.
+                        // KUBE: without ranges, ClusterCIDR is the same as no detection.
                         LocalDetection::ClusterCidr | LocalDetection::None => "ClusterCIDR",
                         LocalDetection::NodeCidr => "NodeCIDR",
                         LocalDetection::Interface(PodInterfaces::Named(_)) => "BridgeInterface",

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! kube-proxy's settings that mean nothing here. They are accepted, so that kube-proxy's file and
-//! command line work unchanged, and the agent logs those that are given.
+//! command line work unchanged. The agent logs those that are given.
 
-/// Settings of kube-proxy that mean nothing here for one reason.
+/// Settings of kube-proxy that mean nothing here, for one reason.
 pub struct Unused {
-    /// Paths in the file; a path may name a whole section.
+    /// The paths in the file; a path may name an entire section.
     pub keys: &'static [&'static str],
-    /// Flags without their dashes.
+    /// The flags without their dashes.
     pub flags: &'static [&'static str],
     pub why: &'static str,
 }
 
-/// A setting whose value at `/configz` is not kube-proxy's.
+/// A setting whose value at `/configz` differs from kube-proxy's.
 pub struct Difference {
     pub key: &'static str,
     pub why: &'static str,
 }
 
-/// Where the values in force differ from kube-proxy's for the same file. A test compares all
-/// others.
+/// The settings whose effective values differ from kube-proxy's for the same file. A test compares
+/// all others.
 pub const DIFFERENCES: &[Difference] = &[Difference {
     key: "logging.verbosity",
     why: "It is shown as `portolan.logLevel`.",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Configuration files with damage: read or refused in one line, but never a panic.
+//! Damaged configuration files are read, or refused in one line, but never cause a panic.
 
 use control::testing::damaged;
 use proptest::prelude::*;

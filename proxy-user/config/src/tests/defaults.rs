@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses, modes and logs as kube-proxy's settings mean them.
+//! Tests that addresses, modes and logs mean the same as in kube-proxy's settings.
 
 use rstest::rstest;
 

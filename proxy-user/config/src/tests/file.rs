@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that are wrong, and the file that kubeadm writes.
+//! Tests faulty files, and the file that kubeadm writes.
 
 use std::path::Path;
 
@@ -304,7 +304,7 @@ fn a_file_that_is_not_there_is_told() {
     );
 }
 
-/// As kubeadm writes it.
+/// The configuration file as kubeadm writes it.
 const KUBEADM: &str = "
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0

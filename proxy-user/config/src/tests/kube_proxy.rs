@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Configuration files held against what a real kube-proxy makes of them (proxy-user/kube-proxy),
-//! key by key.
+//! Compares configuration files key by key with what a real kube-proxy makes of them
+//! (proxy-user/kube-proxy).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use crate::{
     testing::{differences, folder, versions},
 };
 
-/// Every configuration file, by name.
+/// Returns the settings of every configuration file, by its name.
 fn files() -> BTreeMap<String, Result<Config, String>> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
@@ -84,7 +84,7 @@ fn every_key_of_kube_proxy_is_known() {
             let Ok(theirs) = fs::read_to_string(version.join(&file).with_extension("yaml")) else {
                 continue;
             };
-            // Their answer is a file, too: with every key that they have.
+            // kube-proxy's answer is also a configuration file, with every key that kube-proxy has.
             let config = RawConfig::parse(&file, &theirs).and_then(RawConfig::check);
             let config = config.unwrap_or_else(|error| panic!("{file}: {error}"));
             assert_eq!(config.ignored, []);

@@ -15,12 +15,12 @@ use rstest::rstest;
 
 use super::*;
 
-/// The settings of a text without the header of a file.
+/// Returns the settings of a text without the header of a file.
 fn config(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse_part("portolan.yaml", text)?.check()
 }
 
-/// The settings of a whole file.
+/// Returns the settings of a complete file.
 fn whole(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse("portolan.yaml", text)?.check()
 }
@@ -88,7 +88,7 @@ portolan:
         Some(Path::new("/etc/kubeconfig"))
     );
     assert!(config.unused.is_empty());
-    // What is written is read back as the same.
+    // The written file gives the same settings when it is read back.
     let written = render(&config).expect("written");
     assert_eq!(
         RawConfig::parse_part("f", &written)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of settings is whole: whatever an entry forgets fails here.
+//! Tests that the table of settings is complete: anything that an entry lacks fails here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{
     *,
 };
 
-/// A value that is not the default.
+/// Returns a value that is not the default.
 fn sample(setting: &Setting) -> Value {
     let text = |text: &str| Value::Text(text.to_owned());
     match (setting.kind, setting.key) {
@@ -54,7 +54,7 @@ fn sample(setting: &Setting) -> Value {
     }
 }
 
-/// Another setting that gives this one its meaning.
+/// Returns another setting that gives this one its meaning.
 fn companion(setting: &Setting) -> &'static str {
     match setting.key {
         "detectLocal.bridgeInterface" => "detectLocalMode: BridgeInterface",
@@ -63,14 +63,14 @@ fn companion(setting: &Setting) -> &'static str {
     }
 }
 
-/// The configuration with this setting alone, and what gives it its meaning.
+/// Returns the configuration with this setting and its companion alone.
 fn changed_by(setting: &Setting) -> Config {
     let mut raw = RawConfig::parse_part("f", companion(setting)).expect(setting.key);
     raw.set(setting, sample(setting));
     raw.check().expect(setting.key)
 }
 
-/// The fields of a configuration, and their values in debug format.
+/// Returns the fields of a configuration, with their values in debug format.
 fn fields(config: &Config) -> BTreeMap<String, String> {
     let text = format!("{config:#?}").replace("\n     ", " ");
     let fields = text.lines().filter_map(|line| line.split_once(": "));

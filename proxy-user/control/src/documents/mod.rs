@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the text of a manifest file to objects: documents, lists, kinds. Called by
-//! `watch::manifests`.
+//! Reads objects from the text of a manifest file: documents, lists, kinds. Called by
+//! `source::manifests`.
 
 mod split;
 #[cfg(test)]
@@ -23,22 +23,22 @@ pub use split::{Document, first, is_blank};
 /// The content of a file.
 #[derive(Debug, Default)]
 pub struct Content {
-    /// In the order of the file, each with the warnings about it.
+    /// The objects in the order of the file, each with the warnings about it.
     pub objects: Vec<(Object, Vec<Warning>)>,
-    /// About documents that are skipped.
+    /// Warnings about skipped documents.
     pub warnings: Vec<Warning>,
 }
 
-/// Why a whole file cannot be used.
+/// Why the entire file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct Malformed {
-    /// Document and line.
+    /// The document and line of the fault.
     pub place: String,
     pub reason: String,
 }
 
-/// The fields that say what an object is.
+/// The fields that identify the kind of an object.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -55,7 +55,7 @@ struct List {
 /// Reads all documents of a file; fails if one of them cannot be read.
 pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content, Malformed> {
     let mut content = Content::default();
-    // An editor's mark of UTF-8, which no JSON parser takes.
+    // A byte order mark of UTF-8, which some editors add and no JSON parser accepts.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if file.ends_with(".json") {
         read_json(file, text, converter, &mut content)?;
@@ -81,7 +81,7 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     Ok(content)
 }
 
-/// Every object of a file, not converted; documents that cannot be read are left out.
+/// Returns every object of a file, not converted; leaves out documents that cannot be read.
 pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read: Vec<serde_json::Value> = if file.ends_with(".json") {
@@ -134,7 +134,7 @@ fn read_json(
     Ok(())
 }
 
-/// An object not yet converted.
+/// An object that is not converted yet.
 enum Form<'a> {
     Text(&'a str),
     Value(serde_json::Value),
@@ -149,8 +149,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&mut self, text: &str) -> Result<(), Malformed> {
-        // Fast path: nearly every document has its kind on a line of its own. If that fails, parse
-        // the header.
+        // Fast path: nearly every document has its kind on a line of its own. If that fails, the
+        // header is parsed.
         if let Some((version, kind)) = glance(text)
             && self.object(text, version, kind).is_ok()
         {
@@ -203,7 +203,7 @@ impl Reader<'_> {
     }
 
     fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<T, Malformed> {
-        // The limits on nesting and aliases stay. Limits on size would refuse the list of a large
+        // The limits on nesting and aliases remain. Limits on size would refuse the list of a large
         // cluster.
         let options = serde_saphyr::options! {
             with_snippet: false,
@@ -259,7 +259,8 @@ impl Reader<'_> {
     }
 }
 
-/// The version and kind of a document that has both on lines of their own and is read here.
+/// Returns version and kind of a document that has both on lines of their own, if the agent reads
+/// this kind.
 fn glance(text: &str) -> Option<(&str, &str)> {
     let plain = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(key));
@@ -276,7 +277,7 @@ fn glance(text: &str) -> Option<(&str, &str)> {
     ours.then_some((version, kind))
 }
 
-/// Kind, namespace and name of an object that cannot be read.
+/// Returns kind, namespace and name of an object that cannot be read.
 fn named(object: &serde_json::Value) -> String {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
     let metadata = &object["metadata"];
@@ -288,12 +289,12 @@ fn named(object: &serde_json::Value) -> String {
     }
 }
 
-/// The error in one line, with the line of `text` where it is.
+/// Describes the error in one line, with the faulty line of `text`.
 pub fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     let said = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     let first = said.lines().next().unwrap_or_default();
     let first = first.trim_start_matches("error: ");
-    // The parser counts lines from the start of the document: leave its number out.
+    // The parser counts lines from the start of the document, so its number is left out.
     let first = match first.find(" at line ") {
         Some(at) => first.get(..at).unwrap_or(first),
         None => first,
@@ -310,8 +311,8 @@ pub fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     }
 }
 
-/// A parser's sentence in an operator's words: "expected X", "invalid X" and "invalid type: Y,
-/// expected X".
+/// Puts a parser's sentence into an operator's words. It knows "expected X", "invalid X" and
+/// "invalid type: Y, expected X".
 fn plain(said: &str) -> String {
     let (given, expected) = match said.rsplit_once(", expected ") {
         Some((given, expected)) => (given.split_once(": ").map(|(_, given)| given), expected),
@@ -334,7 +335,7 @@ fn plain(said: &str) -> String {
         "bool" | "a boolean" => "true or false",
         "Int" | "an integer" => "a number",
         expected if number(expected) => "a number",
-        // The name of a type that has fields.
+        // Any other such word is the name of a type that has fields.
         expected if expected.starts_with(|first: char| first.is_ascii_uppercase()) => "a mapping",
         _ => return said.to_owned(),
     };

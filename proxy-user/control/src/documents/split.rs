@@ -5,12 +5,12 @@
 /// One document of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Document<'a> {
-    /// Counted from 1.
+    /// The line of the file where the document begins, counted from 1.
     pub first_line: usize,
     pub text: &'a str,
 }
 
-/// The first document, which may be empty.
+/// Returns the first document, which may be empty.
 pub fn first(text: &str) -> Document<'_> {
     let all = documents(text);
     let mut all = all.iter().copied();
@@ -19,16 +19,16 @@ pub fn first(text: &str) -> Document<'_> {
         text: "",
     };
     let before = all.next().unwrap_or(nothing);
-    // Comments and directives may stand before the first marker.
+    // Comments and directives may come before the first marker.
     match is_blank(before.text) {
         true => all.next().unwrap_or(before),
         false => before,
     }
 }
 
-/// Splits at lines that begin with `---` or `...`; in YAML no line of content begins so.
+/// Splits at lines that begin with `---` or `...`; in YAML no line of content begins with these.
 pub(super) fn documents(text: &str) -> Vec<Document<'_>> {
-    // An editor's mark of UTF-8.
+    // A byte order mark of UTF-8, which some editors add.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = Vec::new();
     let (mut start, mut first_line, mut offset) = (0, 1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files as people write them, well formed and malformed.
+//! Well-formed and malformed files, as people write them.
 
 use super::*;
 use rstest::rstest;

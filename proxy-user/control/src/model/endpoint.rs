@@ -17,8 +17,8 @@ const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndpointSlice {
     pub name: ObjectName,
-    /// None if the slice is not for us: without service label, of another proxy, or with host
-    /// names.
+    /// None if this agent ignores the slice: it has no service label, belongs to another proxy, or
+    /// lists host names.
     pub service: Option<ObjectName>,
     pub ports: Box<[SlicePort]>,
     pub endpoints: Endpoints,
@@ -44,7 +44,7 @@ pub enum Endpoints {
 pub struct Endpoint<A> {
     pub address: A,
     pub conditions: Conditions,
-    /// A pointer to a vector, so that it takes one word; equal hints are shared.
+    /// Endpoints with equal hints share them; an `Arc` of a vector takes only one word.
     pub zones: Option<Arc<ZoneHints>>,
 }
 
@@ -59,11 +59,11 @@ impl Conditions {
     pub const READY: Self = Self(1);
     pub const SERVING: Self = Self(1 << 1);
     pub const TERMINATING: Self = Self(1 << 2);
-    /// On this node.
+    /// The endpoint is on this node.
     pub const LOCAL: Self = Self(1 << 3);
-    /// Hinted for some node.
+    /// The endpoint has a hint for some node.
     pub const NODE_HINTED: Self = Self(1 << 4);
-    /// Hinted for this node.
+    /// The endpoint has a hint for this node.
     pub const HINTED_HERE: Self = Self(1 << 5);
 
     #[must_use]

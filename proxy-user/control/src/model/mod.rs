@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Our own compact form of the Kubernetes objects, and the conversion into it. `watch` converts
-//! each object as it is read and drops the original; a bad part of an object becomes a warning.
+//! The agent's own compact form of the Kubernetes objects, and the conversion into it. `source`
+//! converts each object as it is read and drops the original. A bad part of an object becomes a
+//! warning.
 
 pub mod endpoint;
 pub mod node;
@@ -75,7 +76,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// One object, shared by `watch` and the cluster state.
+/// One object, shared by its source and the cluster state.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Object {
     Node(Arc<Node>),
@@ -142,7 +143,7 @@ originals! {
 #[derive(Debug)]
 pub struct Converter {
     pub(crate) node_name: Arc<str>,
-    /// Services may have link-local addresses.
+    /// Whether services may have link-local addresses.
     pub(crate) link_local: bool,
     texts: Interner<str>,
     hints: Interner<ZoneHints>,
@@ -157,7 +158,7 @@ impl Converter {
             hints: Interner::default(),
         }
     }
-    /// The same, where link-local addresses of services are served or left out.
+    /// Sets whether link-local addresses of services are served.
     #[must_use]
     pub fn with_link_local(self, link_local: bool) -> Self {
         Self { link_local, ..self }
@@ -170,7 +171,7 @@ impl Converter {
         zones.dedup();
         (!zones.is_empty()).then(|| self.hints.intern(zones, |zones| Arc::new(zones.clone())))
     }
-    /// The object's name; fails if it has none.
+    /// Returns the object's name; fails if it has none.
     pub fn object_name(
         &mut self,
         kind: Kind,
@@ -195,7 +196,7 @@ impl Converter {
     }
 }
 
-/// Returns one shared copy of equal values; drops those that nobody else holds.
+/// Keeps one shared copy of equal values, and drops copies that nothing else uses.
 #[derive(Debug)]
 struct Interner<T: ?Sized> {
     known: HashSet<Arc<T>>,
@@ -271,7 +272,7 @@ impl Complaints {
     }
 }
 
-/// Whether the object's labels say that it is not for us.
+/// True if the object's labels say that another proxy, or no proxy, serves it.
 pub(crate) fn is_for_others(metadata: &ObjectMeta) -> bool {
     metadata.labels.as_ref().is_some_and(|labels| {
         labels.contains_key(LABEL_PROXY_NAME) || labels.contains_key(LABEL_HEADLESS)

@@ -26,9 +26,9 @@ pub struct Node {
     /// The first InternalIP of each family.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
-    /// The addresses of this node's pods. KUBE: `spec.podCIDRs`.
+    /// The address ranges of this node's pods. KUBE: `spec.podCIDRs`.
     pub pod_ranges: Box<[IpNet]>,
-    /// Whether load balancers may still send here: false if the node is about to be deleted.
+    /// Whether load balancers may still send to this node: false if it is about to be deleted.
     pub eligible: bool,
 }
 

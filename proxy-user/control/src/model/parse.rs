@@ -12,7 +12,8 @@ use proxy_common::{Port, Protocol};
 
 use super::Complaints;
 
-/// KUBE: decimal octets may have leading zeros, and an IPv4-mapped IPv6 address is an IPv4 address.
+/// Parses an IP address. KUBE: decimal octets may have leading zeros, and an IPv4-mapped IPv6
+/// address is an IPv4 address.
 pub fn address(text: &str) -> Option<IpAddr> {
     let parsed = text
         .parse::<IpAddr>()
@@ -24,11 +25,10 @@ pub fn address(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// Why an address belongs to no service and no endpoint: hosts treat it in a way of their own, or
-/// the maps do.
+/// Why an address can belong to no service and no endpoint: hosts or the maps treat it specially.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flaw {
-    /// The maps' key for "every address of the node" as well.
+    /// The maps also use this address as the key for "every address of the node".
     Unspecified,
     Loopback,
     LinkLocal,
@@ -48,11 +48,12 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// The flaw of an address that [`address`] has read; none if it may belong to a service or an
-/// endpoint.
+/// Returns the flaw of an address that [`address`] has parsed, or none if a service or an endpoint
+/// may have it.
 ///
-/// KUBE: `ValidateEndpointIP`, by which the API server judges endpoints and external IPs, but not
-/// the addresses of load balancers; and any multicast address and the broadcast address.
+/// KUBE: these are the flaws of `ValidateEndpointIP`, with which the API server checks endpoints
+/// and external IPs, but not load balancer IPs. In addition, every multicast address and the
+/// broadcast address is a flaw.
 pub fn flaw(address: IpAddr) -> Option<Flaw> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -71,14 +72,14 @@ pub fn flaw(address: IpAddr) -> Option<Flaw> {
     }
 }
 
-/// A range with its host bits cleared. KUBE: surrounding blanks are allowed.
+/// Parses an address range and clears its host bits. KUBE: surrounding blanks are allowed.
 pub fn range(text: &str) -> Option<IpNet> {
     let (start, length) = text.trim().split_once('/')?;
     let length = length.parse().ok()?;
     Some(IpNet::new(address(start)?, length).ok()?.trunc())
 }
 
-/// A port number from 1 to 65535.
+/// Returns the port for a number from 1 to 65535.
 pub fn port(number: i32) -> Option<Port> {
     u16::try_from(number)
         .ok()
@@ -86,7 +87,7 @@ pub fn port(number: i32) -> Option<Port> {
         .map(Port::from_host)
 }
 
-/// KUBE: without a protocol it is TCP.
+/// Parses a protocol name. KUBE: the default is TCP.
 pub fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name {
         None | Some("" | "TCP") => Some(Protocol::TCP),
@@ -107,7 +108,7 @@ fn without_leading_zeros(text: &str) -> Option<String> {
     (octets.len() == 4).then(|| octets.join("."))
 }
 
-/// The address ranges in a field of an object; a text that is none is left out, with a warning.
+/// Parses the address ranges in a field of an object; leaves out an invalid text, with a warning.
 pub(super) fn ranges<'a>(
     field: &str,
     texts: impl Iterator<Item = &'a String>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faulty objects: each bad part has its warning, and the rest of the object works.
+//! Faulty objects: each bad part causes a warning, and the rest of the object works.
 
 mod addresses;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which service has which frontend. Several services may want one address, port and protocol: one
-//! has it, the next gets it when that one is removed. Kept by `syncer`, asked by the planner.
+//! Decides which service owns which frontend. Several services may claim one address, port and
+//! protocol: one of them owns it, and the next gets it when the owner is removed. `syncer` keeps
+//! the claims, and the planner reads them.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -13,8 +14,8 @@ use proxy_common::{Addr, FrontendKind, Port, Protocol, V4, V6};
 use super::family::Family;
 use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
 
-/// A frontend, the guard for the other ports of a cluster IP, the frontend for echo requests to
-/// another address, or a health check node port. Only one service can hold it.
+/// Something that only one service can own: a frontend, the guard for the other ports of a cluster
+/// IP, the frontend for echo requests to another address, or a health check node port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
     address: FamilyAddr,
@@ -36,12 +37,12 @@ impl ClaimKey {
     pub(super) fn echo<A: Family>(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ICMP)
     }
-    /// A health check node port: no frontend. Its services are planned again when the node port of
-    /// that number changes hands.
+    /// Returns the key of a health check node port, which is no frontend. Its services are planned
+    /// again when the node port of that number gets another owner.
     pub(super) fn health(port: Port) -> Self {
         Self::new(V4::UNSPECIFIED, port, Protocol::ANY)
     }
-    /// The node ports of TCP with this number.
+    /// Returns the keys of the TCP node ports with this number, one for each family.
     fn node_ports(port: Port) -> [Self; 2] {
         [
             Self::new(V4::UNSPECIFIED, port, Protocol::TCP),
@@ -87,23 +88,24 @@ impl Claimants {
 #[derive(Debug)]
 struct Claim {
     rank: Arc<Rank>,
-    /// Sorted; each with the index of the service port that has it.
+    /// Sorted keys, each with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
 }
 
-/// The claims of all services. The cost of every operation depends on one service's claims, not on
-/// all.
+/// The claims of all services. The cost of every operation depends on the claims of one service,
+/// not of all services.
 #[derive(Debug, Default)]
 pub struct Claims {
     by_key: HashMap<ClaimKey, Claimants>,
     by_service: HashMap<ObjectName, Claim>,
-    /// Number of keys that several services claim; 0: every service has all its claims.
+    /// The number of keys that several services claim. If it is 0, every service owns all its
+    /// claims.
     contested: usize,
 }
 
 impl Claims {
-    /// Replaces the claims of a service; one that is gone or not served has none. Returns the other
-    /// services whose plans this changes.
+    /// Replaces the claims of a service, and returns the other services whose plans this changes. A
+    /// service that is gone or not served has no claims.
     pub fn update(&mut self, name: &ObjectName, service: Option<&Service>) -> Vec<ObjectName> {
         let keys = service.map(super::claims_of).unwrap_or_default();
         let created = service.map_or(i64::MAX, |service| service.created);
@@ -203,18 +205,18 @@ impl Claims {
         Some(&self.by_key.get(key)?.first()?.service)
     }
 
-    /// The service that has the TCP node port of this number.
+    /// Returns the service that owns the TCP node port of this number.
     pub(super) fn node_port_holder(&self, port: Port) -> Option<&ObjectName> {
         let mut keys = ClaimKey::node_ports(port).into_iter();
         keys.find_map(|key| self.holder(&key))
     }
 
-    /// Whether the service has the key.
+    /// True if the service owns the key.
     pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
         self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
-    /// Why the service port with this index does not have the key; none if it has.
+    /// Returns why the service port with this index does not own the key, or none if it does.
     pub(super) fn refusal(
         &self,
         key: &ClaimKey,
@@ -250,7 +252,7 @@ impl Claims {
     }
 }
 
-/// A frontend as operators know it.
+/// Names a frontend in an operator's words.
 fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
     let (port, protocol) = (key.port.host(), key.protocol.name());
     if kind == FrontendKind::NodePort {

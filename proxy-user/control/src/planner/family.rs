@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The differences between IPv4 and IPv6 for planning: where the objects have their addresses.
+//! The differences between IPv4 and IPv6 for planning: where the objects store their addresses.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::{
     plan::FamilyAddr,
 };
 
-/// A family of addresses in Kubernetes' objects.
+/// An address family in Kubernetes' objects.
 pub trait Family: Addr {
     fn cluster_ip(service: &Service) -> Option<Self>;
     /// None if the slice is of the other family.

@@ -64,8 +64,8 @@ pub(super) fn of_port<A: Family>(
     }
 }
 
-/// The external and load balancer IPs of a service; one that occurs twice comes twice. For its
-/// cluster IP the guard answers echo requests.
+/// Returns the external and load balancer IPs of a service, duplicates included. The cluster IP is
+/// left out, because its guard answers echo requests.
 pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item = A> + '_ {
     let external = service.external_ips.iter();
     let all = external.chain(&service.load_balancer_ips).copied();
@@ -73,13 +73,15 @@ pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item
         .filter(|address| A::cluster_ip(service) != Some(*address))
 }
 
-/// Appends the frontends for echo requests: of several services with one address, one has it.
+/// Appends the frontends for echo requests. If several services have an address, one of them gets
+/// it.
 pub(super) fn of_echo<A: Family>(
     service: &Service,
     claims: &Claims,
     planned: &mut Vec<FrontendPlan<A>>,
 ) {
-    // The sets of the cluster IP's frontend, so that no block is made for this one.
+    // The echo frontend uses the sets of the cluster IP's frontend, so it needs no block of its
+    // own.
     let flags = ServiceFlags::new(FrontendKind::Echo)
         .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
@@ -95,17 +97,18 @@ pub(super) fn of_echo<A: Family>(
     }
 }
 
-/// KUBE: pods and the node use the endpoints of the whole cluster, whatever the external policy.
+/// Returns the flags of an external frontend. KUBE: pods and the node use the endpoints of the
+/// whole cluster, whatever the external policy.
 fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
     ServiceFlags::new(kind)
         .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.external_local)
 }
 
-/// The ranges of clients that may use the load balancer frontends, ordered.
+/// Returns the sorted ranges of clients that may use the load balancer frontends.
 ///
-/// KUBE: if a range includes the node, it also includes the load balancer IP: where that address is
-/// local, it is the source of the node's own connections to it.
+/// KUBE: if a range includes the node, the load balancer IP is allowed, too. Where that IP is
+/// local, it is the source address of the node's own connections to it.
 pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
     if service.load_balancer_ips.is_empty() || service.source_ranges.ranges.is_empty() {
         return Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the cluster's objects to the plan of one service: pure, one service at a time. Called by
-//! `syncer` for each changed service.
+//! Computes the plan of one service from the cluster's objects, as a pure function. `syncer` calls
+//! it for each changed service.
 
 pub mod claims;
 pub mod family;
@@ -29,11 +29,12 @@ pub struct NodeView {
     pub zone: Option<Arc<str>>,
     /// The node's InternalIPs.
     pub internal_ips: Vec<IpAddr>,
-    /// Echo requests to external and load balancer IPs get frontends.
+    /// Whether echo requests to external and load balancer IPs get frontends.
     pub answer_ping: bool,
-    /// For services that do not say.
+    /// The selection for services that name none.
     pub selection: Selection,
-    /// Addresses that processes of this node answer at. A cluster IP of these is not served here.
+    /// Addresses at which processes of this node answer. A cluster IP among them is not served
+    /// here.
     pub own_addresses: BTreeSet<IpAddr>,
 }
 
@@ -43,18 +44,18 @@ impl NodeView {
         own.any(|own| A::of(*own) == Some(cluster_ip))
     }
 
-    /// The cluster IPs of a service that are not served on this node, because they are its own
-    /// addresses.
+    /// Returns the cluster IPs of a service that are not served on this node, because they are the
+    /// node's own addresses.
     pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
         let own = self.own_addresses.iter().copied();
         own.filter(|own| service.has_cluster_ip(*own)).collect()
     }
 }
 
-/// The plan of `service`, and warnings about the parts that cannot be served.
+/// Returns the plan of `service`, and warnings about the parts that cannot be served.
 ///
-/// `slices` are all slices of the service; `claims` has the claims of every service, this one
-/// included. KUBE: as kube-proxy 1.36 treats the same objects.
+/// `slices` are all slices of the service. `claims` has the claims of every service, including this
+/// one. KUBE: kube-proxy 1.36 treats the same objects alike.
 pub fn plan_service(
     service: &Service,
     slices: &[Arc<EndpointSlice>],
@@ -90,7 +91,7 @@ pub fn plan_service(
     (plan, warnings)
 }
 
-/// A warning if a node port gets the packets for the service's health check.
+/// Returns a warning if a node port receives the packets for the service's health check.
 fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning> {
     let port = service.health_check_node_port?;
     let holder = claims.node_port_holder(Port::from_host(port))?;
@@ -153,8 +154,8 @@ fn plan_family<A: Family>(
     }
 }
 
-/// The serving endpoints of a service port, from every slice that has a port of its name and
-/// protocol: ordered, each once.
+/// Returns the serving endpoints of a service port, sorted and without duplicates, from every slice
+/// that has a port of its name and protocol.
 ///
 /// KUBE: if several slices list an endpoint, the entry on this node wins, then the ready one. So
 /// the order of slices does not matter.
@@ -201,9 +202,9 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
         .collect()
 }
 
-/// KUBE: the number of ready endpoints on this node, each address counted once, terminating or not.
-/// kube-proxy counts per family and answers on addresses of that family; here the larger count
-/// answers for both.
+/// Counts the ready endpoints on this node. KUBE: each address counts once, whether it terminates
+/// or not. kube-proxy counts per family and answers on addresses of that family; here the larger
+/// count is the answer for both families.
 fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
     fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         if A::cluster_ip(service).is_none() {
@@ -227,7 +228,8 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         .max(of_family::<proxy_common::V6>(service, slices))
 }
 
-/// The claims of `service`: every frontend and every guarded cluster IP.
+/// Returns the claims of `service`: every frontend, guarded cluster IP, echo address and its health
+/// check node port.
 pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let mut keys = Vec::new();
     family_claims::<proxy_common::V4>(service, &mut keys);
@@ -235,7 +237,7 @@ pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let health_check = service.health_check_node_port.map(Port::from_host);
     keys.extend(health_check.map(|port| (ClaimKey::health(port), 0)));
     keys.sort_unstable();
-    // Of several ports of the service, the first has the key.
+    // If several ports of the service claim a key, the first one owns it.
     keys.dedup_by_key(|(key, _)| *key);
     keys
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which endpoints of a service port are used, by readiness, node and hints. Called by the planner.
+//! Selects the endpoints of a service port by readiness, node and hints. Called by the planner.
 //!
 //! KUBE: `CategorizeEndpoints` of kube-proxy 1.36.
 
@@ -29,7 +29,8 @@ impl<'a, A: Addr> Candidate<'a, A> {
             zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
         }
     }
-    /// Orders by address and port; of the same endpoint, the entry that wins comes first.
+    /// Returns the sort key: address and port; of duplicate endpoints, the entry that wins comes
+    /// first.
     pub(super) fn order(&self) -> (A, Port, Reverse<[bool; 4]>, &'a [std::sync::Arc<str>]) {
         let ranks = [
             self.is_local(),
@@ -48,7 +49,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
     fn is_local(&self) -> bool {
         self.conditions.has(Conditions::LOCAL)
     }
-    /// Used only if no endpoint is ready.
+    /// True if the endpoint is used only when no endpoint is ready.
     fn is_serving_terminating(&self) -> bool {
         !self.is_ready()
             && self.conditions.has(Conditions::SERVING)
@@ -59,7 +60,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
     }
 }
 
-/// The sets that a service port's frontends use.
+/// The endpoint sets that a service port's frontends use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Uses {
     pub cluster: bool,
@@ -90,9 +91,9 @@ enum Hinted {
 /// Marks each candidate with its sets; returns whether the service port has a usable endpoint
 /// anywhere in the cluster.
 ///
-/// The ready endpoints are usable. If there is none, terminating endpoints that still serve are.
-/// This is decided separately for the cluster and the local set. `zone` is the node's; no hint
-/// matches a node without one.
+/// The ready endpoints are usable. If no endpoint is ready, terminating endpoints that still serve
+/// are usable. This is decided separately for the cluster and the local set. `zone` is the node's
+/// zone; no hint matches a node without a zone.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],
     uses: Uses,
@@ -135,8 +136,9 @@ pub(super) fn categorize<A: Addr>(
         .any(|candidate| candidate.is_ready() || candidate.is_serving_terminating())
 }
 
-/// KUBE: hints count if every ready endpoint has one, and some endpoint is hinted for this node, or
-/// else for its zone. The proxy does not look at `trafficDistribution`: the hints follow from it.
+/// Returns how hints narrow the cluster set. KUBE: hints count if every ready endpoint has one, and
+/// some endpoint is hinted for this node, or else for its zone. The proxy does not read
+/// `trafficDistribution`, because the hints follow from it.
 fn hinted<A: Addr>(candidates: &[Candidate<'_, A>], zone: Option<&str>) -> Hinted {
     let ready = || candidates.iter().filter(|candidate| candidate.is_ready());
     let has = |bit| move |candidate: &Candidate<'_, A>| candidate.conditions.has(bit);

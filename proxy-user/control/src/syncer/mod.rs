@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One sync: plans dirty services again and applies the plans. In: batches of changes. Out: what to
-//! do next, and warnings. Many services are applied in several syncs, essential ones first, so that
-//! a new change does not wait for all of them. Services that could not be applied are tried again
-//! later. Driven by `agent`.
+//! Plans changed services again and applies the plans. The input is batches of changes; the output
+//! is what to do next, and warnings. Many services are applied in several syncs, essential services
+//! first, so that a new change does not wait for all of them. Services that could not be applied
+//! are tried again later. Driven by `agent`.
 
 mod own;
 mod retry;
@@ -28,11 +28,11 @@ use crate::{
     warnings::{Topic, Warnings},
 };
 
-/// Where plans go.
+/// The receiver of plans, which writes them to the kernel's maps.
 pub trait Kernel {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
-    /// The same for services that maps before these have held: they may use the room that new ones
-    /// must leave free.
+    /// Applies services that the previous maps already contained: they may use the capacity that
+    /// new services must leave free.
     fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.apply(changes)
     }
@@ -42,34 +42,34 @@ pub trait Kernel {
 /// The result of a sync.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Synced {
-    /// Services planned.
+    /// The number of services planned.
     pub planned: usize,
-    /// Map elements written.
+    /// The number of map elements written.
     pub written: usize,
     /// Changes of the health check node ports.
     pub health: Vec<HealthUpdate>,
-    /// [`Syncer::failures`] differ from those after the sync before.
+    /// True if [`Syncer::failures`] differ from those after the previous sync.
     pub failures_changed: bool,
 }
 
-/// From cluster state to applied plans.
+/// Turns the cluster state into applied plans.
 #[derive(Debug)]
 pub struct Syncer {
     state: ClusterState,
     claims: Claims,
     warnings: Warnings,
-    /// Services with warnings about their plan: known so that the warnings can end.
+    /// Services with warnings about their plan, noted so that the warnings can end.
     warned: HashSet<ObjectName>,
     own: OwnClusterIps,
-    /// Services with a health check node port: known so that its answers can end.
+    /// Services with a health check node port, noted so that its answers can end.
     health_checked: HashSet<ObjectName>,
-    /// Services of a Local policy whose endpoints are all on other nodes: for clients inside and
-    /// outside, each by IPv4 and IPv6.
+    /// Services with a Local policy whose endpoints are all on other nodes: for inside clients by
+    /// IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     no_local: [HashSet<ObjectName>; 4],
     turns: Turns,
     /// Services to apply again.
     failed: BTreeSet<ObjectName>,
-    /// The reasons, kept until the service is applied again.
+    /// Why services could not be applied; kept until they are applied again.
     failures: Vec<Failure>,
     retry: RetryClock,
     complete: bool,
@@ -95,26 +95,26 @@ impl Syncer {
         }
     }
 
-    /// The same, where external and load balancer IPs get frontends for echo requests or not.
+    /// Sets whether external and load balancer IPs get frontends for echo requests.
     #[must_use]
     pub fn with_answer_ping(mut self, answer: bool) -> Self {
         self.state.set_answer_ping(answer);
         self
     }
 
-    /// The same, where services that do not say have this selection.
+    /// Sets the selection for services that name none.
     #[must_use]
     pub fn with_selection(mut self, selection: Selection) -> Self {
         self.state.set_selection(selection);
         self
     }
 
-    /// Takes in a batch that a source has sent.
+    /// Takes a batch from a source into the cluster state.
     pub fn fold(&mut self, batch: Batch) {
         for (topic, warnings) in batch.warnings {
             self.warnings.replace(topic, warnings);
         }
-        // A removed object may make room for a service that did not fit.
+        // A removed object may free map entries for a service that did not fit.
         if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
             self.mark_failed();
         }
@@ -124,19 +124,19 @@ impl Syncer {
         self.complete = batch.complete;
     }
 
-    /// When to call [`Self::retry`]; none if everything is applied.
+    /// Returns when to call [`Self::retry`], or none if everything is applied.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry.due()
     }
-    /// Has the next sync try the services again that could not be applied, and notes that it is
-    /// their turn.
+    /// Lets the next sync try the failed services again, and notes that this sync is their due
+    /// attempt.
     pub fn retry(&mut self) {
         self.retry.begin();
         self.mark_failed();
     }
-    /// Plans and applies services again that have not changed, to find what the maps hold
-    /// otherwise. Returns how many elements were written. Does nothing before every object is
-    /// known, while services wait, or of a service that waits to be tried again.
+    /// Plans and applies an unchanged service again, to correct map entries that differ from the
+    /// plan. Returns how many elements were written. Does nothing before every object is known,
+    /// while services wait, or if the service waits for its next attempt.
     pub fn recheck(&mut self, kernel: &mut impl Kernel, name: &ObjectName) -> usize {
         if !self.pruned || self.is_waiting() || self.failed.contains(name) {
             return 0;
@@ -147,11 +147,11 @@ impl Syncer {
     fn mark_failed(&mut self) {
         self.state.mark_dirty(self.failed.iter().cloned());
     }
-    /// How many services could not be applied.
+    /// Returns how many services could not be applied.
     pub fn failed_count(&self) -> usize {
         self.failed.len()
     }
-    /// What could not be applied, and why.
+    /// Returns what could not be applied, and why.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
@@ -161,9 +161,9 @@ impl Syncer {
         let served = self.state.served();
         self.state.mark_dirty(served);
     }
-    /// The services that are to be served, in order: those that the maps before hold, and the
-    /// others, for which larger ones may have no room. Of those that are held, the ones whose last
-    /// change was refused come last: they want more room than they have.
+    /// Returns the services to serve, in order: those that the previous maps contain (`held`), and
+    /// the others, which may not fit even into larger maps. Among `held`, services whose last
+    /// change was refused come last, because they need more entries than they have.
     pub fn names(&self, held: &HashSet<ObjectName>) -> (Vec<ObjectName>, Vec<ObjectName>) {
         let names = turns::ordered(self.state.served());
         let (mut held, others): (Vec<_>, _) =
@@ -171,8 +171,8 @@ impl Syncer {
         held.sort_by_key(|name| self.failed.contains(name));
         (held, others)
     }
-    /// The plans of these services, for maps that are being filled beside those that syncs apply
-    /// to.
+    /// Returns the plans of these services, to fill new maps while syncs still apply to the current
+    /// maps.
     pub fn plans(&mut self, names: &[ObjectName]) -> Vec<(ObjectName, ServicePlan)> {
         let mut unused = Synced::default();
         let plans = names.iter().map(|name| self.plan(name, &mut unused));
@@ -182,11 +182,11 @@ impl Syncer {
     pub fn is_waiting(&self) -> bool {
         self.turns.is_waiting()
     }
-    /// How many services have to be served.
+    /// Returns how many services have to be served.
     pub fn known(&self) -> usize {
         self.state.served_count()
     }
-    /// The maps that have no room for what was to be applied.
+    /// Returns the maps that were too full for what was to be applied.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
         let full = self
             .failures
@@ -228,19 +228,19 @@ impl Syncer {
         self.state.in_pod_ranges()
     }
 
-    /// How many services of a Local policy have endpoints on other nodes only: for clients inside
-    /// and outside, each by IPv4 and IPv6.
+    /// Returns how many services with a Local policy have endpoints only on other nodes: for inside
+    /// clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     pub fn no_local_endpoints(&self) -> [usize; 4] {
         self.no_local.each_ref().map(HashSet::len)
     }
-    /// How many services are served.
+    /// Returns how many services are served.
     pub fn served(&self) -> usize {
         self.state.served_count()
     }
 
-    /// Plans and applies services that changed: all, or if they are many, the first ones; see
-    /// [`Self::is_waiting`]. Once the source has sent everything, also removes the services that it
-    /// did not send.
+    /// Plans and applies the changed services: all of them, or only the first ones if they are
+    /// many; see [`Self::is_waiting`]. Once the source has sent everything, also removes the
+    /// services that it did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
         let dirty = self.claim();
@@ -272,8 +272,8 @@ impl Syncer {
         synced
     }
 
-    /// Decides which service holds which frontend; returns every service whose plan may differ now,
-    /// ordered.
+    /// Decides which service owns which frontend; returns in order every service whose plan may
+    /// have changed.
     fn claim(&mut self) -> Vec<ObjectName> {
         let mut dirty = self.state.take_dirty();
         let mut affected = Vec::new();
@@ -282,7 +282,7 @@ impl Syncer {
             affected.extend(self.claims.update(name, service));
         }
         dirty.extend(affected);
-        // A stable sort, because it is fast on parts that are in order already.
+        // A stable sort, because it is fast on parts that are already sorted.
         dirty.sort();
         dirty.dedup();
         dirty
@@ -321,8 +321,8 @@ impl Syncer {
         (name.clone(), plan)
     }
 
-    /// Drops the failures of services that are applied again, and keeps the others. Whether there
-    /// were any to drop.
+    /// Drops the failures of services that are applied again, and keeps the others; true if it
+    /// dropped any.
     fn forget_failures_of(&mut self, dirty: &[ObjectName]) -> bool {
         let before = self.failures.len();
         let dirty: HashSet<_> = dirty.iter().collect();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cluster IPs that are the node's own addresses, as of a DNS cache on the node: names each in the
-//! log once. Kept by `syncer`.
+//! Logs once each cluster IP that is also an address of the node, for example of a DNS cache on the
+//! node. Kept by `syncer`.
 
 use std::{collections::HashMap, net::IpAddr};
 
 use crate::object::ObjectName;
 
-/// The services that have such cluster IPs, and these.
+/// The services with such cluster IPs, and these cluster IPs.
 #[derive(Debug, Default)]
 pub(super) struct OwnClusterIps(HashMap<ObjectName, Vec<IpAddr>>);
 
 impl OwnClusterIps {
-    /// Takes those of a service, and logs what has changed.
+    /// Replaces the own cluster IPs of a service, and logs what has changed.
     pub(super) fn note(&mut self, name: &ObjectName, own: Vec<IpAddr>) {
         let before = self.0.remove(name).unwrap_or_default();
         for ip in own.iter().filter(|ip| !before.contains(ip)) {

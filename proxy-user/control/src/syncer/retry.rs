@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to try failed services again: a clock of its own, which syncs for other reasons neither put
-//! off nor slow down. Kept by `syncer`.
+//! Decides when to try failed services again. Syncs for other reasons neither delay the next
+//! attempt nor lengthen its pause. Kept by `syncer`.
 
 use std::time::{Duration, Instant};
 
-/// The pause before the first attempt; each further one is twice as long.
+/// The pause before the first attempt; each further pause is twice as long.
 const FIRST: Duration = Duration::from_secs(1);
-/// KUBE: kube-proxy's pause. Not longer, because a fault counts as one after that time.
+/// The longest pause. KUBE: kube-proxy's pause. It is not longer, because a failure that lasts this
+/// long counts as a fault.
 const LAST: Duration = Duration::from_secs(30);
 
 /// The next attempt.
 #[derive(Debug, Default)]
 pub(super) struct RetryClock {
-    /// When it is due, and the pause before it.
+    /// When the next attempt is due, and the pause before it.
     next: Option<(Instant, Duration)>,
-    /// It is under way.
+    /// True while that attempt is under way.
     trying: bool,
 }
 
 impl RetryClock {
-    /// When to try again; none if nothing has failed.
+    /// Returns when to try again, or none if nothing has failed.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next.map(|(due, _)| due)
     }
-    /// The next sync is the attempt that was due.
+    /// Notes that the next sync is the attempt that was due.
     pub(super) fn begin(&mut self) {
         self.trying = true;
     }
-    /// A sync has ended.
+    /// Notes the end of a sync, and sets the time of the next attempt.
     pub(super) fn end(&mut self, now: Instant, has_failed: bool) {
         let tried = std::mem::take(&mut self.trying);
         let pause = match self.next {

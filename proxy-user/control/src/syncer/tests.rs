@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Syncs against maps that only remember plans.
+//! Tests syncs with maps that only remember plans.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     testing::{NODE, endpoint, name, objects, service, slice},
 };
 
-/// Holds plans as the maps would; refuses new ones while it is full.
+/// Remembers plans as the maps would; refuses new services while it is full.
 #[derive(Default)]
 struct Maps {
     plans: BTreeMap<String, ServicePlan>,
@@ -237,7 +237,7 @@ fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     assert!(!maps.plans.contains_key("shop/old"));
     assert_eq!(syncer.sync(&mut maps).planned, 0);
 
-    // What is changed twice while it waits is applied once.
+    // A service that changes twice while it waits is applied once.
     syncer.resync();
     syncer.sync(&mut maps);
     maps.applied.clear();

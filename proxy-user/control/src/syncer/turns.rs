@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which services a sync applies, when there are many: a turn of them, essential ones first, and
-//! new changes before those that wait. Kept by `syncer`.
+//! Chooses the services that a sync applies when there are many: essential ones first, and new
+//! changes before services that wait. Kept by `syncer`.
 
 use std::collections::BTreeSet;
 
 use crate::object::ObjectName;
 
-/// How many services a sync applies: a new change waits for so many at most.
+/// The most services that one sync applies, so a new change waits for at most that many.
 pub const LENGTH: usize = 256;
 
-/// Which services come first.
+/// The order of services: essential ones come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Urgency {
     Essential,
@@ -26,7 +26,7 @@ impl Urgency {
     }
 }
 
-/// Services in the order of their turns.
+/// Sorts services in the order of their turns.
 pub(super) fn ordered(names: impl IntoIterator<Item = ObjectName>) -> Vec<ObjectName> {
     let mut names = Vec::from_iter(names);
     names.sort_unstable_by(|a, b| (Urgency::of(a), a).cmp(&(Urgency::of(b), b)));
@@ -40,12 +40,12 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Whether any wait.
+    /// Whether any service waits.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
-    /// The services to apply now, in order: the changed ones if they are few, and as many of those
-    /// that wait as there is time for.
+    /// Returns the services to apply now, in order: the changed ones if they are few, then waiting
+    /// ones, up to [`LENGTH`] services.
     pub(super) fn take(&mut self, changed: Vec<ObjectName>) -> Vec<ObjectName> {
         let mut turn = changed;
         if turn.len() > LENGTH {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface that a client's packets come in by: the one that its address is reached by.
+//! Finds the interface that a client's packets come from: the one through which its address is
+//! reached.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +18,7 @@ use proxy_common::{
 use super::{Left, open};
 use crate::maps::tables::Table;
 
-/// Clients, and the interfaces that have programs.
+/// The routes to clients, and the interfaces that have programs.
 pub(super) struct Clients {
     reach: Reach,
     attached: HashMap<u32, u64>,
@@ -38,19 +39,19 @@ impl Clients {
         })
     }
 
-    /// Whether it is one of the node's own addresses.
+    /// True if this is one of the node's own addresses.
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
         self.reach.route_to(address) == Route::Own
     }
 
-    /// How flows know the interface of this client, or why that cannot be told.
+    /// Returns how flows identify the client's interface, or why that is unknown.
     pub(super) fn interface_of(&mut self, client: IpAddr) -> Result<ClientInterface, Left> {
         if let Some(known) = self.known.get(&client) {
             return *known;
         }
         let found = match self.reach.route_to(client) {
-            // KUBE: a node's process reaches services by its own address. Its packets come in by no
-            // interface.
+            // KUBE: a process of the node reaches services from its own address. Its packets come
+            // from no interface.
             Route::Own => Err(Left::Own),
             Route::By(index) => self.find(index, client).ok_or(Left::Unreached),
             Route::None => Err(Left::Unreached),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Enters a connection's flow and takes the connection from nf_conntrack, in an order that no
+//! Creates a connection's flow and removes the connection from nf_conntrack, in an order that no
 //! packet notices.
 
 use std::{io, path::Path};
@@ -14,7 +14,7 @@ use proxy_common::{
 use super::{Fate, Left, Node, is_open, open};
 use crate::maps::{family::Family, tables::Table};
 
-/// No ring has the flow's key: an established flow gives way to none.
+/// The flow's key is in no ring: an established flow is never evicted.
 const NO_SLOT: u32 = u32::MAX;
 /// How often nf_conntrack may have taken a packet for the first of a new connection, in the moment
 /// between two requests.
@@ -22,17 +22,18 @@ const TRIES: u32 = 3;
 
 type Element<A> = (FlowKey<A>, FlowEntry<A>);
 
-/// The entries of a flow to be.
+/// The entries of a flow that will be created.
 pub(super) struct Flow<A> {
     original: Element<A>,
     reply: Element<A>,
     masqueraded: Option<Element<A>>,
-    /// What nf_conntrack is to know of it: what the stack sees, from client to backend.
+    /// The connection that nf_conntrack will track for it: what the stack sees, from client to
+    /// backend.
     seen: Tracked,
 }
 
 impl<A: Family> Flow<A> {
-    /// The flow of a connection; none if its addresses are not of one family.
+    /// Returns the flow of a connection; `None` if its addresses are not of one family.
     pub(super) fn new(
         tracked: &Tracked,
         state: FlowState,
@@ -52,7 +53,7 @@ impl<A: Family> Flow<A> {
             tuple.src = original.src;
         }
         let (tag, reply_tag) = tracked.tags();
-        // The stack judges every packet, as it has done so far.
+        // The stack decides on every packet, as it has done so far.
         let masquerade = if is_masqueraded {
             FlowEntry::<A>::MASQUERADE
         } else {
@@ -115,7 +116,7 @@ impl<A: Family> Flow<A> {
         })
     }
 
-    /// The original entry while the flow is being imported.
+    /// Returns the original entry as it is while the flow is being imported.
     fn held(&self) -> Element<A> {
         let (key, entry) = self.original;
         let held = FlowEntry {
@@ -127,7 +128,7 @@ impl<A: Family> Flow<A> {
     }
 }
 
-/// One family's flow table.
+/// The flow table of one family.
 pub(super) struct Tables<'a, A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     pub(super) node: &'a Node,
@@ -141,20 +142,20 @@ impl<'a, A: Family> Tables<'a, A> {
         })
     }
 
-    /// Enters what changes nothing for packets on their way.
+    /// Enters everything that changes nothing for packets in transit.
     pub(super) fn prepare(&self, flow: &Flow<A>) -> Result<(), Fate> {
         self.make_way(flow)?;
-        // Before the entries that they announce.
+        // The port bit must come before the entries that need it.
         let port = flow.reply.0.src_port;
         self.node.ports.announce(port, ports::REPLY);
         let Some(masqueraded) = &flow.masqueraded else {
-            // While nf_conntrack translates replies, none matches their entry.
+            // While nf_conntrack translates replies, none of them matches this entry.
             return self.insert_all(&[&flow.reply, &flow.held()]);
         };
         let port = masqueraded.0.dst_port;
         self.node.ports.announce(port, ports::MASQUERADE);
-        // What nf_conntrack knows before and after has no tuple in common: both may be there.
-        // Replies change over first.
+        // The old and the new connection in nf_conntrack have no tuple in common, so both can
+        // exist. Replies change over first.
         let created = self.node.editor.create(&flow.seen);
         created.map_err(|error| Fate::Left(refusal(&error)))?;
         let entered = self.insert_all(&[&flow.reply, masqueraded, &flow.original]);
@@ -164,9 +165,9 @@ impl<'a, A: Family> Tables<'a, A> {
         entered
     }
 
-    /// Takes the connection from nf_conntrack.
+    /// Removes the connection from nf_conntrack and completes the flow.
     pub(super) fn complete(&self, tracked: &Tracked, flow: &Flow<A>) -> Fate {
-        // A short connection may have ended since the table was read; as a flow it would last for a
+        // A short connection may have ended since the table was read. As a flow it would last for a
         // day.
         let found = self.node.editor.find(tracked);
         if !found
@@ -190,7 +191,7 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
-    /// Has nf_conntrack forget a connection that has ended.
+    /// Removes a connection that has ended from nf_conntrack.
     pub(super) fn forget_ended(&self, tracked: &Tracked) -> Fate {
         match self.node.editor.remove(tracked) {
             Ok(_) => Fate::None,
@@ -208,8 +209,8 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
-    /// An error if there is a flow: whoever has begun one since then has another connection. What
-    /// an agent has left behind that was killed in the middle is removed.
+    /// Fails if there is a flow with this key, which belongs to another connection that has begun
+    /// since. Removes entries of an agent that was killed during an import.
     fn make_way(&self, flow: &Flow<A>) -> Result<(), Fate> {
         match self.flows.lookup(&flow.original.0) {
             Ok(None) => Ok(()),
@@ -259,7 +260,7 @@ impl<'a, A: Family> Tables<'a, A> {
         entered.map_err(|_| Fate::Left(Left::Full))
     }
 
-    /// Enters all of them, or none.
+    /// Enters all of the elements, or none.
     fn insert_all(&self, elements: &[&Element<A>]) -> Result<(), Fate> {
         for (n, (key, entry)) in elements.iter().enumerate() {
             let why = match self.flows.insert(key, entry) {
@@ -274,11 +275,11 @@ impl<'a, A: Family> Tables<'a, A> {
     }
     fn remove_all(&self, elements: &[&Element<A>]) {
         for (key, _) in elements {
-            // One that stays goes when it is idle.
+            // An entry that stays is removed when it is idle.
             _ = self.flows.delete(key);
         }
     }
-    /// What it leaves behind ends by itself.
+    /// Removes a tuple from nf_conntrack. If that fails, the entry expires by itself.
     fn forget(&self, protocol: Protocol, tuple: Tuple) {
         _ = self.node.editor.remove_tuple(protocol, tuple);
     }
@@ -295,10 +296,10 @@ fn refusal(error: &io::Error) -> Left {
     }
 }
 
-/// What becomes of a connection that could not be taken from nf_conntrack.
+/// Returns the outcome for a connection that could not be removed from nf_conntrack.
 fn unremoved(removed: io::Result<bool>) -> Fate {
     match removed {
-        // It has ended meanwhile.
+        // The connection has ended in the meantime.
         Ok(_) => Fate::None,
         Err(_) => Fate::Left(Left::Refused),
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Imports the connections that another proxy has translated: from nf_conntrack into the flow
-//! tables, so that its rules may go. In: the pinned maps, with services and attached interfaces,
-//! and nf_conntrack. Out: flows. Run by `agent`, in a thread.
+//! Imports the connections that another proxy has translated from nf_conntrack into the flow
+//! tables, so that its rules can be removed. In: the pinned maps, with services and attached
+//! interfaces, and nf_conntrack. Out: flows. Run by `agent`, in a thread.
 //!
-//! No moment may let a packet pass untranslated, or to another backend. A connection that is not
-//! masqueraded has the same reply packets for nf_conntrack, from backend to client, before and
-//! after: the two cannot be there at once. So its segments are held for a moment
-//! (`FlowKind::HELD`), and repeated by TCP. nf_conntrack gets a connection from client to backend
-//! in place of the one that it had: else it would take the next packet for the first of a new one,
-//! and the node's rules could drop it or change its source.
+//! At no moment may a packet pass untranslated or go to another backend. The reply packets of a
+//! connection that is not masqueraded look the same to nf_conntrack before and after, from backend
+//! to client. So the old and the new connection cannot exist at once. Therefore its segments are
+//! dropped for a moment (`FlowKind::HELD`), and TCP repeats them. The old connection in
+//! nf_conntrack is replaced by one from client to backend. Otherwise nf_conntrack would take the
+//! next packet for the first of a new connection, and the node's rules could drop it or change its
+//! source.
 
 mod clients;
 mod enter;
@@ -30,28 +31,28 @@ use self::{
 };
 use crate::maps::{PortFilter, family::Family, tables::Table};
 
-/// So many connections wait together until the programs that run have ended: 8 ms, in which
-/// segments are held.
+/// The number of connections that wait together until the running programs have ended: 8 ms, in
+/// which segments are dropped.
 const BATCH: usize = 128;
 
-/// What can import, on any thread. No other maps may take over meanwhile.
+/// Imports connections, on any thread. No other maps may take over in the meantime.
 #[derive(Debug)]
 pub struct Importer {
     home: PathBuf,
 }
 
-/// What an import has done.
+/// The result of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Imported {
-    /// Connections and exchanges of datagrams that are flows now.
+    /// Connections and UDP exchanges that are flows now.
     pub connections: usize,
-    /// Those that still need the other proxy's rules.
+    /// Connections that still need the other proxy's rules, by reason.
     pub left: BTreeMap<Left, usize>,
-    /// TCP and SCTP connections among these.
+    /// The TCP and SCTP connections among those in `left`.
     pub held: usize,
 }
 
-/// Why a connection was not imported.
+/// The reason why a connection was not imported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Left {
     Own,
@@ -79,10 +80,10 @@ impl fmt::Display for Left {
     }
 }
 
-/// What became of a connection.
+/// The outcome for a connection.
 enum Fate {
     Imported,
-    /// It is no service's, its client has a flow already, or it has just ended.
+    /// It belongs to no service, its client has a flow already, or it has just ended.
     None,
     Left(Left),
 }
@@ -92,8 +93,8 @@ impl Importer {
         Self { home: home.into() }
     }
 
-    /// Imports every connection that it can. Reads all of nf_conntrack, which takes the longer the
-    /// larger that is.
+    /// Imports every connection that it can. Reads all of nf_conntrack, so a larger table takes
+    /// longer.
     pub fn import(&self) -> io::Result<Imported> {
         let mut found = Vec::new();
         linux::tracked(|tracked| {
@@ -149,7 +150,7 @@ impl Importer {
                 }
             }
             if !prepared.is_empty() {
-                // A packet that has met no entry yet has met nf_conntrack afterwards.
+                // A packet that has not met the new entries has passed nf_conntrack by then.
                 linux::wait_for_programs();
             }
             for (tracked, flow) in &prepared {
@@ -165,15 +166,15 @@ impl Importer {
     }
 }
 
-/// What is the same for both families.
+/// The parts that are common to both families.
 struct Node {
     editor: Editor,
     ports: PortFilter,
-    /// The node's own rules masquerade: `masquerade: mark`.
+    /// True if the node's own rules masquerade: `masquerade: mark`.
     marks_only: bool,
 }
 
-/// The flow that a connection is to become.
+/// Returns the flow that a connection will become.
 fn plan<A: Family>(
     tracked: &Tracked,
     services: &Services<A>,
@@ -186,7 +187,7 @@ fn plan<A: Family>(
     let Some(state) = state_of(tracked) else {
         return Err(match tracked.protocol {
             _ if has_ended(tracked) => tables.forget_ended(tracked),
-            // Of datagrams that nobody has answered there is nothing to keep.
+            // A UDP exchange without a reply has nothing to keep.
             Protocol::UDP => Fate::None,
             _ => Fate::Left(Left::Unsettled),
         });
@@ -203,9 +204,9 @@ fn plan<A: Family>(
     flow.ok_or(Fate::None)
 }
 
-/// Whether it is a TCP connection of which nothing more comes. nf_conntrack keeps it for two
-/// minutes: without any NAT rule it then drops the SYNs of a new connection with the same client's
-/// port and endpoint, which has the same replies.
+/// True if this is a TCP connection that has ended. nf_conntrack keeps it for two minutes. Without
+/// any NAT rule it then drops the SYNs of a new connection from the same client port to the same
+/// endpoint, because the reply tuples are equal.
 fn has_ended(tracked: &Tracked) -> bool {
     /// `enum tcp_conntrack`: TIME_WAIT, CLOSE.
     const TCP_ENDED: [u8; 2] = [7, 8];
@@ -213,15 +214,15 @@ fn has_ended(tracked: &Tracked) -> bool {
     tracked.protocol == Protocol::TCP && state.is_some_and(|state| TCP_ENDED.contains(&state))
 }
 
-/// Whether it can become a flow now.
+/// True if the connection can become a flow now.
 fn is_open(tracked: &Tracked) -> bool {
     state_of(tracked).is_some()
 }
 
-/// The state of the flow that it becomes; none if it cannot become one now.
+/// Returns the state of the flow that it becomes; `None` if it cannot become one now.
 fn state_of(tracked: &Tracked) -> Option<FlowState> {
-    /// `enum tcp_conntrack`: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. In the latter two one side may
-    /// still send for long.
+    /// `enum tcp_conntrack`: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. In the latter two states one side
+    /// may go on sending for a long time.
     const TCP_OPEN: [u8; 3] = [3, 4, 5];
     /// `enum sctp_conntrack`.
     const SCTP_ESTABLISHED: u8 = 4;
@@ -254,7 +255,7 @@ mod tests {
         let end = ([10, 0, 0, 1], 1).into();
         let tuple = Tuple { src: end, dst: end };
         let nest = if protocol == Protocol::TCP { 1 } else { 3 };
-        // A nest with the state in it.
+        // A nested attribute with the state in it.
         let info = [12, 0, nest, 0, 5, 0, 1, 0, state, 0, 0, 0];
         Tracked {
             protocol,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the maps know of the ends of a connection: the service at an address, its backends, where
-//! node ports are served.
+//! Looks up both ends of a connection in the maps: the service at an address, its backends, and the
+//! addresses that serve node ports.
 
 use std::{collections::HashMap, io, net::SocketAddr, path::Path};
 
@@ -38,7 +38,7 @@ impl<A: Family> Services<A> {
         })
     }
 
-    /// The service port that clients reach there; [`ServiceId::NONE`] where a cluster IP no longer
+    /// Returns the service port at a destination; [`ServiceId::NONE`] if the cluster IP no longer
     /// has that port.
     pub(super) fn at(&self, destination: SocketAddr, protocol: Protocol) -> Option<ServiceId> {
         let address = A::of_ip(destination.ip())?;
@@ -50,7 +50,7 @@ impl<A: Family> Services<A> {
             _ => record.service,
         })
     }
-    /// A service port's backend with this address, and its generation.
+    /// Returns a service port's backend with this address, and its generation.
     pub(super) fn backend(&self, service: ServiceId, at: SocketAddr) -> Option<(BackendId, u32)> {
         let key = (service, A::of_ip(at.ip())?, Port::from_host(at.port()));
         self.backends.get(&key).copied()
@@ -69,7 +69,7 @@ impl<A: Family> FrontendMaps<A> for Services<A> {
         matches!(flags, Ok(Some(flags)) if flags & node_address::NODE_PORT != 0)
     }
     fn in_service_range(&self, _: A) -> bool {
-        // Cluster IPs have a key of their own.
+        // Cluster IPs have their own keys.
         true
     }
 }

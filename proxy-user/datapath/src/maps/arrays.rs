@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Arrays whose elements are read and written through memory. A window of elements is mapped when
-//! it is first needed, because the kernel maps all pages at once and most of a large array is never
-//! used. Used by `store` and `sweep`.
+//! Arrays whose elements are read and written through memory mappings. A window of elements is
+//! mapped when it is first needed: the kernel would map all pages at once, and most of a large
+//! array is never used. Used by `store` and `sweep`.
 
 use std::{
     cell::OnceCell,
@@ -12,7 +12,8 @@ use std::{
 
 use linux::{Mapping, Plain, map_info};
 
-/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 fills whole pages.
+/// Elements per window. Elements are padded to eight bytes, so a multiple of 512 of them fills
+/// pages completely.
 const WINDOW: u32 = 2048;
 const PAGE: usize = 4096;
 
@@ -45,7 +46,7 @@ impl<T: Plain> MappedArray<T> {
             types: PhantomData,
         })
     }
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -59,7 +60,7 @@ impl<T: Plain> MappedArray<T> {
             length,
         )
     }
-    /// Maps the elements' windows; must come before any load or store of them.
+    /// Maps the windows of the elements; must come before any load or store of them.
     pub fn ensure(&self, first: u32, count: u32) -> io::Result<()> {
         if count == 0 {
             return Ok(());
@@ -96,17 +97,17 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
-    /// Sets bits of an element of one word, of which programs set bits as well.
+    /// Sets bits of a one-word element in which programs also set bits.
     pub fn set_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.set_bits(offset, bits);
     }
-    /// As [`Self::store_u64`].
+    /// Does the same as [`Self::store_u64`] for 32 bits.
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u32(offset + field, value);
     }
-    /// As [`Self::store_u64`].
+    /// Does the same as [`Self::store_u64`] for 16 bits.
     pub fn store_u16(&self, index: u32, field: usize, value: u16) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u16(offset + field, value);
@@ -121,7 +122,7 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.add_u32(offset + field, by);
     }
-    /// Writes a part of an element, whose readers notice what is half written.
+    /// Writes a part of an element whose readers detect half-written values.
     pub fn store_at<P: Plain>(&self, index: u32, field: usize, part: &P) {
         let (mapping, offset) = self.locate(index);
         mapping.store(offset + field, part);
@@ -141,11 +142,11 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// The number of windows.
+    /// Returns the number of windows.
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
-    /// Visits those elements of a window whose first word is not zero. The window does not stay
+    /// Visits the elements of a window whose first word is not zero. The window does not stay
     /// mapped.
     pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
         let mapping = self.map_window(window)?;
@@ -156,7 +157,7 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// The elements of a window, each with its offset in the window.
+    /// Returns the elements of a window, each with its offset in the window.
     fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
         let (first, stride) = (window * WINDOW, self.stride);
         (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))

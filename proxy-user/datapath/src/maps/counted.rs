@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the programs have counted of backends and of service ports, as sums over the CPUs. Used by
-//! `store`, which hands elements out, by `succession` and by `read`.
+//! The programs' counters for backends and service ports, summed over the CPUs. Used by `store`,
+//! which enters the elements, by `succession` and by `read`.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -10,19 +10,20 @@ use proxy_common::{
     traffic::{RefusedKey, Traffic},
 };
 
-/// One family's backends.
+/// The traffic counters of one address family's backends.
 pub(crate) struct TrafficMap(PerCpu<u32, Traffic>);
 
 impl TrafficMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
-    /// How many elements it has: backends with greater ids count together, in the first.
+    /// Returns the number of elements. All backends with greater ids are counted in the first
+    /// element.
     pub(crate) fn capacity(&self) -> u32 {
         self.0.capacity()
     }
-    /// Begins to count for backends, each with its generation. Those beyond the map's size count
-    /// together.
+    /// Starts counting for backends, each with its generation. The first element counts all
+    /// backends beyond the map's size.
     pub(crate) fn begin(&self, backends: &[(BackendId, u32)]) -> io::Result<()> {
         let counted = backends
             .iter()
@@ -37,7 +38,7 @@ impl TrafficMap {
         };
         self.0.store_all(&counted.map(of_none).collect::<Vec<_>>())
     }
-    /// Visits the sum of every element below `end`.
+    /// Visits the sums of every element below `end`.
     pub(crate) fn each(&self, end: u32, mut visit: impl FnMut(u32, Traffic)) -> io::Result<()> {
         if end == 0 {
             return Ok(());
@@ -47,7 +48,7 @@ impl TrafficMap {
             index + 1 < end
         })
     }
-    /// Adds what another map has counted, on the first CPU.
+    /// Adds the counts of another map, on the first CPU.
     pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
         let index = if id < self.0.capacity() { id } else { 0 };
         let Some(mut values) = self.0.lookup(&index)? else {
@@ -60,7 +61,7 @@ impl TrafficMap {
     }
 }
 
-/// Over the CPUs.
+/// Returns the sum over the CPUs.
 fn sum(values: &[Traffic]) -> Traffic {
     let mut sum = Traffic::default();
     for value in values {
@@ -70,21 +71,21 @@ fn sum(values: &[Traffic]) -> Traffic {
     sum
 }
 
-/// What was refused of each service port.
+/// The map of refused packets and connections by service port.
 pub(crate) struct RefusedMap(PerCpu<RefusedKey, u64>);
 
 impl RefusedMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
-    /// Makes room for what finds none: the programs count it for no service.
+    /// Enters the elements for refusals that belong to no service.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         let refusals = Counter::ALL.iter().filter(|counter| counter.refuses());
         refusals
             .map(|counter| RefusedKey::of_none(*counter))
             .try_for_each(|key| self.0.enter(&key))
     }
-    /// Every element.
+    /// Returns every element.
     pub(crate) fn entries(&self) -> io::Result<Vec<(RefusedKey, u64)>> {
         let mut entries = Vec::new();
         self.0.each(|key, values| {
@@ -93,7 +94,7 @@ impl RefusedMap {
         })?;
         Ok(entries)
     }
-    /// Forgets service ports that are gone.
+    /// Removes the elements of service ports that are gone.
     pub(crate) fn forget(&self, gone: impl Fn(ServiceId) -> bool) -> io::Result<()> {
         for (key, _) in self.entries()? {
             if key.service != ServiceId::NONE && gone(key.service) {
@@ -102,7 +103,7 @@ impl RefusedMap {
         }
         Ok(())
     }
-    /// Adds what another map has counted, on the first CPU.
+    /// Adds the counts of another map, on the first CPU.
     pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
         self.0.enter(&key)?;
         let Some(mut values) = self.0.lookup(&key)? else {

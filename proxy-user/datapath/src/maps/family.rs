@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address families: everything of the datapath that differs between them. Used by all rooms
-//! above.
+//! The address families: everything in the datapath that differs between them. Used by all other
+//! modules.
 
 use std::net::IpAddr;
 
@@ -28,23 +28,23 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const TRAFFIC: &'static str;
     const EXPIRE: &'static str;
 
-    /// This family's part of a service port's plan.
+    /// Returns this family's part of a service port's plan.
     fn of_port(port: &PortPlan) -> &FamilyPlan<Self>;
-    /// The guarded cluster IPs of this family.
+    /// Returns the guarded cluster IPs of this family.
     fn guarded(plan: &ServicePlan) -> &[Self];
-    /// The address, if it is of this family.
+    /// Returns the address if it is of this family.
     fn of_ip(address: IpAddr) -> Option<Self>;
-    /// A source range as a trie's key, if it is of this family.
+    /// Returns a source range as a trie key if it is of this family.
     fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
-    /// The source range of a trie's key.
+    /// Returns the source range of a trie key.
     fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
-    /// The ranges of cluster IPs in the settings.
+    /// Returns the ranges of cluster IPs in the settings.
     fn services(settings: &mut Settings) -> &mut Ranges<Self>;
-    /// The ranges of external and load balancer IPs in the settings.
+    /// Returns the ranges of external and load balancer IPs in the settings.
     fn external(settings: &mut Settings) -> &mut Ranges<Self>;
-    /// A mask with this number of leading ones.
+    /// Returns a mask with this number of leading ones.
     fn mask(bits: u32) -> Self;
-    /// The number of leading bits that two addresses share.
+    /// Returns the number of leading bits that two addresses share.
     fn common_bits(self, other: Self) -> u32;
 }
 
@@ -158,7 +158,7 @@ family!(
     "expire_v6"
 );
 
-/// The smallest range that holds two ranges; [`Prefix::NONE`] holds nothing.
+/// Returns the smallest range that contains both; [`Prefix::NONE`] is the empty range.
 pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
     let is_unused =
         |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lock on a pin directory: one agent at a time. Used by `Datapath` and `cleanup`.
+//! The lock on a pin directory, for one agent at a time. Used by `Datapath` and `cleanup`.
 
 use std::{
     fs::{self, File},
@@ -11,19 +11,19 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::DatapathError;
 
-/// The pin directory, held by this process alone until it is dropped.
+/// This process's exclusive lock on the pin directory, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(Flock<File>);
 
 impl Lock {
-    /// Whether it is on the directory that has this path now.
+    /// True if the lock is on the directory that has this path now.
     pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
         let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
         held.and_then(|held| Ok((held, now?)))
             .is_ok_and(|(held, now)| (held.st_dev(), held.st_ino()) == (now.st_dev(), now.st_ino()))
     }
-    /// Locks the directory; fails if another process holds it. The lock is on the directory itself,
-    /// so agents in different containers see each other, and no lock file remains.
+    /// Locks the directory; fails if another process has the lock. The lock is on the directory
+    /// itself, so agents in different containers see each other, and no lock file is left behind.
     pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {
         let failed = |attempt, source| DatapathError::File {
             attempt,
@@ -53,13 +53,13 @@ impl Lock {
     }
 }
 
-/// The process that holds the lock on a directory, if it can be seen. Does not try the lock: an
-/// agent that starts needs it.
+/// Returns the process that holds the lock on a directory, if it is visible. Does not try to lock
+/// it, because that could block an agent that starts.
 pub fn holder_of(pin_dir: &Path) -> Option<u32> {
     holder(&fs::metadata(pin_dir).ok()?)
 }
 
-/// The process that holds the lock on a file, by /proc/locks, which does not show processes of
+/// Finds the process that holds the lock on a file in /proc/locks, which does not show processes of
 /// other PID namespaces.
 fn holder(file: &fs::Metadata) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel memory that maps take, and the sizes that suit a machine. Used by `agent`, which lets
-//! maps grow, and by `cli` for the page of settings.
+//! maps grow, and by `cli` for the settings page.
 
 use linux::{MapKind, NO_PREALLOC, possible_cpus};
 
 use super::shapes::{Shape, shapes};
 use crate::options::Capacities;
 
-/// A hash element's links, hash and lock state, in Linux 6.1 to 6.18.
+/// The bytes of a hash element's links, hash and lock state, in Linux 6.1 to 6.18.
 const ELEMENT: u64 = 48;
 const BUCKET: u64 = 16;
 const POINTER: u64 = 8;
@@ -18,12 +18,12 @@ impl Shape {
         let padded = |size: u32| u64::from(size.next_multiple_of(8));
         padded(self.key_size) + padded(self.value_size)
     }
-    /// The bytes of a value on all CPUs.
+    /// Returns the bytes of a value on all CPUs.
     fn per_cpu(&self) -> u64 {
         let cpus = possible_cpus().unwrap_or(1) as u64;
         u64::from(self.value_size.next_multiple_of(8)) * cpus
     }
-    /// The bytes that the kernel takes when it makes the map.
+    /// Returns the bytes that the kernel reserves when it creates the map.
     pub fn reserved(&self) -> u64 {
         let entries = u64::from(self.max_entries);
         match self.kind {
@@ -38,14 +38,14 @@ impl Shape {
             MapKind::PerCpuArray => self.per_cpu() * entries,
             MapKind::PerCpuHash => {
                 let key = u64::from(self.key_size.next_multiple_of(8));
-                // The values, a word for each processor, are small.
+                // The values, one word for each processor, are small.
                 (ELEMENT + key + POINTER) * entries + BUCKET * entries.next_power_of_two()
             }
-            // Taken entry by entry, or hardly anything.
+            // A trie takes memory entry by entry, and an array of maps hardly any.
             MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
         }
     }
-    /// The bytes that an entry takes when it is written, beside those reserved.
+    /// Returns the bytes that an entry takes when it is written, in addition to the reserved bytes.
     pub fn in_use(&self) -> u64 {
         match self.kind {
             MapKind::LpmTrie => TRIE_NODE,
@@ -55,19 +55,19 @@ impl Shape {
     }
 }
 
-/// Flow entries of each family for one processor. KUBE: `conntrack.maxPerCore` connections, of two
-/// entries each.
+/// Flow entries of each family for each processor. KUBE: `conntrack.maxPerCore` connections, with
+/// two entries each.
 const FLOWS_PER_PROCESSOR: u32 = 65_536;
-/// Twice KUBE's `conntrack.min`. With half, 6 000 short masqueraded connections a second to one
-/// endpoint fill a table with closed flows in seconds, and then fall to a third.
+/// Twice KUBE's `conntrack.min`. With half of it, 6 000 short masqueraded connections a second to
+/// one endpoint fill the table with closed flows in seconds, and then their rate falls to a third.
 const LEAST_FLOWS: u32 = 524_288;
 const MOST_FLOWS: u32 = 4_194_304;
-/// The part of the machine's memory that maps may take before they have grown.
+/// The divisor of the machine's memory: maps may take 1/16 of it before they have grown.
 const SHARE: u64 = 16;
-/// How often sizes are halved at most.
+/// The maximum number of times that the sizes are halved.
 const HALVINGS: u32 = 5;
 
-/// The sizes that maps begin with on a machine with so many processors and bytes of memory.
+/// Returns the initial map sizes for a machine with so many processors and bytes of memory.
 pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
     let flows = FLOWS_PER_PROCESSOR.saturating_mul(processors);
     let flows = flows.clamp(LEAST_FLOWS, MOST_FLOWS).next_power_of_two();
@@ -92,7 +92,7 @@ pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
     sizes.find(fits).unwrap_or_else(|| halved(HALVINGS))
 }
 
-/// The bytes that full maps of these capacities take.
+/// Returns the bytes that full maps of these capacities take.
 pub fn memory_of(capacities: &Capacities) -> u64 {
     let full = |shape: &Shape| shape.reserved() + shape.in_use() * u64::from(shape.max_entries);
     shapes(capacities).iter().map(full).sum()
@@ -117,7 +117,7 @@ mod tests {
             assert!(memory_of(&sizes) <= memory / SHARE, "{sizes:?}");
             assert!(2 * memory_of(&sizes) > memory / 4 / SHARE, "{sizes:?}");
         }
-        // They grow if they have to.
+        // The maps can still grow if they must.
         let least = sizes_for(1, GIB / 16);
         assert_eq!(least.flows, LEAST_FLOWS >> HALVINGS);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pinned maps as typed tables and arrays. In: a pin directory and capacities. Out: maps whose
-//! shape has been checked and whose elements are plain values. Used by every room above.
+//! shape has been checked and whose elements are plain values. Used by every other module here.
 
 pub mod arrays;
 pub(super) mod counted;

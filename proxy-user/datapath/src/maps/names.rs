@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The elements of `names`: which service port an id stands for. Used by `store` and `read`.
+//! The elements of `names`, which give the service port of an id. Used by `store` and `read`.
 
 use control::object::ObjectName;
 use proxy_common::{Port, Protocol, service::ServiceName};
 
-/// The element of a service port.
+/// Returns the element of a service port.
 pub(crate) fn service_name(
     service: &ObjectName,
     port_name: &str,
@@ -29,7 +29,7 @@ fn field(text: &str) -> [u8; 64] {
     bytes
 }
 
-/// The text in a field of [`ServiceName`].
+/// Returns the text in a field of [`ServiceName`].
 pub(crate) fn text(field: &[u8; 64]) -> String {
     let length = field.iter().position(|byte| *byte == 0).unwrap_or(64);
     String::from_utf8_lossy(&field[..length]).into_owned()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pinned maps, opened. `Datapath::open` fills this, and each room takes the maps that it
-//! keeps.
+//! The opened pinned maps. `Datapath::open` fills this, and each module takes its own maps from it.
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, path::Path};
 
@@ -23,7 +22,7 @@ impl OpenMaps {
         opened.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Hands a map out, as a table or an array.
+    /// Takes a map out and wraps it as a table or an array.
     pub(crate) fn take<T>(
         &mut self,
         map: &'static str,

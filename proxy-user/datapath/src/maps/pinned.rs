@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pins of the maps that are in use: finds those that are missing or lead elsewhere, and pins
-//! the maps again. Used by `Datapath`.
+//! The pins of the maps in use: finds pins that are missing or lead to other objects, and pins the
+//! maps again. Used by `Datapath`.
 
 use std::{
     fs, io,
@@ -13,7 +13,7 @@ use linux::{get_pinned, map_info, pin};
 use super::{pins::links_of, shapes::Shape};
 use crate::error::DatapathError;
 
-/// Descriptors of all pinned maps, and where the directory of links was.
+/// Descriptors of all pinned maps, and the identity of the directory of links at the last check.
 pub(crate) struct PinnedMaps {
     maps: Vec<(&'static str, OwnedFd)>,
     directory: Option<(u64, u64)>,
@@ -31,17 +31,17 @@ impl PinnedMaps {
             directory: identity(&links_of(home)),
         })
     }
-    /// Whether the directory is still the one that held the pins at the last look.
+    /// True if the directory is still the one that held the pins at the last check.
     pub(crate) fn is_in_place(&self, home: &Path) -> bool {
         let now = identity(&links_of(home));
         now.is_some() && now == self.directory
     }
-    /// Notes that the pins are complete in the directory as it is now.
+    /// Records the current directory as one in which all pins are present.
     pub(crate) fn note_place(&mut self, home: &Path) {
         self.directory = identity(&links_of(home));
     }
-    /// Pins every map again whose pin is missing or leads to another object; returns their names.
-    /// The directory must exist.
+    /// Pins every map again whose pin is missing or leads to another object, and returns their
+    /// names. The directory must exist.
     pub(crate) fn repair(&self, home: &Path) -> Result<Vec<&'static str>, DatapathError> {
         let mut repaired = Vec::new();
         for (name, map) in &self.maps {
@@ -62,7 +62,7 @@ impl PinnedMaps {
     }
 }
 
-/// Device and inode of a directory; none if it is not there.
+/// Returns the device and inode of a directory; `None` if it is missing.
 fn identity(directory: &Path) -> Option<(u64, u64)> {
     let metadata = fs::metadata(directory).ok()?;
     Some((metadata.st_dev(), metadata.st_ino()))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pin directory: checks where it may be, and knows the paths in it. Used by all rooms above.
+//! The pin directory: checks where it may be, and knows the paths in it. Used by all other modules.
 
 use std::{
     fs, io,
@@ -12,18 +12,18 @@ use proxy_common::maps::LAYOUT_VERSION;
 use super::lock::Lock;
 use crate::error::DatapathError;
 
-/// One set of maps with the programs over them, by its directory below the pin directory. There are
-/// two while one takes over from the other: see `datapath::succession`.
+/// One set of maps and the programs that use them; each has its own directory below the pin
+/// directory. There are two while one takes over from the other: see `datapath::succession`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation {
-    /// Later ones have higher numbers.
+    /// Counts up: a later generation has a higher number.
     pub number: u32,
-    /// See [`LAYOUT_VERSION`].
+    /// The version of the map layout, see [`LAYOUT_VERSION`].
     pub layout: u32,
 }
 
 impl Generation {
-    /// `v3`, or `v3-1` for one that is not the first.
+    /// Parses a directory name: `v3`, or `v3-1` for a generation that is not the first.
     fn of_name(name: &str) -> Option<Self> {
         let version = name.strip_prefix('v')?;
         let (layout, number) = version.split_once('-').unwrap_or((version, "0"));
@@ -32,7 +32,7 @@ impl Generation {
             layout: layout.parse().ok()?,
         })
     }
-    /// The name of its directory.
+    /// Returns the name of its directory.
     pub fn name(self) -> String {
         let Self { number, layout } = self;
         match number {
@@ -40,24 +40,24 @@ impl Generation {
             _ => format!("v{layout}-{number}"),
         }
     }
-    /// Its directory.
+    /// Returns its directory.
     pub fn dir(self, pin_dir: &Path) -> PathBuf {
         pin_dir.join(self.name())
     }
-    /// Whether its maps are laid out as this program knows them.
+    /// True if this program knows the layout of its maps.
     pub fn is_known(self) -> bool {
         self.layout == LAYOUT_VERSION
     }
 }
 
-/// Marks a generation whose maps have grown beyond the configured sizes. It is a symbolic link to
-/// nothing, which a BPF file system can hold.
+/// The mark of a generation whose maps have grown beyond the configured sizes. It is a dangling
+/// symbolic link, because a BPF file system can hold those.
 pub(crate) const GROWN: &str = "grown";
 
-/// Marks a generation whose programs only count, in the same way.
+/// The mark of a generation whose programs only count (a shadow). It is a dangling link as well.
 const SHADOW: &str = "shadow";
 
-/// Marks a generation as a shadow's.
+/// Marks a generation as a shadow.
 pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
     let path = home.join(SHADOW);
     match std::os::unix::fs::symlink("shadow", &path) {
@@ -70,8 +70,8 @@ pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
     }
 }
 
-/// Fails if a pin directory holds maps of the other kind: programs that serve must not become ones
-/// that only count, nor the other way round without anybody's knowing.
+/// Fails if a pin directory holds maps of the other kind. Serving programs and programs that only
+/// count must not replace one another unnoticed.
 pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
     if are_shadows(pin_dir).all(|kind| kind == shadow) {
         return Ok(());
@@ -88,13 +88,13 @@ pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
     })
 }
 
-/// Of each generation in a pin directory, whether it is a shadow's.
+/// For each generation in a pin directory: true if it is a shadow.
 fn are_shadows(pin_dir: &Path) -> impl Iterator<Item = bool> {
     let all = generations(pin_dir).unwrap_or_default().into_iter();
     all.map(move |one| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok())
 }
 
-/// The pin directories of shadows that stand beside this one.
+/// Returns the pin directories of shadows that have the same parent directory as this one.
 pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
     let entries = pin_dir
         .parent()
@@ -108,7 +108,7 @@ pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The generations in a pin directory, which may not be there, in the order of their numbers.
+/// Returns the generations in a pin directory in the order of their numbers; none if it is missing.
 pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     let entries = match fs::read_dir(pin_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -122,7 +122,7 @@ pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     Ok(found)
 }
 
-/// Why there are no maps that this program can read.
+/// Returns the error that says why there are no maps that this program can read.
 pub(crate) fn nothing_readable(pin_dir: &Path) -> DatapathError {
     let names: Vec<_> = generations(pin_dir)
         .unwrap_or_default()
@@ -140,12 +140,12 @@ pub(crate) fn nothing_readable(pin_dir: &Path) -> DatapathError {
     }
 }
 
-/// Whether an agent holds a pin directory, which may not be there.
+/// True if an agent has locked the pin directory; false if the directory is missing.
 pub fn is_held(pin_dir: &Path) -> bool {
     matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))
 }
 
-/// The directory of the last generation whose layout is known; the first one's if there is none.
+/// Returns the directory of the last generation with a known layout, or else that of the first.
 pub fn layout_dir(pin_dir: &Path) -> PathBuf {
     let all = generations(pin_dir).unwrap_or_default();
     let last = all.into_iter().rev().find(|one| one.is_known());
@@ -156,27 +156,27 @@ pub fn layout_dir(pin_dir: &Path) -> PathBuf {
     .dir(pin_dir)
 }
 
-/// The path of a map's pin, in the directory of [`layout_dir`].
+/// Returns the path of a map's pin, in the directory of [`layout_dir`].
 pub fn map_path(pin_dir: &Path, map: &str) -> PathBuf {
     layout_dir(pin_dir).join(map)
 }
 
-/// The directory for links, in the directory of [`layout_dir`].
+/// Returns the directory for links, in the directory of [`layout_dir`].
 pub fn links_dir(pin_dir: &Path) -> PathBuf {
     links_of(&layout_dir(pin_dir))
 }
 
-/// The directory for links of a generation with this directory.
+/// Returns the directory for links of the generation with this directory.
 pub(crate) fn links_of(home: &Path) -> PathBuf {
     home.join("links")
 }
 
-/// Whether a path lies on a BPF file system.
+/// True if a path lies on a BPF file system.
 pub fn is_bpffs(path: &Path) -> nix::Result<bool> {
     Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Makes the pin directory; fails unless it will be on a BPF file system.
+/// Creates the pin directory; fails unless it will be on a BPF file system.
 pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     let unusable = |reason: &str, source| DatapathError::PinDirectory {
         path: pin_dir.into(),
@@ -211,7 +211,7 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// Makes a generation's directory for links.
+/// Creates a generation's directory for links.
 pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     let links = links_of(home);
     fs::create_dir_all(&links).map_err(|source| DatapathError::File {
@@ -221,7 +221,7 @@ pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// The mount point to suggest for a BPF file system that holds the directory.
+/// Returns the mount point to suggest for a BPF file system that holds the directory.
 pub fn mount_point(pin_dir: &Path) -> PathBuf {
     let usual = Path::new("/sys/fs/bpf");
     if pin_dir.starts_with(usual) {

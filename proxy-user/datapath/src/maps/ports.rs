@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The port filter (map `ports`): a few bits per port, which programs read before any other map.
-//! Used by `store`.
+//! The port filter (map `ports`): a few bits for each port, which programs read before any other
+//! map. Used by `store`.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -8,7 +8,7 @@ use proxy_common::{Port, ports};
 
 use super::arrays::MappedArray;
 
-/// The port filter. The kernel programs set bits of it as well.
+/// The port filter. The kernel programs also set bits in it.
 pub(crate) struct PortFilter(MappedArray<u64>);
 
 impl PortFilter {
@@ -18,8 +18,8 @@ impl PortFilter {
         words.ensure(0, ports::WORDS)?;
         Ok(Self(words))
     }
-    /// Sets bits of a port; must come before anything that they announce. Returns how many words
-    /// were written.
+    /// Sets bits of a port; must come before any entry that needs them. Returns how many words were
+    /// written.
     pub(crate) fn announce(&self, port: Port, bits: u64) -> usize {
         let port = port.host();
         let at = ports::word_of(port);
@@ -30,7 +30,7 @@ impl PortFilter {
         self.0.set_bits(at, wanted);
         1
     }
-    /// Sets bits of a word: those of another generation's filter.
+    /// Sets bits of a word, taken from the filter of another generation.
     pub(crate) fn merge(&self, word: u32, bits: u64) {
         if word < ports::WORDS && self.0.load(word) & bits != bits {
             self.0.set_bits(word, bits);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the ranges of services' addresses in the settings grow: pure. Called by `node`.
+//! Pure functions that widen the settings' ranges of service addresses. Called by `node`.
 
 use proxy_common::{
     Addr, Prefix,
@@ -8,16 +8,15 @@ use proxy_common::{
 
 use super::family::{Family, join};
 
-/// How many leading bits two ranges share that are joined at once, though there is room for both:
-/// IPv4, IPv6.
+/// How many leading bits two ranges must share to be joined even when both would fit: IPv4, IPv6.
 #[derive(Clone, Copy)]
 pub struct Near(u32, u32);
 
 impl Near {
-    /// KUBE: cluster IPs. A range that they are allocated from has at least so many bits, so one
-    /// such range stays one here.
+    /// KUBE: cluster IPs. Their allocation range has at least so many prefix bits, so all of its
+    /// addresses end up in one range here.
     pub const CLUSTER_IPS: Self = Self(12, 64);
-    /// External and load balancer IPs come in small pools, beside addresses of nodes and pods.
+    /// External and load balancer IPs come in small pools, close to addresses of nodes and pods.
     pub const EXTERNAL_IPS: Self = Self(24, 64);
 
     const fn bits<A: Addr>(self) -> u32 {
@@ -25,8 +24,8 @@ impl Near {
     }
 }
 
-/// The ranges, widened so that they hold one more; [`Prefix::NONE`] adds nothing. If there are too
-/// many, those two become one that share the most leading bits. No address is ever lost.
+/// Returns the ranges, widened to contain one more; [`Prefix::NONE`] adds nothing. If there are too
+/// many, the two that share the most leading bits become one. No address is ever lost.
 pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> Ranges<A> {
     if is_unused(&range) || ranges.used().iter().any(|held| join(*held, range) == *held) {
         return *ranges;
@@ -42,7 +41,7 @@ pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> R
     ranges.with(&list)
 }
 
-/// The same for single addresses.
+/// Does the same as [`include`] for single addresses.
 pub fn include_all<A: Family>(ranges: &Ranges<A>, addresses: &[A], near: Near) -> Ranges<A> {
     addresses.iter().fold(*ranges, |ranges, address| {
         if ranges.contains(*address) {
@@ -60,8 +59,8 @@ fn is_unused<A: Addr>(range: &Prefix<A>) -> bool {
     range.address == A::UNSPECIFIED && range.mask == A::ONES
 }
 
-/// The two ranges that share the most leading bits, the earlier one first, and how many bits these
-/// are. All, if one holds the other.
+/// Returns the two ranges that share the most leading bits, the earlier one first, and the number
+/// of these bits (all bits if one contains the other).
 fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
     let pairs = (0..list.len()).flat_map(|first| (first + 1..list.len()).map(move |b| (first, b)));
     let with_shared = pairs.map(|(first, second)| {
@@ -73,7 +72,7 @@ fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
         };
         (first, second, shared)
     });
-    // Of equals the first, so that the ranges do not depend on the order of a search.
+    // Among equals the first wins, so that the result does not depend on the search order.
     with_shared.reduce(|best, pair| if pair.2 > best.2 { pair } else { best })
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one list of all maps: type, sizes and capacity of each. Pinned maps are checked against it
+//! The only list of all maps: type, sizes and capacity of each. Pinned maps are checked against it
 //! before they are used. Called by `Datapath::open`, `programs::load` and `cli`.
 
 use std::{io, os::fd::AsFd, path::Path};
@@ -42,7 +42,7 @@ impl Shape {
             flags,
         }
     }
-    /// The first difference between this and a map, but for the capacity.
+    /// Returns the first difference between this shape and a map, ignoring the capacity.
     pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
         let pairs = [
             ("type", info.kind, self.kind as u32),
@@ -57,7 +57,7 @@ impl Shape {
     }
 }
 
-/// Every map's shape.
+/// Returns the shapes of all maps.
 pub fn shapes(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
@@ -162,21 +162,21 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
     ]
 }
 
-/// Bytes of both families' traffic, all CPUs together.
+/// Bytes that the traffic counters of both families may take, summed over all CPUs.
 const TRAFFIC_BYTES: usize = 36 << 20;
 
-/// How many backends of a family are counted one by one: all, as long as that takes little memory.
+/// Returns how many backends of a family have their own counters: all, if the memory limit allows.
 fn counted_backends(backends: u32, cpus: usize) -> u32 {
     let fit = TRAFFIC_BYTES / (2 * size_of::<Traffic>() * cpus.max(1));
     backends.min(u32::try_from(fit).unwrap_or(u32::MAX))
 }
 
-/// The capacities of the pinned maps; `None` if no map is pinned.
+/// Returns the capacities of the pinned maps; `None` if no map is pinned.
 pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathError> {
     capacities_in(&layout_dir(pin_dir))
 }
 
-/// The capacities of the maps in a generation's directory; `None` if none is pinned there.
+/// Returns the capacities of the maps in a generation's directory; `None` if none is pinned there.
 pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathError> {
     let mut capacities = Capacities::default();
     let mut any = false;
@@ -203,9 +203,9 @@ pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// The first difference between the maps in a generation's directory and their shapes, with the
-/// map's name; a map that is missing is none. Fails if a pin is no map of ours: it has other types,
-/// so another program made it.
+/// Returns the first difference in capacity between the maps in a generation's directory and their
+/// shapes, with the map's name. A missing map counts as no difference. Fails if a pin is not one of
+/// our maps: its types differ, so another program made it.
 pub(crate) fn find_difference(
     home: &Path,
     shapes: &[Shape],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hash maps and tries, read and written in batches of many elements per system call. Used by all
-//! rooms above.
+//! other modules.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -30,11 +30,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
             map: Typed::new(fd)?,
         })
     }
-    /// How many elements the map has room for.
+    /// Returns the maximum number of elements.
     pub fn capacity(&self) -> u32 {
         self.map.info().max_entries
     }
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<V>> {
         linux::lookup(&self.map, key)
     }
@@ -42,11 +42,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
         linux::update(&self.map, key, value)
     }
-    /// Stores one element unless its key is there; whether it was stored.
+    /// Stores one element unless its key exists; true if it was stored.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<bool> {
         linux::insert(&self.map, key, value)
     }
-    /// Removes one element; whether it was there.
+    /// Removes one element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         linux::delete(&self.map, key)
     }
@@ -75,8 +75,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
         refused
     }
-    /// Removes all elements, missing ones included. Returns those that the kernel refuses to
-    /// remove.
+    /// Removes all elements of these keys; missing ones count as removed. Returns those that the
+    /// kernel refuses to remove.
     pub fn delete_all(&self, keys: &[K]) -> Vec<Refused> {
         let mut refused = Vec::new();
         let mut at = 0;
@@ -97,13 +97,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
         refused
     }
-    /// All elements. An element that is added or removed during the call may be missing, and one
-    /// that moves may occur twice; the call always ends.
+    /// Returns all elements. An element that is added or removed during the call may be missing,
+    /// and one that moves may occur twice. The call always ends.
     pub fn entries(&self) -> io::Result<Vec<(K, V)>> {
         let mut entries = Vec::new();
         let mut walk = Walk::new(BATCH.min(self.capacity().max(1) as usize));
-        // A walk through a trie starts again when the key of its cursor is removed, so it needs a
-        // bound; one through a hash map does not.
+        // A walk through a trie restarts when the key of its cursor is removed, so it needs a
+        // limit. A walk through a hash map does not.
         for _ in 0..4 * self.capacity() as usize / BATCH + 64 {
             if !walk.step(self, |key, value| entries.push((key, value)))? {
                 break;
@@ -127,21 +127,21 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     attempt()
 }
 
-/// A walk through a table in steps. It goes bucket by bucket, so it ends however the table changes.
+/// A walk through a table in steps, bucket by bucket. It ends however the table changes.
 pub struct Walk {
     cursor: Vec<u8>,
     batch: usize,
 }
 
 impl Walk {
-    /// A walk from the start, with at most `batch` elements per step.
+    /// Returns a walk from the start, with at most `batch` elements per step.
     pub fn new(batch: usize) -> Self {
         Self {
             cursor: Vec::new(),
             batch,
         }
     }
-    /// Whether the next step starts at the beginning.
+    /// True if the next step starts at the beginning.
     pub fn is_at_start(&self) -> bool {
         self.cursor.is_empty()
     }
@@ -167,7 +167,7 @@ impl Walk {
                     }
                     return Ok(!last);
                 }
-                // One bucket holds more than a whole batch.
+                // One bucket contains more elements than a batch.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => self.batch *= 2,
                 // A trie's cursor is a key, which may have been removed.
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) && interruptions < 64 => {

@@ -15,18 +15,18 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeAddress {
     pub address: IpAddr,
-    /// Node ports are served on it.
+    /// True if node ports are served on it.
     pub node_ports: bool,
 }
 
-/// The node's addresses.
+/// The map elements of the node's addresses.
 pub(crate) struct NodeAddresses {
     v4: Mirror<V4, u32>,
     v6: Mirror<V6, u32>,
 }
 
 impl NodeAddresses {
-    /// Starts with what is stored.
+    /// Starts with the stored elements.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: Mirror::adopt(open, V4::NODE_ADDRESSES)?,
@@ -38,14 +38,14 @@ impl NodeAddresses {
         set(&mut self.v4, addresses)?;
         set(&mut self.v6, addresses)
     }
-    /// Stores the addresses again if the maps hold others; how many differed.
+    /// Restores the maps if they were changed; returns how many elements differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let (v4, v6) = (self.v4.repair(), self.v6.repair());
         Ok(v4? + v6?)
     }
 }
 
-/// Stores one family's difference, new addresses first.
+/// Stores the changes of one family, new addresses first.
 fn set<A: Family>(
     known: &mut Mirror<A, u32>,
     addresses: &[NodeAddress],

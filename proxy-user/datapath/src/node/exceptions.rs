@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map of cgroups whose sockets the socket hooks leave alone. Used by `Datapath`.
+//! The map of cgroups whose sockets the socket hooks ignore. Used by `Datapath`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,10 +11,10 @@ use crate::{
     maps::{OpenMaps, tables::Table},
 };
 
-/// Ids of the excepted cgroups.
+/// The map of the excepted cgroups' ids.
 pub(crate) struct SocketExceptions {
     table: Table<u64, u32>,
-    /// As last set; none before the first time.
+    /// The ids that were last set; `None` before the first time.
     stored: Option<HashMap<u64, u32>>,
 }
 
@@ -39,7 +39,7 @@ impl SocketExceptions {
         self.stored = Some(cgroups.iter().map(|id| (*id, 1)).collect());
         Ok(())
     }
-    /// Stores the ids again if the map holds others; how many differed.
+    /// Restores the map if it was changed; returns how many ids differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let stored = self.stored.as_ref();
         stored

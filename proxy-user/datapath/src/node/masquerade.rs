@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps of interfaces and of the source addresses that they masquerade with. Used by
-//! `Datapath`.
+//! The maps of interfaces and of their masquerade source addresses. Used by `Datapath`.
 
 use std::{collections::HashMap, io, net::IpAddr};
 
@@ -18,7 +17,7 @@ use crate::{
     maps::{OpenMaps, tables::Table},
 };
 
-/// The source addresses that each interface masquerades with, and whether pods are behind it.
+/// The masquerade source addresses of each interface, and whether pods are behind it.
 pub(crate) struct NodeInterfaces {
     interfaces: Table<u32, u64>,
     sources: Table<u32, MasqueradeSources>,
@@ -29,7 +28,7 @@ pub(crate) struct NodeInterfaces {
 }
 
 impl NodeInterfaces {
-    /// Starts with what is stored.
+    /// Starts with the stored elements.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
         let sources: Table<u32, MasqueradeSources> =
@@ -58,7 +57,7 @@ impl NodeInterfaces {
             next,
         })
     }
-    /// Stores an interface's source and whether pods are behind it.
+    /// Stores an interface's masquerade sources and whether pods are behind it.
     pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.store(interface)
             .map_err(|source| DatapathError::Interface {
@@ -68,9 +67,9 @@ impl NodeInterfaces {
                 source,
             })
     }
-    /// A list of addresses that is in use is never changed, so a packet on its way sees one
-    /// interface's addresses, never parts of two. One that no interface has is overwritten after
-    /// all others.
+    /// Stores an interface. Never changes a list of addresses that is in use, so that no packet
+    /// sees parts of two lists. Unused lists are overwritten in turn, so that each stays unchanged
+    /// for long.
     fn store(&mut self, interface: &Interface) -> io::Result<()> {
         let source = sources_of(interface);
         let index = match self.known.get(&source) {
@@ -109,7 +108,7 @@ impl NodeInterfaces {
         self.write(interface.index, word)?;
         self.share(interface.index)
     }
-    /// The next element of the sources that no interface has.
+    /// Returns the next element of the sources that no interface uses.
     fn free_index(&mut self) -> Option<u32> {
         let capacity = self.sources.capacity();
         for _ in 0..capacity {
@@ -122,8 +121,8 @@ impl NodeInterfaces {
         }
         None
     }
-    /// Says whether packets that come in by an interface may leave past the stack. New interfaces
-    /// may not.
+    /// Sets whether packets from an interface may be redirected past the network stack. By default
+    /// they may not.
     pub(crate) fn set_redirects(
         &mut self,
         index: u32,
@@ -144,8 +143,8 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Stores what the slot of an interface says: which shared interface has it, or that there are
-    /// several. After their words.
+    /// Stores the slot of an interface in `shared_ifaces`: the one shared interface in it, or the
+    /// value for several. Must come after their words.
     fn share(&self, interface: u32) -> io::Result<()> {
         let slot = interface % maps::SHARED_INTERFACE_SLOTS;
         let wanted = slot_of(slot, &self.stored);
@@ -154,7 +153,7 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Forgets an interface.
+    /// Removes an interface.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
         self.interfaces
             .delete(&interface)
@@ -163,7 +162,7 @@ impl NodeInterfaces {
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
-    /// Stores the properties and sources of interfaces again if the maps hold others; how many
+    /// Restores the maps of interfaces and sources if they were changed; returns how many elements
     /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let mut differed = repair(&self.interfaces, &self.stored)
@@ -185,7 +184,7 @@ impl NodeInterfaces {
         }
         Ok(differed)
     }
-    /// Indices of the interfaces that have an element.
+    /// Returns the indices of the interfaces that have an element.
     pub(crate) fn interfaces(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
     }
@@ -194,7 +193,7 @@ impl NodeInterfaces {
 /// The element of `masq_addresses` for interfaces without an address.
 const NO_SOURCE: u32 = 0;
 
-/// What a slot of `shared_ifaces` says of the interfaces with these words.
+/// Returns the value of a slot of `shared_ifaces` for the interfaces with these words.
 fn slot_of(slot: u32, words: &HashMap<u32, u64>) -> u32 {
     let mut shared = words.iter().filter(|(index, word)| {
         *index % maps::SHARED_INTERFACE_SLOTS == slot
@@ -212,7 +211,7 @@ fn has_any(sources: &MasqueradeSources) -> bool {
     v4.0[0].address != V4::UNSPECIFIED || v6.0[0].address != V6::UNSPECIFIED
 }
 
-/// An interface's addresses as the programs read them.
+/// Returns an interface's addresses in the programs' format.
 fn sources_of(interface: &Interface) -> MasqueradeSources {
     let mut all = MasqueradeSources::NONE;
     let (mut v4, mut v6) = (all.v4.0.iter_mut(), all.v6.0.iter_mut());

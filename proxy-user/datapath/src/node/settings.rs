@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map `settings`: what the agent says about the node, with the ranges of services' addresses,
-//! which the datapath keeps itself. Used by `Datapath` and `store`.
+//! The map `settings`: the agent's settings for the node, and the ranges of service addresses,
+//! which the datapath maintains itself. Used by `Datapath` and `store`.
 
 use std::io;
 
@@ -22,11 +22,12 @@ use crate::{
 pub(crate) struct SettingsCell {
     table: Table<u32, Settings>,
     stored: Settings,
-    /// What should be stored: differs from `stored` only where the kernel has refused to.
+    /// The settings that should be stored: differs from `stored` only where the kernel refused a
+    /// write.
     wanted: Settings,
 }
 
-/// Addresses of one family that frontends have, or are about to have.
+/// Addresses of one family that frontends have or are about to get.
 pub(crate) struct NewAddresses<A> {
     cluster_ips: Vec<A>,
     /// External and load balancer IPs.
@@ -56,8 +57,8 @@ impl<A> NewAddresses<A> {
 }
 
 impl SettingsCell {
-    /// Starts with what is stored. The ranges hold the addresses of the adopted frontends, whatever
-    /// was stored.
+    /// Starts with the stored settings, and widens the ranges to contain the addresses of the
+    /// adopted frontends.
     pub(crate) fn adopt(
         open: &mut OpenMaps,
         (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
@@ -71,12 +72,12 @@ impl SettingsCell {
             wanted: found,
         };
         let mut wanted = found;
-        // A new map is all zero, and a range of zeros would hold every address.
+        // A new map is all zeros, and a range of zeros would contain every address.
         if found.masquerade_ports == PortRanges([0; 4]) {
             wanted = Settings::EMPTY;
         }
-        // An agent that was killed while it imported has left it. What these maps serve, no other
-        // proxy does.
+        // An agent that was killed during an import may have left this flag. No other proxy serves
+        // what these maps serve.
         wanted.flags &= !Settings::DATAGRAMS_WAIT;
         cell.wanted = wanted;
         cell.cover(v4, v6)
@@ -92,7 +93,7 @@ impl SettingsCell {
         self.stored = settings;
         Ok(true)
     }
-    /// Stores the settings again if the map holds others; whether it did.
+    /// Restores the map if it was changed; true if it was.
     pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
         let failed = DatapathError::of_map("check", maps::SETTINGS);
         if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
@@ -105,7 +106,7 @@ impl SettingsCell {
         let failed = DatapathError::of_map("write", maps::SETTINGS);
         self.store(settings).map(drop).map_err(failed)
     }
-    /// Replaces everything that the agent says.
+    /// Replaces all settings that come from the agent.
     pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
             let ranges = A::services(settings);
@@ -124,7 +125,7 @@ impl SettingsCell {
         widen(&mut wanted, &settings.allocated_v6);
         self.change(wanted)
     }
-    /// Widens the ranges of services' addresses; whether anything was stored. They never shrink,
+    /// Widens the ranges of service addresses; true if anything was stored. They never shrink,
     /// because connections outlive services.
     pub(crate) fn cover(
         &mut self,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs at interfaces, loaded a second time: over the pinned maps where packets change
-//! nothing, over maps of their own elsewhere. Attached to nothing, they go with the process. Called
-//! by `read` for dry runs.
+//! A second copy of the tc programs for dry runs. Maps that packets do not change are the pinned
+//! ones; for the others the copy has its own. It is attached to nothing and goes with the process.
+//! Called by `read`.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     options::{Capacities, Options},
 };
 
-/// The maps that programs at interfaces write.
+/// The maps that the tc programs write.
 const OWN: [&str; 18] = [
     maps::PORTS,
     maps::AFFINITY_V4,
@@ -44,18 +44,18 @@ const OWN: [&str; 18] = [
     maps::DRAINED,
 ];
 
-/// Entries of their own maps: for a handful of packets.
+/// The capacity of the copy's own maps, enough for a handful of packets.
 const FEW: u32 = 1024;
 
-/// The loaded programs with their own maps.
+/// The loaded copies of the programs, with their own maps.
 pub(crate) struct Aside {
     ebpf: Ebpf,
     own: HashMap<&'static str, OwnedFd>,
 }
 
 impl Aside {
-    /// Makes the maps of their own; those of this directory are shared. Programs are loaded one by
-    /// one.
+    /// Creates the copy's own maps and shares the others with this directory. Programs are loaded
+    /// one by one later.
     pub(crate) fn open(home: &Path, redirects: bool) -> Result<Self, DatapathError> {
         let options = Options {
             capacities: Capacities {
@@ -76,7 +76,7 @@ impl Aside {
         Ok(Self { ebpf, own })
     }
 
-    /// Has the kernel verify and translate a program, which takes most of a second.
+    /// Makes the kernel verify and compile a program, which takes most of a second.
     pub(crate) fn load(&mut self, program: &'static str) -> Result<(), DatapathError> {
         let loaded = load_one(&mut self.ebpf, program)?;
         loaded.map_err(|error| DatapathError::Program {
@@ -85,7 +85,7 @@ impl Aside {
         })
     }
 
-    /// A map of their own.
+    /// Returns one of the copy's own maps.
     pub(crate) fn map(&self, name: &'static str) -> Result<OwnedFd, DatapathError> {
         let map = self.own.get(name).ok_or(io::ErrorKind::NotFound.into());
         map.and_then(|map| map.try_clone())

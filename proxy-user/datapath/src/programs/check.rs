@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be wrong with an attachment. Found here and by `hooks`, put right by `Datapath`.
+//! The faults of an attachment. Found here and by `hooks`, repaired by `Datapath`.
 
 use std::{
     io,
@@ -17,25 +17,26 @@ use super::{
 };
 use crate::options::Attachment;
 
-/// A hook where ours was moved to the front stays as it is for so long when somebody comes before
-/// ours again: moving it leaves a moment without it, and two who move forever serve nobody.
+/// The time for which a hook is left alone after our program was moved to its front, even if a
+/// foreign program comes first again. Moving leaves a moment without our program, and two agents
+/// that keep moving theirs would serve nobody.
 const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
-/// Something wrong at one hook.
+/// A fault at one hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Damage {
-    /// Our program is not there.
+    /// Our program is not attached.
     Detached { egress: bool },
-    /// Another program runs in its place.
+    /// Another program is attached in its place.
     Replaced { egress: bool },
-    /// Another program has come before it, and may hide packets from it.
+    /// Another program comes before it, and may hide packets from it.
     Behind { egress: bool },
-    /// It is there, and would go with the agent.
+    /// It is attached, but would be detached when the agent stops.
     Unpinned { egress: bool },
 }
 
 impl Damage {
-    /// For an operator.
+    /// Returns a text for the operator.
     pub(crate) fn describe(self) -> String {
         let (what, egress) = match self {
             Self::Detached { egress } => ("was detached", egress),
@@ -49,8 +50,8 @@ impl Damage {
 }
 
 impl TcAttachments {
-    /// What is wrong with an interface's attachments. A quick look leaves out what only a restart
-    /// would notice.
+    /// Returns the faults of an interface's attachments. A quick check only finds tcx links that
+    /// are detached or behind another program.
     pub(crate) fn damage(
         &self,
         programs: &Programs,
@@ -81,7 +82,7 @@ impl TcAttachments {
         Ok(found)
     }
 
-    /// What is wrong with a link; with the id of its program, also that and the pin.
+    /// Returns the fault of a link; given the id of its program, also checks program and pin.
     fn damage_of_link(
         &self,
         index: u32,
@@ -112,18 +113,18 @@ impl TcAttachments {
         Ok(unpinned.then_some(Damage::Unpinned { egress }))
     }
 
-    /// Detaches ours at a hook; [`Self::attach`] puts it back in front of all others. The kernel
-    /// takes no program twice at one hook, so for a moment there is none.
+    /// Detaches our program from a hook; [`Self::attach`] puts it back in front of all others. The
+    /// kernel accepts no program twice at one hook, so for a moment there is none.
     pub(crate) fn leave_hook(&mut self, index: u32, egress: bool) {
         self.moved.insert((index, egress), Instant::now());
         if let Some(link) = self.held.remove(&(index, egress)) {
-            // Not detached, it stays where it is.
+            // If detaching fails, the program stays where it is.
             _ = detach(link.as_fd());
         }
     }
 }
 
-/// What is wrong with our filter at a hook.
+/// Returns the fault of our filter at a hook.
 fn damage_of_filter(
     generation: u32,
     index: u32,

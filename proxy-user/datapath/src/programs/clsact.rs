@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clsact qdiscs that filters need, where the kernel lacks tcx: made, and removed with our last
-//! filter if they are ours and nobody else uses them. While it is there, nobody can add the qdisc
-//! `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and `cleanup`.
+//! The clsact qdiscs that filters need where the kernel lacks tcx. Creates them, and removes them
+//! with our last filter if they are ours and nobody else uses them. While an interface has clsact,
+//! nobody can add the qdisc `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and
+//! `cleanup`.
 
 use std::{
     fs, io,
@@ -12,25 +13,25 @@ use std::{
 use aya::programs::tc;
 use linux::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 
-/// The end of a mark's name. A mark says that the qdisc of the interface with that index is ours;
-/// it is a symbolic link, which a BPF file system can hold, to nothing.
+/// The suffix of a mark's name. A mark says that the qdisc of the interface with that index is
+/// ours. It is a dangling symbolic link, because a BPF file system can hold those.
 pub(super) const MARK: &str = "-clsact";
 
-/// Makes the qdisc of an interface, unless it has one. `is_ours` says whether it has filters of
-/// ours.
+/// Adds clsact to an interface unless it has one. `is_ours` returns whether the interface has
+/// filters of ours.
 pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
     let mark = mark(links, index);
-    // If it cannot be made, attaching says why.
+    // If this fails, the later attaching reports the reason.
     if tc::qdisc_add_clsact(name).is_ok() {
-        // Without a mark the qdisc stays: nothing depends on it.
+        // Without a mark the qdisc is never removed, which harms nobody.
         _ = symlink("clsact", mark);
     } else if !is_ours() {
-        // The mark of another interface that had this index.
+        // The mark was left by another interface that had this index.
         _ = fs::remove_file(mark);
     }
 }
 
-/// Removes the qdisc of an interface if it is ours and without filters; whether it was.
+/// Removes the qdisc of an interface if it is ours and has no filters; true if it was removed.
 pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
     let mark = mark(links, index);
     if fs::symlink_metadata(&mark).is_err() {
@@ -45,8 +46,8 @@ pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
     Ok(removed)
 }
 
-/// Whether [`remove`] would remove the qdisc, once the filters that are ours have gone, and whether
-/// it would remove a mark.
+/// Returns whether [`remove`] would remove the qdisc once our filters are gone, and whether it
+/// would remove a mark.
 pub(super) fn would_go(
     links: &Path,
     index: u32,

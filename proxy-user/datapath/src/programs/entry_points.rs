@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of the object, by name. Used by `load` and `hooks`.
+//! The names of the programs in the object file. Used by `load` and `hooks`.
 
-/// The programs that see packets, and those that the agent runs.
+/// The programs that see packets, and those that the agent runs itself.
 pub const PROGRAMS: [&str; 7] = [
     "ingress",
     "egress",
@@ -12,17 +12,17 @@ pub const PROGRAMS: [&str; 7] = [
     "expire_v6",
 ];
 
-/// The program at uplinks' XDP hook.
+/// The program for the XDP hook of uplinks.
 pub(super) const UPLINK: &str = "uplink";
 
-/// The programs without which nothing is served. Without another one the rest works.
+/// The programs that the datapath cannot work without. If another one is missing, the rest works.
 pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
 
 /// A socket hook: a program and its attach type.
 #[derive(Clone, Copy)]
 pub(super) struct Hook {
     pub(super) program: &'static str,
-    /// The hooks without which this one must not be attached: they undo what it does.
+    /// The hooks that must be attached before this one: they undo its changes.
     pub(super) needs: &'static [&'static str],
     /// `enum bpf_attach_type`.
     pub(super) attach_type: u32,
@@ -36,8 +36,8 @@ const fn hook(program: &'static str, attach_type: u32, needs: &'static [&'static
     }
 }
 
-/// In the order of attaching: hooks that restore addresses before those that replace them, and
-/// hooks that remove entries before those that make them.
+/// The socket hooks in the order of attaching: hooks that restore addresses come before hooks that
+/// replace them, and hooks that remove entries before hooks that create them.
 pub(super) const HOOKS: [Hook; 11] = [
     hook("release", 34, &[]),
     hook("receive_v4", 19, &[]),
@@ -46,7 +46,8 @@ pub(super) const HOOKS: [Hook; 11] = [
     hook("peer_name_v6", 30, &[]),
     hook("bind_v4", 8, &[]),
     hook("bind_v6", 9, &[]),
-    // An IPv6 socket sends to IPv4-mapped addresses by it, and receives by the other.
+    // An IPv6 socket sends to IPv4-mapped addresses through `send_v4`, and receives through
+    // `receive_v6`.
     hook("send_v4", 14, &["release", "receive_v4", "receive_v6"]),
     hook("send_v6", 15, &["release", "receive_v6"]),
     hook("connect_v4", 10, &["release", "receive_v4", "peer_name_v4"]),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc programs at the hooks where ours are. The kernel runs a hook's tcx programs first,
-//! then its clsact filters; each may end the chain. Read by `Datapath`.
+//! Foreign tc programs at our hooks. The kernel runs a hook's tcx programs first, then its clsact
+//! filters; each may end the chain. Read by `Datapath`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,32 +11,33 @@ use linux::{filter_qdiscs, filters, interfaces::Interface, program_name, tcx_pro
 
 use super::tc::PRIORITIES;
 
-/// A foreign tc program at a hook beside ours.
+/// A foreign tc program at one of our hooks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForeignProgram {
     pub egress: bool,
     pub place: ChainPosition,
-    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    /// The name that helps an operator to find it: `program 12 (police)`, or a filter's kind.
     pub name: String,
 }
 
-/// Where a foreign program stands.
+/// The position of a foreign program in relation to ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChainPosition {
-    /// Before ours: it may hide packets from it.
+    /// Before ours: it may hide packets from our program.
     Before,
     /// Behind ours.
     Behind,
-    /// At ingress of the bridge whose port the interface is.
+    /// At ingress of the bridge of which the interface is a port.
     Bridge,
 }
 
-/// What stands at one hook of an interface.
+/// The programs at one hook of an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HookState {
-    /// One of our programs is attached.
+    /// True if one of our programs is attached.
     pub ours: bool,
-    /// Foreign programs, in the order in which the kernel runs them: before ours, and behind it.
+    /// Foreign programs before ours, in the order in which the kernel runs them; `behind` has those
+    /// behind it.
     pub before: Vec<ChainMember>,
     pub behind: Vec<ChainMember>,
 }
@@ -44,7 +45,7 @@ pub struct HookState {
 /// A foreign program or filter at a hook.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChainMember {
-    /// As an operator finds it: `program 12 (police)`, or a filter's kind.
+    /// The name that helps an operator to find it: `program 12 (police)`, or a filter's kind.
     pub name: String,
     /// The id of its BPF program.
     pub program: Option<u32>,
@@ -55,9 +56,9 @@ pub struct ChainMember {
 struct Member {
     program: Option<u32>,
     name: Option<String>,
-    /// Of a filter.
+    /// The kind of a filter; `None` for a tcx program.
     kind: Option<String>,
-    /// Of a filter; 0 of a tcx program.
+    /// The priority of a filter; 0 for a tcx program.
     priority: u16,
 }
 
@@ -73,7 +74,7 @@ impl Member {
     }
 }
 
-/// Reads the hooks of one moment.
+/// Reads hooks, all against one snapshot of the qdiscs.
 pub(crate) struct Hooks<'a> {
     ours: &'a HashSet<u32>,
     qdiscs: HashMap<u32, bool>,
@@ -81,7 +82,7 @@ pub(crate) struct Hooks<'a> {
 }
 
 impl<'a> Hooks<'a> {
-    /// `ours` are the ids of our programs.
+    /// Reads the qdiscs. `ours` are the ids of our programs.
     pub(crate) fn read(ours: &'a HashSet<u32>) -> io::Result<Self> {
         Ok(Self {
             ours,
@@ -90,8 +91,8 @@ impl<'a> Hooks<'a> {
         })
     }
 
-    /// The foreign programs at an interface's hooks and at its bridge; none at a hook where ours is
-    /// not.
+    /// Returns the foreign programs at an interface's hooks and at its bridge; none at a hook
+    /// without our program.
     pub(crate) fn at(&mut self, interface: &Interface) -> io::Result<Vec<ForeignProgram>> {
         let mut found = Vec::new();
         for egress in [false, true] {
@@ -117,9 +118,9 @@ impl<'a> Hooks<'a> {
         Ok(found)
     }
 
-    /// The foreign programs at an interface's hooks as they would stand beside ours, were ours
-    /// attached: it comes first of all tcx programs, or, `by_filter`, behind filters of its own
-    /// priority, the first that there is.
+    /// Returns the foreign programs at an interface's hooks, with the positions they would have if
+    /// ours were attached. Ours would come first of all tcx programs. `by_filter`, it would come
+    /// behind filters of its own priority, which is the lowest possible.
     pub(crate) fn foreseen(
         &self,
         interface: &Interface,
@@ -136,7 +137,7 @@ impl<'a> Hooks<'a> {
         Ok(found)
     }
 
-    /// What stands at a hook, whether ours is there or not.
+    /// Returns the programs at a hook, with or without ours.
     pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
         let mut state = HookState::default();
         for member in self.chain(index, egress)? {
@@ -163,7 +164,7 @@ impl<'a> Hooks<'a> {
 
     fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
         let by_tcx = match tcx_programs(index, egress) {
-            // No tcx in this kernel; or the interface has gone.
+            // This kernel has no tcx, or the interface is gone.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -196,7 +197,8 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// The members of a chain without ours, and where they would stand if ours was there.
+/// Returns the members of a chain without ours, with the positions they would have in relation to
+/// it.
 fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
     let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
         true => ChainPosition::Before,
@@ -210,7 +212,7 @@ fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignPro
     chain.into_iter().map(foreign).collect()
 }
 
-/// The members of a chain that are not ours, and where they stand; none of a chain without ours.
+/// Returns the foreign members of a chain and their positions; none for a chain without ours.
 fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<ForeignProgram> {
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
     let Some(place) = chain.iter().position(is_ours) else {
@@ -240,7 +242,7 @@ fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<Fore
 mod tests {
     use super::*;
 
-    /// No program has such an id, so the kernel knows no name.
+    /// No program has this id, so the kernel knows no name for it.
     const NOBODY: u32 = u32::MAX;
 
     fn program(id: u32) -> Member {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before the programs are attached: the foreign programs at the hooks that they will be attached
-//! to. Called by `portolan check`. And what stands at one interface's hooks now: called by
-//! `portolan explain`.
+//! The foreign programs at the hooks to which ours will be attached, for `portolan check`. Also the
+//! programs that are at one interface's hooks now, for `portolan explain`.
 
 use std::{
     collections::HashSet,
@@ -25,12 +24,12 @@ use super::{
 };
 use crate::maps::pins::{generations, links_of};
 
-/// What stands where our programs will be.
+/// The foreign programs at the hooks to which ours will be attached.
 #[derive(Debug, Default)]
 pub struct Foreseen {
-    /// At interfaces, by the interface's name.
+    /// The programs at interfaces, with the interface's name.
     pub programs: Vec<(String, ForeignProgram)>,
-    /// At the cgroup.
+    /// The programs at the cgroup's socket hooks.
     pub hooks: Vec<ForeignHook>,
 }
 
@@ -39,13 +38,13 @@ pub struct Foreseen {
 pub struct ForeignHook {
     /// Our program for that hook.
     pub hook: &'static str,
-    /// Its name; its id if it has none.
+    /// Its name, or its id if it has none.
     pub name: String,
 }
 
-/// Looks at the interfaces that programs are attached to, and at the root of the cgroups. Programs
-/// of an agent with this pin directory are not foreign, nor are those of shadows, which go before
-/// it serves.
+/// Reads the hooks of the interfaces that programs are attached to, and of the root cgroup.
+/// Programs of an agent with this pin directory are not foreign. Neither are those of shadows,
+/// which are removed before the agent serves.
 pub fn foresee(
     pin_dir: &Path,
     shadows: &[PathBuf],
@@ -78,7 +77,7 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
     let mut found = Vec::new();
     for hook in HOOKS {
         let programs = match cgroup_programs(directory.as_fd(), hook.attach_type) {
-            // The kernel has no such hook.
+            // The kernel does not have such a hook.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => continue,
             programs => programs?,
         };
@@ -91,20 +90,20 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
     Ok(found)
 }
 
-/// What a foreign program does with a packet.
+/// The verdict of a foreign program on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForeignVerdict {
-    /// Those behind it see the packet.
+    /// The programs behind it see the packet.
     Next,
-    /// It ends the chain: the packet goes on to the stack at once.
+    /// It ends the chain: the packet goes directly to the network stack.
     Ends,
     Drops,
-    /// It sends the packet elsewhere.
+    /// It redirects the packet.
     Redirects,
 }
 
-/// Runs the foreign program with this id on a packet at an interface. It may note the packet in
-/// maps of its own.
+/// Runs the foreign program with this id on a packet at an interface. The program may record the
+/// packet in its own maps.
 pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<ForeignVerdict> {
     const INTERFACE: usize = 10;
     let mut context = [[0_u8; 4]; 64];
@@ -119,7 +118,7 @@ pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<Foreign
     })
 }
 
-/// The programs of an agent, by the links pinned in its pin directory.
+/// The ids of an agent's programs, found by the links in its pin directory.
 pub struct Attached(HashSet<u32>);
 
 impl Attached {
@@ -127,7 +126,7 @@ impl Attached {
         Ok(Self(linked_programs(pin_dir)?))
     }
 
-    /// Ingress and egress of the interface with this index.
+    /// Returns the state of ingress and egress of the interface with this index.
     pub fn states(&self, index: u32) -> io::Result<[HookState; 2]> {
         let mut ours = self.0.clone();
         ours.extend(filter_programs(index));
@@ -136,7 +135,8 @@ impl Attached {
     }
 }
 
-/// Those of these socket hooks that no program of an agent with this pin directory is attached to.
+/// Returns those of the wanted socket hooks that have no program of an agent with this pin
+/// directory.
 pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
     let homes: Vec<_> = generations(pin_dir)?
         .into_iter()
@@ -153,7 +153,7 @@ pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Resul
     Ok(missing.copied().collect())
 }
 
-/// Ids of the programs that are attached by the links pinned below a pin directory.
+/// Returns the ids of the programs that are attached by the links pinned below a pin directory.
 fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
     let mut found = HashSet::new();
     for generation in generations(pin_dir)? {
@@ -168,7 +168,7 @@ fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
     Ok(found)
 }
 
-/// Ids of our programs that are attached by filters at an interface, which may have gone, or have
+/// Returns the ids of our programs attached by filters at an interface; none if it is gone or has
 /// no qdisc.
 fn filter_programs(index: u32) -> impl Iterator<Item = u32> {
     let both = [false, true].into_iter();

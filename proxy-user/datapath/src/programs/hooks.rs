@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaches the socket hooks to one cgroup, by pinned links that outlive the agent and are replaced
-//! in place. Used by `Datapath`.
+//! Attaches the socket hooks to one cgroup by pinned links, which outlive the agent and whose
+//! program can be replaced. Used by `Datapath`.
 
 use std::{
     collections::HashMap,
@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{error::DatapathError, maps::pins::links_of};
 
-/// The links of the hooks by program, held so that they outlive their pins.
+/// The links of the hooks by program, kept open so that they outlive their pins.
 #[derive(Debug, Default)]
 pub(crate) struct HookLinks(HashMap<&'static str, OwnedFd>);
 
 impl HookLinks {
-    /// Attaches the hooks to a cgroup, or replaces attached ones. One that the kernel refuses is
-    /// left out, and with it those that need it.
+    /// Attaches the hooks to a cgroup, or replaces attached ones. Skips a hook that the kernel
+    /// refuses, and with it the hooks that need it.
     pub(crate) fn attach(
         &mut self,
         programs: &Programs,
@@ -59,7 +59,8 @@ impl HookLinks {
         let held = self.0.remove(hook.program);
         for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
             if link_info(&link).is_ok_and(|info| info.is_cgroup(id, hook.attach_type)) {
-                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                // Kept open in any case: even without a pin the link works as long as the agent
+                // runs.
                 let link = self.0.entry(hook.program).insert_entry(link);
                 return replace(link.get().as_fd(), program)
                     .and_then(|()| pin_again(link.get(), &path));
@@ -70,18 +71,18 @@ impl HookLinks {
         pin_again(link.get(), &path)
     }
 
-    /// The hooks that the kernel takes.
+    /// Returns the hooks that the kernel accepts.
     pub(crate) fn wanted(programs: &Programs) -> Vec<&'static str> {
         wanted(programs).map(|(hook, _)| hook.program).collect()
     }
 
-    /// How many hooks the kernel takes, and how many are attached.
+    /// Returns how many hooks the kernel accepts, and how many are attached.
     pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
         (wanted(programs).count(), self.0.len())
     }
 
-    /// What is wrong with the hooks of a cgroup, each as words for an operator. A quick look leaves
-    /// out their pins.
+    /// Returns the faults of a cgroup's hooks, each as a text for the operator. A quick check skips
+    /// their pins.
     pub(crate) fn damage(
         &self,
         programs: &Programs,
@@ -114,7 +115,7 @@ impl HookLinks {
     }
 }
 
-/// The hooks to attach, with their programs.
+/// Returns the hooks to attach, with their programs.
 fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
     HOOKS.into_iter().filter_map(|hook| {
         let program = programs.fd(hook.program)?;
@@ -123,19 +124,19 @@ fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
     })
 }
 
-/// A cgroup's directory and id, which is its inode's number.
+/// Opens a cgroup's directory; returns it with the cgroup's id, which is its inode number.
 fn open(cgroup: &Path) -> io::Result<(File, u64)> {
     let directory = File::open(cgroup)?;
     let id = directory.metadata()?.ino();
     Ok((directory, id))
 }
 
-/// The pin of a hook's link.
+/// Returns the pin of a hook's link.
 pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
     links_of(home).join(format!("cgroup-{program}"))
 }
 
-/// The mount point of the cgroup2 hierarchy, by /proc/self/mounts.
+/// Finds the mount point of the cgroup2 hierarchy in /proc/self/mounts.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     Ok(mounted_cgroup2(&mounts))

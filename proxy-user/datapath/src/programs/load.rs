@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads the embedded programs over the pinned maps. Called by `Datapath::open`; the loaded
+//! Loads the embedded programs with the pinned maps. Called by `Datapath::open`; the loaded
 //! programs are used by the rest of `programs` and by `sweep`.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::{error::DatapathError, maps::Shape, options::Options};
 /// The object with the programs.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
-/// aya-log's levels. The verifier removes the code of the levels that are off.
+/// aya-log's levels. The verifier removes the code of disabled levels.
 const LOG_FAULTS: u8 = 1;
 const LOG_PACKETS: u8 = 4;
 
@@ -39,18 +39,18 @@ pub(crate) struct Programs {
     refusals: Vec<Refusal>,
 }
 
-/// How the kernel took a program.
+/// A program that the kernel accepted.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub program: &'static str,
-    /// What the kernel took to verify and translate it.
+    /// The time that the kernel took to verify and compile it.
     pub time: Duration,
 }
 
 impl Programs {
-    /// Loads over the maps that are pinned in `home`; makes and pins those that are missing.
-    /// Without a program that serves packets it fails; what needs another one that the kernel
-    /// refuses fails when it is used.
+    /// Loads the programs with the maps that are pinned in `home`; creates and pins missing ones.
+    /// Fails if the kernel refuses a program that serves packets. If it refuses another one, only
+    /// the use of that program fails.
     pub(crate) fn load(
         options: &Options,
         home: &Path,
@@ -61,7 +61,7 @@ impl Programs {
             loads: Vec::new(),
             refusals: Vec::new(),
         };
-        // Made for the first refusal.
+        // Created at the first refusal.
         let mut tracing = None;
         let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
         let uplink = options.xdp.map(|_| UPLINK);
@@ -97,15 +97,15 @@ impl Programs {
         }
         Ok(loaded)
     }
-    /// How the kernel took each program, refused ones left out.
+    /// Returns how the kernel loaded each program, without the refused ones.
     pub(crate) fn loads(&self) -> &[Load] {
         &self.loads
     }
-    /// The programs that the kernel refuses.
+    /// Returns the programs that the kernel refuses.
     pub(crate) fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
-    /// A program's descriptor, or why there is none.
+    /// Returns a program's descriptor, or the reason why there is none.
     pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
         self.fd(name).ok_or_else(|| {
             let refusal = self.refusals.iter().find(|refusal| refusal.program == name);
@@ -118,17 +118,17 @@ impl Programs {
             }
         })
     }
-    /// The lines that the programs log from now on.
+    /// Returns a reader of the lines that the programs log from now on.
     pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
         ProgramLog::open(&mut self.ebpf).map_err(|error| {
             DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
         })
     }
-    /// A program's descriptor.
+    /// Returns a program's descriptor.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
-    /// Ids of the loaded programs that see packets.
+    /// Returns the ids of the loaded programs that see packets.
     pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
         let programs = PROGRAMS.iter().filter_map(|name| self.fd(name));
         programs.map(program_id).collect()
@@ -147,19 +147,19 @@ impl Programs {
             source: error,
         })
     }
-    /// How many instructions the verifier processed.
+    /// Returns how many instructions the verifier processed.
     pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
         let info = self.ebpf.program(name)?.info().ok()?;
         info.verified_instruction_count()
     }
-    /// A program that netlink can attach.
+    /// Returns a program that netlink can attach.
     pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
     }
 }
 
-/// The object over the pinned maps, its programs not loaded yet. It gets maps of its own for those
-/// in `own`.
+/// Returns the object with the pinned maps; its programs are not loaded yet. The maps in `own` are
+/// new ones instead of the pinned ones.
 pub(super) fn object(
     options: &Options,
     home: &Path,
@@ -204,7 +204,7 @@ pub(super) fn object(
     loaded.map_err(|error| DatapathError::Load(chain(&error)))
 }
 
-/// Has the kernel load a program; the inner error is its refusal.
+/// Makes the kernel load a program; the inner error is its refusal.
 pub(super) fn load_one(
     ebpf: &mut Ebpf,
     name: &str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lines that the kernel programs log: their faults, and every packet of a service if they were
+//! The log lines of the kernel programs: their faults, and every packet of a service if they were
 //! loaded with that option. Started by `agent`.
 
 use std::{
@@ -11,12 +11,12 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use proxy_common::{Counter, Protocol};
 
-/// The programs' lines that have not been read yet.
+/// A reader of the programs' log lines.
 pub struct ProgramLog {
     logger: EbpfLogger<Lines>,
 }
 
-/// Writes them to the agent's log.
+/// The sink that writes the lines to the agent's log.
 struct Lines;
 
 impl log::Log for Lines {
@@ -52,7 +52,8 @@ impl ProgramLog {
     }
 }
 
-/// A program's line with names in place of the numbers that `proxy-ebpf/src/tc/log.rs` writes.
+/// Returns a program's line with names instead of the numbers that `proxy-ebpf/src/tc/log.rs`
+/// writes.
 fn render(text: &str) -> Option<String> {
     let words: Vec<_> = text.split(' ').collect();
     let [

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins of links: whether they are right, and pinning again. Used by `tc`, `hooks` and `check`.
+//! Pins of links: checks them and pins links again. Used by `tc`, `hooks` and `check`.
 
 use std::{fs, io, os::fd::OwnedFd, path::Path};
 
 use linux::{get_pinned, link_info, pin};
 
-/// Whether this very link is pinned at a path.
+/// True if exactly this link is pinned at a path.
 pub(super) fn is_pinned(link: &OwnedFd, path: &Path) -> bool {
     let id = |link: &OwnedFd| link_info(link).ok().map(|info| info.id);
     get_pinned(path, false).is_ok_and(|pinned| id(&pinned) == id(link))
 }
 
-/// Pins a link at a path, in place of whatever is there.
+/// Pins a link at a path, and replaces any other file there.
 pub(super) fn pin_again(link: &OwnedFd, path: &Path) -> io::Result<()> {
     if is_pinned(link, path) {
         return Ok(());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is attached at this moment, by the kernel's own account: with or without an agent. Read by
+//! The programs that are attached now, according to the kernel, with or without an agent. Read by
 //! the command line.
 
 use std::{
@@ -22,21 +22,23 @@ use super::{
 };
 use crate::maps::pins::{generations, links_of};
 
-/// The socket hooks that there are.
+/// The number of socket hooks that exist.
 pub const HOOK_COUNT: usize = HOOKS.len();
 
-/// Programs of ours that are attached.
+/// Our programs that are attached.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Present {
-    /// Index of an interface, and whether it is its egress: by tcx links or clsact filters.
+    /// The index of each interface, and whether it is its egress; attached by tcx links or clsact
+    /// filters.
     pub interfaces: BTreeSet<(u32, bool)>,
-    /// Socket hooks, by the names of their programs.
+    /// The socket hooks, by the names of their programs.
     pub hooks: BTreeSet<String>,
-    /// Indices of the interfaces where XDP takes packets, each with how: `native` or `generic`.
+    /// Indices of the interfaces whose XDP hook has our program, each with its mode: `native` or
+    /// `generic`.
     pub uplinks: BTreeMap<u32, &'static str>,
 }
 
-/// What is attached of the generations in a pin directory. Filters are those of the calling
+/// Returns what is attached of all generations in a pin directory. Filters are those of the calling
 /// thread's network namespace.
 pub fn present(pin_dir: &Path) -> io::Result<Present> {
     let mut found = Present::default();
@@ -56,10 +58,10 @@ pub fn present(pin_dir: &Path) -> io::Result<Present> {
 }
 
 impl Present {
-    /// Takes in a pinned link, if it is still attached.
+    /// Adds a pinned link if it is still attached.
     fn add(&mut self, path: &Path) -> io::Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
-        // The kernel opens a link for reading and writing only.
+        // The kernel opens a link only for both reading and writing.
         let info = match get_pinned(path, false).and_then(link_info) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
             info => info,
@@ -67,8 +69,8 @@ impl Present {
         let (Some(name), Ok(info)) = (name, info) else {
             return Ok(());
         };
-        // The kernel clears what a link led to: an interface's index, or both halves of a cgroup's
-        // id.
+        // The kernel clears the target of a detached link: an interface's index, or both halves of
+        // a cgroup's id.
         if let Some((index, mode)) = of_pin(name) {
             if info.ifindex != 0 {
                 self.uplinks.insert(index, mode.name());
@@ -88,8 +90,8 @@ impl Present {
         Ok(())
     }
 
-    /// The hooks of interfaces where a program of ours belongs and none is, in the order of the
-    /// interfaces.
+    /// Returns the hooks of interfaces that should have a program of ours and have none, in the
+    /// order of the interfaces.
     pub fn missing<'a>(
         &'a self,
         wanted: impl IntoIterator<Item = &'a Interface>,
@@ -106,8 +108,8 @@ impl Present {
     }
 }
 
-/// What `detach_filters` would remove from an interface, in its words; and the marks that go with
-/// it.
+/// Returns what `detach_filters` would remove from an interface, in the same words, and the marks
+/// that it would remove.
 pub(crate) fn filters_to_detach(
     links: &[PathBuf],
     index: u32,
@@ -125,8 +127,8 @@ pub(crate) fn filters_to_detach(
     (found, marks)
 }
 
-/// The ids of all programs of ours that are attached: by the links of every generation, or as
-/// filters of the calling thread's network namespace.
+/// Returns the ids of all our attached programs: by the links of every generation, or as filters in
+/// the calling thread's network namespace.
 pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
     let links = pinned_links(pin_dir)?;
     let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
@@ -143,18 +145,18 @@ pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// A pinned link: which program it attaches.
+/// A pinned link and the program that it attaches.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedLink {
-    /// Below the pin directory.
+    /// The path below the pin directory.
     pub pin: String,
     pub link: u32,
     pub program: u32,
     pub name: Option<String>,
 }
 
-/// Every link in a pin directory, with its program.
+/// Returns every link in a pin directory, with its program.
 pub fn pinned_links(pin_dir: &Path) -> io::Result<Vec<PinnedLink>> {
     let mut found = Vec::new();
     for generation in generations(pin_dir)? {
@@ -186,8 +188,8 @@ pub struct Chain {
     pub programs: Vec<String>,
 }
 
-/// The programs at every interface of the calling thread's network namespace; hooks without any are
-/// left out.
+/// Returns the programs at every interface of the calling thread's network namespace, without hooks
+/// that have none.
 pub fn chains() -> Vec<Chain> {
     let qdiscs = filter_qdiscs().unwrap_or_default();
     let mut found = Vec::new();
@@ -226,7 +228,7 @@ fn interfaces() -> Vec<(u32, String)> {
     named.collect()
 }
 
-/// The files of a folder that may not be there, in order.
+/// Returns the files of a directory that may be missing, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tries out whether this process may use BPF and whether the kernel has the features that portolan
+//! Tests whether this process may use BPF and whether the kernel has the features that portolan
 //! needs. Called by `Datapath::open`.
 
 use std::{fs, io, os::fd::AsFd};
@@ -47,22 +47,21 @@ const FEATURES: &[Feature] = &[
     },
 ];
 
-/// Whether the kernel counts packets that a program hands to a pod at the pod's own interface. It
-/// does since the counters of veth devices are its own (Linux 6.7, and some before it), and its
-/// types name those.
+/// True if the kernel counts a packet that a program redirects to a pod at the pod's own interface.
+/// It does so since veth devices have their own counters (Linux 6.7, and some versions before it).
+/// A name in the kernel's types shows that.
 pub fn counts_at_peers() -> bool {
     let types = fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
     has_name(&types, b"NETDEV_PCPU_STAT_TSTATS")
 }
 
-/// Whether a name is among those of types in the format BTF (the kernel's
-/// Documentation/bpf/btf.rst).
+/// True if a name is among the strings of BTF type data (the kernel's Documentation/bpf/btf.rst).
 fn has_name(types: &[u8], name: &[u8]) -> bool {
     let word = |at: usize| {
         let bytes = types.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_ne_bytes(bytes)).ok()
     };
-    // Length of the header, then offset and length of the names behind it.
+    // The length of the header, then offset and length of the strings behind it.
     let (Some(header), Some(offset), Some(length)) = (word(4), word(16), word(20)) else {
         return false;
     };
@@ -82,7 +81,7 @@ const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
 ];
 const SYS_ADMIN: u32 = 21;
 
-/// The capabilities that the agent needs and that an effective set lacks.
+/// Returns the needed capabilities that are missing in an effective set.
 fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective >> bit & 1 == 1;
     let missing = CAPABILITIES
@@ -91,7 +90,7 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, ..)| *name).collect()
 }
 
-/// This process's effective set; all capabilities where the kernel does not show it.
+/// Returns this process's effective set; all capabilities if the kernel does not show it.
 fn effective_capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -127,14 +126,14 @@ fn explain(feature: &Feature, error: io::Error) -> DatapathError {
     }
 }
 
-/// The running kernel's release.
+/// Returns the release of the running kernel.
 pub fn running_kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease")
         .map(|release| release.trim().to_owned())
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
-/// Whether the kernel is preemptible everywhere (PREEMPT_RT). From Linux 6.18 on, programs at tc
+/// True if the kernel is preemptible everywhere (PREEMPT_RT). From Linux 6.18 on, tc programs
 /// interrupt each other on a CPU there, and ours share that CPU's memory.
 pub fn is_realtime() -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -149,7 +148,7 @@ fn says_realtime(flag: &str, version: &str) -> bool {
     flag.trim() == "1" || words.any(|word| word.starts_with("PREEMPT_RT"))
 }
 
-/// Whether the kernel has tcx links (Linux 6.6). `ifindex` is any interface's.
+/// True if the kernel has tcx links (Linux 6.6). `ifindex` is that of any interface.
 pub fn has_tcx(ifindex: u32) -> bool {
     query_tcx(ifindex, false).is_ok()
 }
@@ -178,7 +177,7 @@ mod tests {
         assert!(has_name(&types, b"TSTATS") && has_name(&types, b"int"));
         assert!(!has_name(&types, b"STATS") && !has_name(&types, b"TSTATS2"));
         for length in 0..types.len() {
-            // Cut off anywhere, it does not panic.
+            // Truncated data must not panic.
             has_name(&types[..length], b"TSTATS");
         }
     }

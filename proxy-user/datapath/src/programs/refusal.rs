@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program that the kernel refuses, in words: what its verifier said last, and what to do. Used
-//! by `load`.
+//! Explains why the kernel refuses a program: the last lines of its verifier's log, and the remedy.
+//! Used by `load`.
 
 use aya::programs::ProgramError;
 use control::causes::chain;
@@ -15,13 +15,13 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// How many of the verifier's last lines are shown.
+/// The number of the verifier's last lines that are shown.
 const LINES: usize = 8;
-/// The verifier ends a log with this word. One without it was cut: before Linux 6.4 the kernel
-/// keeps the first lines of a long one, not the last.
+/// The verifier ends a log with this word. A log without it was cut: before Linux 6.4 the kernel
+/// keeps the first lines of a long log, not the last.
 const END: &str = "processed ";
 
-/// Puts a refusal in words. `traced` is the error of one more attempt, whose log names every
+/// Explains a refusal. `traced` is the error of one more attempt, whose log names every
 /// instruction.
 pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> String {
     let ProgramError::LoadError {
@@ -47,7 +47,7 @@ pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> St
     )
 }
 
-/// The last lines of the first log that is whole, as one.
+/// Returns the last lines of the first complete log, joined into one line.
 fn last_lines(traced: &str, brief: &str) -> String {
     let log = if traced.contains(END) { traced } else { brief };
     let lines: Vec<_> = log

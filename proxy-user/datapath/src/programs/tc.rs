@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attaches the tc programs to interfaces: by pinned tcx links where the kernel has them (6.6),
-//! else by netlink filters of the clsact qdisc. Both outlive the agent and are replaced in place.
-//! Used by `Datapath` and `cleanup`.
+//! else by netlink filters of the clsact qdisc. Both outlive the agent, and their program can be
+//! replaced. Used by `Datapath` and `cleanup`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,22 +29,22 @@ use super::{
 };
 use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
 
-/// Priorities for our filters, in the order of trying. The first that there is: a filter that ends
-/// classification would hide packets from those behind it, and ours never does. A foreign filter of
-/// another kind keeps a priority for itself.
+/// Priorities for our filters, tried in this order. The lowest possible comes first: a filter that
+/// ends classification hides packets from those behind it, and ours never does. A foreign filter of
+/// another kind occupies its priority alone.
 pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
-/// The upper half of our filters' handles: none that the kernel gives by itself, since those begin
-/// with 1.
+/// The upper half of our filters' handles. The kernel never assigns such a handle by itself: its
+/// own begin with 1.
 const HANDLE: u16 = 0x4a54;
 
-/// In the order of attaching: egress restores the addresses of replies, so it comes before ingress,
-/// which translates.
+/// The directions in the order of attaching. Egress restores the addresses of replies, so it comes
+/// before ingress, which translates.
 pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (true, "egress", TcAttachType::Egress),
     (false, "ingress", TcAttachType::Ingress),
 ];
 
-/// The handle of a generation's filters, by which a restarted agent finds its own.
+/// Returns the handle of a generation's filters, by which a restarted agent finds its own.
 pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
@@ -55,14 +55,14 @@ pub(crate) struct TcAttachments {
     pub(super) generation: u32,
     pub(super) mode: Attachment,
     attached: BTreeSet<u32>,
-    /// The links by interface and egress, held so that they outlive their pins.
+    /// The links by interface and egress, kept open so that they outlive their pins.
     pub(super) held: HashMap<(u32, bool), OwnedFd>,
-    /// When ours was moved to the front.
+    /// The time when our program was last moved to the front of each hook.
     pub(super) moved: HashMap<(u32, bool), Instant>,
 }
 
 impl TcAttachments {
-    /// Starts with the links that an earlier run has left pinned.
+    /// Starts with the links that an earlier run left pinned.
     pub(crate) fn adopt(
         home: &Path,
         generation: u32,
@@ -83,13 +83,13 @@ impl TcAttachments {
             moved: HashMap::new(),
         })
     }
-    /// Indices of the interfaces that have a known attachment of ours.
+    /// Returns the indices of the interfaces that have a known attachment of ours.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.attached.iter().copied().collect()
     }
 
-    /// Attaches both programs, or replaces attached ones. `before` finds the link of the program
-    /// that a new one comes behind, by the name of the link's pin.
+    /// Attaches both programs, or replaces attached ones. `before` takes the name of a link's pin
+    /// and returns the link that a new one must come behind.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
@@ -130,14 +130,15 @@ impl TcAttachments {
         let path = self.link_path(index, egress);
         let held = self.held.remove(&(index, egress));
         for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
-            // The index may belong to another interface by now, or the link to another namespace's
-            // interface. Somebody may have pinned something else.
+            // The index may belong to another interface by now, or the link to an interface in
+            // another network namespace. Somebody may have pinned another object here.
             let Ok(info) = link_info(&link) else { continue };
             if info.is_tcx(egress)
                 && info.ifindex == index
                 && query_tcx(index, egress)?.contains(&info.id)
             {
-                // Held whatever comes: also without a pin it serves as long as the agent runs.
+                // Kept open in any case: even without a pin the link works as long as the agent
+                // runs.
                 let link = self.held.entry((index, egress)).insert_entry(link);
                 return replace(link.get().as_fd(), program)
                     .and_then(|()| pin_again(link.get(), &path));
@@ -162,15 +163,15 @@ impl TcAttachments {
         egress: bool,
         attach_type: TcAttachType,
     ) -> io::Result<()> {
-        // Of an interface that has gone, attaching would not say so.
+        // Attaching to an interface that is gone would not report that.
         nix::net::if_::if_nametoindex(interface.name.as_str())?;
         clsact::make(&self.links, interface.index, &interface.name, || {
             [false, true]
                 .into_iter()
                 .any(|egress| ours(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
         });
-        // The kernel would take filters for egress at the other qdisc as well, and run them at
-        // ingress.
+        // With the qdisc `ingress`, the kernel would accept filters for egress as well, but run
+        // them at ingress.
         if filter_qdiscs()?.get(&interface.index) == Some(&false) {
             return Err(io::Error::other(format!(
                 "it has the qdisc ingress (of the CNI plugin bandwidth, for example) in place of clsact, and this kernel lacks tcx, \
@@ -203,7 +204,7 @@ impl TcAttachments {
         let link = match replaced {
             Some(link) => link,
             None => {
-                // Behind the programs that are taken over from.
+                // The filter comes behind the filters of the generation that it replaces.
                 let first = others.iter().map(|other| other.priority + 1).max();
                 let first = first.unwrap_or(*PRIORITIES.start());
                 let mut attached = attach(first);
@@ -221,14 +222,15 @@ impl TcAttachments {
         Ok(())
     }
 
-    /// Detaches. The filters of a removed interface went with it.
+    /// Detaches the programs from an interface. The filters of a removed interface are already
+    /// gone.
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for egress in [true, false] {
             let path = self.link_path(index, egress);
             let held = self.held.remove(&(index, egress));
             self.moved.remove(&(index, egress));
             for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
-                // Its interface may be gone.
+                // The interface of the link may be gone.
                 let _ = detach(link.as_fd());
             }
             remove_file(&path).map_err(|source| DatapathError::File {
@@ -250,7 +252,7 @@ impl TcAttachments {
     }
 }
 
-/// The program for a direction of an interface; none if it needs none there.
+/// Returns the program for a direction of an interface; `None` if it needs none there.
 pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
     let loopback = interface.kind == InterfaceKind::Loopback;
     match (loopback, interface.link_layer) {
@@ -261,7 +263,7 @@ pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -
     }
 }
 
-/// Indices of the interfaces whose links are pinned in a directory.
+/// Returns the indices of the interfaces whose links are pinned in a directory.
 fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     let mut indices = BTreeSet::new();
     for entry in fs::read_dir(links)? {
@@ -272,20 +274,20 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(indices)
 }
 
-/// The name of the pin of an interface's link.
+/// Returns the name of the pin of an interface's link.
 fn link_name(index: u32, egress: bool) -> String {
     let direction = if egress { "egress" } else { "ingress" };
     format!("{index}-{direction}")
 }
 
-/// Our filters at an interface, of every generation.
+/// Returns our filters at an interface, of every generation.
 pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut ours = filters(index, egress)?;
     ours.retain(is_ours);
     Ok(ours)
 }
 
-/// Whether a filter is ours, of any generation.
+/// True if a filter is ours, of any generation.
 pub(super) fn is_ours(filter: &Filter) -> bool {
     filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE)
 }
@@ -302,7 +304,7 @@ pub(crate) fn detach_filters_of(generation: u32) {
     }
 }
 
-/// Removes our filters from an interface, and the clsact qdisc if that was made for them. Returns
+/// Removes our filters from an interface, and the clsact qdisc if it was created for them. Returns
 /// what was removed.
 pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
     let mut removed = Vec::new();
@@ -315,7 +317,7 @@ pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'
     Ok(removed)
 }
 
-/// Removes those of our filters from an interface whose handle is wanted; whether there was one.
+/// Removes our filters with a wanted handle from an interface; true if there was one.
 fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaches the XDP program to uplinks, by pinned links that outlive the agent and are replaced in
-//! place. Another program at an interface's XDP hook stays there. Used by `Datapath`.
+//! Attaches the XDP program to uplinks by pinned links, which outlive the agent and whose program
+//! can be replaced. A foreign program at an interface's XDP hook stays attached. Used by
+//! `Datapath`.
 
 use std::{
     collections::BTreeMap,
@@ -24,21 +25,21 @@ use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
 #[derive(Debug)]
 pub(crate) struct XdpAttachments {
     links: PathBuf,
-    /// By interface: the link, held so that it outlives its pin, and how it is attached.
+    /// By interface: the link, kept open so that it outlives its pin, and its XDP mode.
     held: BTreeMap<u32, (OwnedFd, XdpMode)>,
 }
 
-/// Why the program is not at an interface.
+/// The reason why the program is not attached to an interface.
 #[derive(Debug)]
 pub enum XdpRefusal {
-    /// Another program is: its name, or its id.
+    /// A foreign program is attached: its name, or its id.
     Taken(String),
-    /// The kernel or the driver does not take it.
+    /// The kernel or the driver refuses the program.
     Refused(io::Error),
 }
 
 impl XdpAttachments {
-    /// Starts with the links that an earlier run has left pinned in a generation's directory.
+    /// Starts with the links that an earlier run left pinned in a generation's directory.
     pub(crate) fn adopt(home: &Path) -> Self {
         let mut adopted = Self {
             links: links_of(home),
@@ -53,12 +54,12 @@ impl XdpAttachments {
         adopted
     }
 
-    /// Takes over the links of another generation: from then on they have this program.
+    /// Takes over the links of another generation, which from then on run this program.
     pub(crate) fn take_from(&mut self, home: &Path, programs: &Programs) -> io::Result<()> {
         for (path, index, mode) in pinned(&links_of(home)) {
             let link = get_pinned(&path, false)?;
             match programs.fd(UPLINK) {
-                // Its interface may be gone.
+                // Replacing fails if the interface is gone.
                 Some(program) if replace(link.as_fd(), program).is_ok() => {
                     pin_again(&link, &self.path(index, mode))?;
                     self.held.insert(index, (link, mode));
@@ -70,8 +71,8 @@ impl XdpAttachments {
         Ok(())
     }
 
-    /// Attaches the program to an interface, or puts it back. Idempotent; whether something was
-    /// wrong.
+    /// Attaches the program to an interface, or restores the attachment. Idempotent; true if an
+    /// existing attachment was wrong.
     pub(crate) fn attach(
         &mut self,
         programs: &Programs,
@@ -125,7 +126,7 @@ impl XdpAttachments {
         })
     }
 
-    /// Indices of the interfaces that have the program.
+    /// Returns the indices of the interfaces that have the program.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.held.keys().copied().collect()
     }
@@ -135,23 +136,23 @@ impl XdpAttachments {
     }
 }
 
-/// What the names of the links' pins begin with.
+/// The prefix of the names of the links' pins.
 const PREFIX: &str = "xdp-";
 
-/// The interface and the mode of a link, by the name of its pin.
+/// Returns the interface and the mode of a link, parsed from the name of its pin.
 pub(super) fn of_pin(name: &str) -> Option<(u32, XdpMode)> {
     let (index, mode) = name.strip_prefix(PREFIX)?.split_once('-')?;
     let mode = XdpMode::ALL.into_iter().find(|one| one.name() == mode)?;
     Some((index.parse().ok()?, mode))
 }
 
-/// Whether a path is the pin of a link at XDP.
+/// True if a path is the pin of an XDP link.
 pub(crate) fn is_xdp_pin(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.and_then(of_pin).is_some()
 }
 
-/// The pins of links in a directory that may not be there.
+/// Returns the pins of links in a directory that may be missing.
 fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
     let entries = fs::read_dir(links).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -163,7 +164,7 @@ fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
         .collect()
 }
 
-/// Has a link that is where it should be run this program, and pins it; whether it did not.
+/// Makes a correctly attached link run this program, and pins it; true if it ran another program.
 fn keep(link: &OwnedFd, running: u32, program: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
     let is_other = running != program_id(program)?;
     if is_other {

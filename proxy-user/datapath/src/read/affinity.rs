@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that affinity holds to a backend: by address on the packet path, pods by network
-//! namespace at their sockets.
+//! Clients with affinity to a backend: by address on the packet path, and for pods at their sockets
+//! by network namespace.
 
 use std::{
     collections::HashMap,
@@ -20,25 +20,25 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// Which backend a client is held to.
+/// The affinity of a client to a backend.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
     pub service: String,
-    /// An address; for a pod at the socket hooks its network namespace, as `netns:COOKIE`.
+    /// An address, or for a pod at the socket hooks its network namespace as `netns:COOKIE`.
     pub client: String,
     pub backend: Option<SocketAddr>,
     pub age_seconds: u64,
     pub port_name: String,
-    /// The service's own port; 0 while its name is not known.
+    /// The service's own port; 0 if its name is not known.
     pub service_port: u16,
     pub protocol: &'static str,
-    /// Whether the next connection goes there, or why not.
+    /// Whether the next connection goes to this backend, or why not.
     pub status: &'static str,
 }
 
 impl Reader {
-    /// Every affinity, sorted.
+    /// Returns every affinity, sorted.
     pub fn affinities(&self) -> Result<Vec<Affinity>, DatapathError> {
         let mut rows = self.affinities_of::<V4>()?;
         rows.extend(self.affinities_of::<V6>()?);
@@ -68,8 +68,8 @@ impl Reader {
         }
         Ok(rows)
     }
-    /// One row; `holds` is whether the entry's time has not run out, if the service has affinity at
-    /// all.
+    /// Returns one row. `holds` says whether the entry is still within the service's timeout;
+    /// `None` if the service has no affinity.
     fn affinity<A: Family>(
         &self,
         backends: &Table<u32, Backend<A>>,
@@ -101,7 +101,7 @@ impl Reader {
             status,
         })
     }
-    /// Timeouts of the services with affinity, by service id.
+    /// Returns the timeouts of the services with affinity, by service id.
     fn affinity_timeouts<A: Family>(&self) -> Result<HashMap<u32, u32>, DatapathError> {
         let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
         let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
@@ -114,7 +114,7 @@ impl Reader {
         }
         Ok(timeouts)
     }
-    /// Pods held by affinity at the socket: key and entry.
+    /// Returns the affinity entries of pods at the socket hooks, with their keys.
     fn pod_affinities(&self) -> Result<Vec<(PodAffinityKey, AffinityEntry)>, DatapathError> {
         self.table(maps::AFFINITY_PODS)?
             .entries()

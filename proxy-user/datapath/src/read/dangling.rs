@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! References between the maps that lead nowhere: from frontends to records, from there to slots
-//! and backends, and from all of them to names. What the kernel programs would find at each step is
-//! decided here from plain values.
+//! Finds dangling references between the maps: from frontends to records, from there to slots and
+//! backends, and from all of them to names. Decides from plain values what the kernel programs
+//! would find at each step.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,21 +18,21 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// One reference that leads nowhere.
+/// One dangling reference.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dangling {
-    /// Namespace, name and port of the service, as far as it is known.
+    /// Namespace, name and port of the service, as far as known.
     pub service: String,
-    /// What holds the reference: `frontend 10.0.0.1:80/TCP`.
+    /// The element with the reference: `frontend 10.0.0.1:80/TCP`.
     pub from: String,
-    /// What is wrong with it.
+    /// The fault of the reference.
     pub fault: String,
-    /// Whether packets are lost by it.
+    /// True if packets are lost because of it.
     pub is_felt: bool,
 }
 
-/// The maps of one family, by their keys. Arrays are whole, so that an index is a position.
+/// The maps of one family, by their keys. Arrays are complete, so an index is a position.
 struct Found<A: Family> {
     frontends: Vec<(FrontendKey<A>, u32)>,
     records: Vec<Record<A>>,
@@ -42,8 +42,8 @@ struct Found<A: Family> {
 }
 
 impl Reader {
-    /// Every reference that leads nowhere at this moment. A change that is being written may look
-    /// like one: what is found twice, some time apart, is one.
+    /// Returns every reference that dangles at this moment. A change that is being written may look
+    /// like one: only what is found twice, some time apart, is a fault.
     pub fn dangling(&self) -> Result<BTreeSet<Dangling>, DatapathError> {
         let mut all = self.dangling_of::<V4>()?;
         all.extend(self.dangling_of::<V6>()?);
@@ -55,7 +55,8 @@ impl Reader {
         let sources: Table<LpmKey<A>, u32> = self.table(A::SOURCE_RANGES)?;
         let sources = sources.entries().map_err(failed(A::SOURCE_RANGES))?;
         let found = Found {
-            // Keys before what they lead to: that is written in the other order.
+            // Keys are read before the elements that they lead to, which the agent writes in the
+            // opposite order.
             frontends: frontends.entries().map_err(failed(A::FRONTENDS))?,
             records: self.array(A::RECORDS)?,
             slots: self.array(maps::SLOTS)?,
@@ -69,7 +70,7 @@ impl Reader {
         }))
     }
 
-    /// The elements of an array, in order.
+    /// Returns the elements of an array, in order.
     fn array<V: Plain>(&self, map: &'static str) -> Result<Vec<V>, DatapathError> {
         let table: Table<u32, V> = self.table(map)?;
         let entries = table.entries().map_err(failed(map))?;
@@ -131,7 +132,7 @@ impl<A: Family> Found<A> {
         found
     }
 
-    /// What the programs would stumble over in a block.
+    /// Returns the fault that the programs would meet in a block.
     fn fault_of(&self, block: Block, service: ServiceId) -> Option<String> {
         let (first, count) = (block.first() as usize, block.count() as usize);
         if count == 0 {
@@ -158,7 +159,7 @@ impl<A: Family> Found<A> {
     }
 }
 
-/// A frontend, as an operator calls it.
+/// Returns the text of a frontend for an operator.
 fn told<A: Family>(key: &FrontendKey<A>) -> String {
     let FrontendKey {
         address,

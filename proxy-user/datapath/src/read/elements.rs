@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The elements of the maps that frontends lead to, by path and key, in the order in which the
-//! programs look them up: for who wants to see them by another tool.
+//! Lists the map elements that belong to frontends, by path and key, in the order in which the
+//! programs look them up. With this list, an operator can read them by means of another tool.
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf};
 
@@ -25,38 +25,38 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Element {
     pub map: PathBuf,
-    /// None: the whole map, of which one service's elements are told apart by what they hold.
+    /// The key; `None` for a whole map, in which only the contents show what belongs to a service.
     pub key: Option<Vec<u8>>,
     pub about: About,
 }
 
-/// What an element is.
+/// The meaning of an element.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum About {
     Frontend(Frontend),
-    /// With its id, and how many slots its internal and external block have.
+    /// The record's id, and the number of slots of its internal and external block.
     Record(u32, [u32; 2]),
-    /// Number within the block, of so many, and the backend's id.
+    /// Position in the block, number of slots in the block, and the backend's id.
     Slot(u32, u32, u32),
     Backend(u32, SocketAddr),
-    /// Whether it is counted by itself.
+    /// The backend's address; true if it has counters of its own.
     Traffic(SocketAddr, bool),
     /// The service port's id.
     Name(u32),
     Source(IpNet),
-    /// Client, and the id of the backend that it is held to.
+    /// The client, and the id of the backend that it has affinity to.
     Held(String, u32),
-    /// Nobody of this service port is held now.
+    /// No client of this service port has affinity now.
     NobodyHeld(u32),
     Refused(Counter),
 }
 
-/// Of each block; others are like them.
+/// The number of slots listed of each block; the others are similar.
 const SLOTS: u32 = 4;
-/// Of what there may be very many of.
+/// The maximum number of elements listed where there may be very many.
 const MOST: usize = 16;
 
-/// What was found so far.
+/// The elements found so far.
 #[derive(Default)]
 struct Found {
     elements: Vec<Element>,
@@ -66,7 +66,7 @@ struct Found {
 }
 
 impl Reader {
-    /// The elements that frontends lead to; each once.
+    /// Returns the elements that belong to frontends, without duplicates.
     pub fn elements(&self, of: &[Frontend]) -> Result<Vec<Element>, DatapathError> {
         let mut elements = self.elements_of::<V4>(of)?;
         elements.extend(self.elements_of::<V6>(of)?);
@@ -85,7 +85,7 @@ impl Reader {
             let id = frontends.lookup(&key).map_err(failed(A::FRONTENDS))?;
             let Some(id) = id else { continue };
             let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
-            // Another key's already: this frontend is being removed.
+            // The record has another key already: this frontend is being removed.
             let Some(record) = record.filter(|record| record.key == key) else {
                 continue;
             };
@@ -225,7 +225,7 @@ impl Reader {
     }
 }
 
-/// The key of a frontend, if it is of this family.
+/// Returns the key of a frontend if it is of this family.
 fn key_of<A: Family>(row: &Frontend) -> Option<FrontendKey<A>> {
     const PROTOCOLS: [Protocol; 5] = [
         Protocol::TCP,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are that the programs fill, except the flow tables, which the agent walks
+//! How full the maps are that the programs fill. Excludes the flow tables, which the agent walks
 //! anyway.
 
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::{
 /// Elements per system call.
 const STEP: usize = 4096;
 
-/// Counts the elements of those maps. Reads them whole: some 10 ms for full ones.
+/// Counts the elements of these maps. Reads them completely, which takes some 10 ms for full ones.
 pub fn fills(pin_dir: &Path) -> Result<Vec<Fill>, DatapathError> {
     Ok(vec![
         count::<AffinityKey<V4>, AffinityEntry>(pin_dir, V4::AFFINITY, |_| true)?,
@@ -51,7 +51,7 @@ fn count<K: Plain, V: Plain>(
         .map_err(failed(map))?;
     let mut walk = Walk::new(STEP);
     let mut entries = 0;
-    // It goes bucket by bucket, so it ends.
+    // The walk goes bucket by bucket, so it ends.
     while walk
         .step(&table, |_, value| entries += u32::from(counts(&value)))
         .map_err(failed(map))?

@@ -19,7 +19,7 @@ use crate::{
 /// Elements per system call.
 const STEP: usize = 4096;
 
-/// One flow, that is an original entry and what belongs to it.
+/// One flow, made of an original entry and the entries that belong to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
@@ -28,9 +28,9 @@ pub struct Flow {
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
-    /// The client's source port as the backend sees it, where it had to be translated.
+    /// The client's source port as the backend sees it, if it had to be translated.
     pub translated_port: Option<u16>,
-    /// The source that the backend sees, once a masqueraded flow has left.
+    /// The source that the backend sees, once the first packet of a masqueraded flow has left.
     pub masquerade: Option<SocketAddr>,
     pub masqueraded: bool,
     pub state: &'static str,
@@ -38,7 +38,7 @@ pub struct Flow {
 }
 
 impl Reader {
-    /// Every flow, sorted.
+    /// Returns every flow, sorted.
     pub fn flows(&self) -> Result<Vec<Flow>, DatapathError> {
         let mut rows = Vec::new();
         self.each_flow(|_| true, |flow| rows.push(flow))?;
@@ -46,9 +46,8 @@ impl Reader {
         Ok(rows)
     }
 
-    /// Visits the flows that are wanted, in no order. The table is read in parts: of a large one,
-    /// only what the visitor keeps takes memory. A flow that `wants` is asked about has no
-    /// [`Flow::masquerade`] yet.
+    /// Visits the wanted flows, in no order. The table is read in parts, so only what the visitor
+    /// keeps takes memory. When `wants` sees a flow, its [`Flow::masquerade`] is not set yet.
     pub fn each_flow(
         &self,
         wants: impl Fn(&Flow) -> bool,
@@ -96,7 +95,7 @@ impl Reader {
 }
 
 impl Reader {
-    /// The flow of an original entry and its reply entry.
+    /// Returns the flow of an original entry and its reply entry.
     pub(super) fn flow_with<A: Family>(
         &self,
         key: &FlowKey<A>,
@@ -111,7 +110,7 @@ impl Reader {
     }
 }
 
-/// A flow, but for what its other entries say.
+/// Returns a flow without the data of its other entries.
 fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now: u64) -> Flow {
     Flow {
         service: service.to_owned(),
@@ -127,7 +126,7 @@ fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now
     }
 }
 
-/// The source that a flow's reply entry knows.
+/// Returns the source that is stored in a flow's reply entry.
 fn masquerade_of<A: Family>(
     flows: &Table<FlowKey<A>, FlowEntry<A>>,
     key: &FlowKey<A>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every pinned map: its size, how much of it is in use, and the kernel memory that it takes.
+//! Lists every pinned map: its size, how much of it is in use, and the kernel memory that it takes.
 
 use std::{
     fs, io,
@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Elements per system call. Those of a bucket of a hash map come in one, and a longer one needs
-/// more room.
+/// Elements per system call. The elements of one hash bucket come in one call; a longer bucket
+/// needs a larger buffer.
 const STEP: usize = 4096;
 
 /// A pinned map.
@@ -31,23 +31,23 @@ pub struct MapRow {
     pub name: String,
     pub kind: &'static str,
     pub id: u32,
-    /// Elements in use; none for a map whose elements are always there.
+    /// Elements in use; `None` for a map whose elements always exist.
     pub entries: Option<u64>,
     pub capacity: u32,
-    /// Bytes of kernel memory, by the kernel's own account (`memlock` in fdinfo).
+    /// Bytes of kernel memory according to the kernel (`memlock` in fdinfo).
     pub memory: Option<u64>,
 }
 
 impl MapRow {
-    /// In percent of the capacity.
+    /// Returns the entries in percent of the capacity.
     pub fn fill(&self) -> Option<u64> {
         let capacity = u64::from(self.capacity).max(1);
         self.entries.map(|entries| entries * 100 / capacity)
     }
 }
 
-/// Every map pinned below a directory, by name. Maps are read whole: some 100 ms for a million
-/// flows.
+/// Returns every map pinned below a directory, sorted by name. Reads all elements, which takes some
+/// 100 ms for a million flows.
 pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     let home = layout_dir(pin_dir);
     let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
@@ -60,7 +60,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     })?;
     let paths = entries.flatten().map(|entry| entry.path());
     let mut rows = Vec::new();
-    // Marks and the folder of links are no maps.
+    // Marks and the directory of links are not maps.
     for path in paths.filter(|path| path.is_file()) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             continue;
@@ -73,7 +73,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
                     source,
                 });
             }
-            // Its maker may be removing it.
+            // Its creator may be removing it.
             Err(_) => {}
         }
     }
@@ -128,7 +128,7 @@ fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
     elements::<SocketBucket<A>>(path, |bucket| bucket.key().is_some())
 }
 
-/// The elements of an array that are in use.
+/// Counts the elements of an array that are in use.
 fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u64> {
     let table: Table<u32, V> = Table::new(get_pinned(path, true)?)?;
     let (mut walk, mut count) = (Walk::new(STEP), 0);
@@ -136,7 +136,8 @@ fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u
     Ok(count)
 }
 
-/// The keys of a hash map or trie. A trie's walk may begin anew, so it has an end of its own.
+/// Counts the keys of a hash map or trie. A walk through a trie may restart, so the loop has a
+/// limit of its own.
 fn keys(info: &MapInfo, fd: &OwnedFd) -> io::Result<u64> {
     let (mut cursor, mut batch, mut count) = (Vec::new(), STEP, 0);
     for _ in 0..4 * info.max_entries as usize / STEP + 64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pinned maps as rows. In: a pin directory. Out: what is served and who is connected to what.
-//! No agent has to run, and a running one is not disturbed; elements that change meanwhile may be
-//! missing or old. Called by `cli` and `metrics`.
+//! Reads the pinned maps as rows. In: a pin directory. Out: what is served, and who is connected to
+//! what. Needs no running agent and does not disturb one; elements that change during the reading
+//! may be missing or old. Called by `cli` and `metrics`.
 
 mod affinity;
 mod dangling;
@@ -51,13 +51,13 @@ pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Open pins.
+/// A reader of the pinned maps.
 pub struct Reader {
     home: PathBuf,
     names: HashMap<u32, ServicePort>,
 }
 
-/// A service port, as the map of names has it.
+/// A service port, as stored in the map of names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ServicePort {
     /// Namespace and name.
@@ -79,7 +79,7 @@ impl ServicePort {
 }
 
 impl Reader {
-    /// Opens what is pinned below a directory.
+    /// Opens the maps that are pinned below a directory.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
         let mut reader = Self::without_names(pin_dir)?;
         let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
@@ -89,8 +89,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The same for what needs no names of services. To read them all takes long where there are
-    /// many.
+    /// Does the same as [`Self::open`] without reading the names of services, which takes long
+    /// where there are many.
     pub fn without_names(pin_dir: &Path) -> Result<Self, DatapathError> {
         let home = layout_dir(pin_dir);
         if !home.is_dir() {
@@ -117,17 +117,17 @@ impl Reader {
         };
         self.names.get(&service).cloned().unwrap_or_else(unknown)
     }
-    /// How many services the maps name.
+    /// Returns how many services the maps name.
     pub fn service_count(&self) -> usize {
         let names = self.names.values().map(|named| named.service.as_str());
         names.collect::<HashSet<_>>().len()
     }
-    /// Whether the maps name a service (namespace and name).
+    /// True if the maps name this service (namespace and name).
     pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
         self.names.values().any(|named| is_it(&named.service))
     }
 
-    /// A service port as tables show it.
+    /// Returns a service port as tables show it.
     fn service_port(&self, id: u32) -> String {
         if id == ServiceId::NONE.0 {
             return "(no service)".into();
@@ -141,14 +141,14 @@ impl Reader {
         }
     }
 
-    /// The node's settings, as the agent stored them last.
+    /// Returns the node's settings, as the agent stored them last.
     pub fn settings(&self) -> Result<Settings, DatapathError> {
         let table: Table<u32, Settings> = self.table(names::SETTINGS)?;
         let found = table.lookup(&0).map_err(failed(names::SETTINGS))?;
         Ok(found.unwrap_or(Settings::EMPTY))
     }
 
-    /// Every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
+    /// Returns every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].
     pub fn counters(&self) -> Result<Vec<u64>, DatapathError> {
         let fd = get_pinned(&self.home.join(names::COUNTERS), true);
         fd.and_then(linux::per_cpu_sums)

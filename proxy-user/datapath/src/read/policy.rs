@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the pinned maps say of a connection: its service, and the endpoints that the policy would
-//! choose from. The policy itself is `proxy_common`'s, as the kernel programs ask it.
+//! Evaluates the pinned maps for a connection: its service, and the endpoints that the policy
+//! chooses from. The policy is the code in `proxy_common` that the kernel programs use, too.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,19 +26,19 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// What would become of a connection.
+/// The outcome for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// Namespace and name, with the port's name if it has one.
+    /// Namespace and name of the service, with the port's name if it has one.
     pub service: String,
     pub fate: Fate,
 }
 
-/// The policy's answer.
+/// The result of the policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// To one of these endpoints. The client's address would be replaced, or not; `None` if the
-    /// maps alone do not say.
+    /// Forwarded to one of these endpoints. `masquerade` says whether the client's address would be
+    /// replaced; `None` if the maps alone do not tell.
     Forward {
         endpoints: Rc<BTreeSet<SocketAddr>>,
         masquerade: Option<bool>,
@@ -47,14 +47,14 @@ pub enum Fate {
     Refuse(&'static str),
 }
 
-/// The maps of both families that policy depends on, read at one time.
+/// The maps of both families that the policy depends on, read at one time.
 pub struct Policies {
     v4: PolicyMaps<V4>,
     v6: PolicyMaps<V6>,
 }
 
 impl Reader {
-    /// Reads what policy depends on.
+    /// Reads the maps that the policy depends on.
     pub fn policies(&self) -> Result<Policies, DatapathError> {
         Ok(Policies {
             v4: self.policy_maps(|settings| &settings.services_v4)?,
@@ -99,12 +99,12 @@ impl Reader {
 }
 
 impl Policies {
-    /// The service ports that have a frontend.
+    /// Returns the service ports that have a frontend.
     pub fn services(&self) -> BTreeSet<String> {
         self.v4.names().chain(self.v6.names()).cloned().collect()
     }
 
-    /// What would become of a connection; `None` if it is to no service.
+    /// Returns the outcome for a connection; `None` if its destination is no service.
     pub fn decide(
         &mut self,
         protocol: Protocol,
@@ -132,18 +132,18 @@ struct PolicyMaps<A: Family> {
     settings: Settings,
     services: Ranges<A>,
     frontends: HashMap<FrontendKey<A>, RecordId>,
-    /// With the name of the service port.
+    /// The records, each with the name of its service port.
     records: HashMap<u32, (Record<A>, String)>,
     addresses: HashMap<A, u32>,
     sources: Vec<LpmKey<A>>,
     slots: Table<u32, u32>,
     backends: Table<u32, Backend<A>>,
-    /// The endpoints of blocks that were asked for.
+    /// The endpoints of the blocks that were looked up already.
     blocks: HashMap<u64, Rc<BTreeSet<SocketAddr>>>,
 }
 
 impl<A: Family> FrontendMaps<A> for PolicyMaps<A> {
-    /// Everything may be there: the frontends themselves are at hand.
+    /// Returns all bits: the frontends themselves are in memory.
     fn bits(&self, _: Port) -> u64 {
         ports::FRONTEND | ports::NODE_PORT
     }
@@ -187,7 +187,7 @@ impl<A: Family> PolicyMaps<A> {
         };
         let is_node = self.addresses.contains_key(&client);
         let by_interface = self.settings.has(Settings::PODS_BY_INTERFACE);
-        // The interface that it came by is in no map: whoever is not the node counts as a pod.
+        // No map tells the packet's interface, so every client except the node counts as a pod.
         let origin = origin_of_packet::<A>(
             &self.settings,
             record.flags,
@@ -217,7 +217,7 @@ impl<A: Family> PolicyMaps<A> {
                 };
                 Fate::Forward {
                     endpoints: self.endpoints(block)?,
-                    // A process of the node has the node's address anyhow.
+                    // A process of the node has the node's address anyway.
                     masquerade: (!is_node && !by_interface).then_some(masquerade),
                 }
             }
@@ -243,7 +243,7 @@ impl<A: Family> PolicyMaps<A> {
         if let Some(known) = self.blocks.get(&block.0) {
             return Ok(Rc::clone(known));
         }
-        // A table has each of them in many slots.
+        // A lookup table has each backend in many slots.
         let mut ids = BTreeSet::new();
         for slot in block.first()..block.first() + block.count() {
             ids.extend(self.slots.lookup(&slot).map_err(failed(maps::SLOTS))?);

@@ -12,7 +12,7 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// One address and port that clients can hit.
+/// One address and port that clients can reach.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Frontend {
@@ -21,15 +21,15 @@ pub struct Frontend {
     pub port_name: String,
     pub kind: &'static str,
     pub ip_family: &'static str,
-    /// Absent for a node port, which every node-port address serves.
+    /// `None` for a node port, which every node-port address serves.
     pub address: Option<IpAddr>,
-    /// 0 stands for every port that the cluster IP does not serve, and for echo requests (kind
+    /// 0 stands for all ports that the cluster IP does not serve, and for echo requests (kind
     /// `ping`).
     pub port: u16,
     pub protocol: &'static str,
-    /// Endpoints that pods and this node's processes are spread over.
+    /// Number of endpoints for pods and for this node's processes.
     pub internal_endpoints: u32,
-    /// Endpoints that all others are spread over.
+    /// Number of endpoints for all other clients.
     pub external_endpoints: u32,
     pub policies: Vec<String>,
     pub service_id: u32,
@@ -42,17 +42,17 @@ pub struct BackendRow {
     pub service: String,
     pub port_name: String,
     pub address: SocketAddr,
-    /// The service's own port; 0 while its name is not known.
+    /// The service's own port; 0 if its name is not known.
     pub service_port: u16,
     pub protocol: &'static str,
-    /// `cluster`, `local`: which policies select it.
+    /// The sets it is in, `cluster` or `local`; they decide which policies select it.
     pub sets: Vec<&'static str>,
     pub generation: u32,
     pub backend_id: u32,
 }
 
 impl Reader {
-    /// Every frontend, sorted.
+    /// Returns every frontend, sorted.
     pub fn frontends(&self) -> Result<Vec<Frontend>, DatapathError> {
         let mut rows = self.frontends_of::<V4>()?;
         rows.extend(self.frontends_of::<V6>()?);
@@ -65,12 +65,12 @@ impl Reader {
         let mut rows = Vec::new();
         for (key, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
             let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
-            // Another key's already: this frontend is being removed.
+            // The record has another key already: this frontend is being removed.
             let Some(record) = record.filter(|record| record.key == key) else {
                 continue;
             };
             let named = self.name(record.service.0);
-            // The record has the id of one of the service's ports; but these are none of them.
+            // The record has the id of one of the service's ports, but these kinds are not ports.
             let is_port = !matches!(
                 record.flags.kind(),
                 FrontendKind::Unserved | FrontendKind::Echo
@@ -96,7 +96,7 @@ impl Reader {
         Ok(rows)
     }
 
-    /// Every backend, sorted.
+    /// Returns every backend, sorted.
     pub fn backends(&self) -> Result<Vec<BackendRow>, DatapathError> {
         let mut rows = self.backends_of::<V4>()?;
         rows.extend(self.backends_of::<V6>()?);
@@ -126,7 +126,7 @@ impl Reader {
     }
 }
 
-/// KUBE: spelled as in a Service's ipFamilies.
+/// KUBE: returns the family as spelled in a Service's ipFamilies.
 pub(super) fn family_name<A: Family>() -> &'static str {
     if A::VERSION == 4 { "IPv4" } else { "IPv6" }
 }
@@ -153,7 +153,7 @@ fn set_names(sets: EndpointSet) -> Vec<&'static str> {
     .collect()
 }
 
-/// A frontend's policies and options in words.
+/// Returns a frontend's policies and options in words.
 fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
     let mut words = Vec::new();
     if flags.kind() == FrontendKind::Unserved {

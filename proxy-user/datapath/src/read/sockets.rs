@@ -18,20 +18,20 @@ pub struct SocketRow {
     pub protocol: &'static str,
     /// `node` for the node's own processes, else `pod`.
     pub owner: &'static str,
-    /// As `ss --extended` shows it (there in hexadecimal), in the owner's network namespace.
+    /// The cookie, as `ss --extended` shows it (in hexadecimal) in the owner's network namespace.
     pub cookie: u64,
-    /// The address that the process asked for.
+    /// The address to which the process connects or sends.
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
     pub connected: bool,
-    /// Whether the backend still serves.
+    /// True if the backend still serves.
     pub current: bool,
-    /// Since the socket was connected, or last sent a datagram to the frontend.
+    /// Seconds since the socket was connected, or last sent a datagram to the frontend.
     pub age_seconds: u64,
 }
 
 impl Reader {
-    /// Every socket that the hooks have translated, sorted.
+    /// Returns every socket that the hooks have translated, sorted.
     pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
         let mut rows = self.sockets_of::<V4>()?;
         rows.extend(self.sockets_of::<V6>()?);

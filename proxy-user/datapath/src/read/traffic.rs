@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was counted of each backend and service port: one sample of it all.
+//! The traffic counters of all backends and service ports, read once.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -17,44 +17,45 @@ use crate::{
     },
 };
 
-/// A backend, and what was counted of it.
+/// A backend and its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountedBackend {
     pub address: SocketAddr,
-    /// Of the service port.
+    /// The id of the service port.
     pub service_id: u32,
     pub generation: u32,
     pub backend_id: u32,
     pub traffic: Traffic,
 }
 
-/// What was counted of everything until a moment.
+/// All counters at one moment.
 #[derive(Clone, Default, Debug)]
 pub struct Counted {
     pub backends: Vec<CountedBackend>,
-    /// Of no backend in particular: of those beyond the maps' size, and of those that have gone.
+    /// Traffic of no backend in particular: of backends beyond the maps' size, and of backends that
+    /// are gone.
     pub others: Traffic,
-    /// Service port, reason and number; service port 0 is none in particular.
+    /// Service port, reason and number; service port 0 means none in particular.
     pub refused: Vec<(u32, Counter, u64)>,
 }
 
-/// What a program over these maps has run, while the kernel measures.
+/// The runs of a program with these maps, while the kernel measures them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgramRun {
     pub id: u32,
     pub name: String,
     pub count: u64,
-    /// In nanoseconds.
+    /// The run time in nanoseconds.
     pub time: u64,
 }
 
 impl Reader {
-    /// Every loaded program over these maps.
+    /// Returns the runs of every loaded program with these maps.
     pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
         let counters = get_pinned(&self.home.join(names::COUNTERS), true);
         let counters = counters.and_then(linux::map_info);
         let ours = counters.map_err(failed(names::COUNTERS))?.id;
-        // Programs of others come and go meanwhile.
+        // Foreign programs may come and go in the meantime.
         let programs = aya::programs::loaded_programs().filter_map(Result::ok);
         let is_ours = |program: &ProgramInfo| {
             let maps = program.map_ids().ok().flatten();
@@ -68,7 +69,7 @@ impl Reader {
         });
         Ok(runs.collect())
     }
-    /// Everything that was counted.
+    /// Returns all counters.
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();
         self.counted_of::<V4>(&mut counted)?;
@@ -85,8 +86,8 @@ impl Reader {
         Ok(counted)
     }
     fn counted_of<A: Family>(&self, counted: &mut Counted) -> Result<(), DatapathError> {
-        // Through memory: there may be hundreds of thousands. It cannot be mapped from a descriptor
-        // that only reads; nothing is written.
+        // The array is read through memory, because there may be hundreds of thousands of backends.
+        // A read-only descriptor cannot be mapped; nothing is written.
         let array = get_pinned(&self.home.join(A::BACKENDS), false).and_then(MappedArray::new);
         let array: MappedArray<Backend<A>> = array.map_err(failed(A::BACKENDS))?;
         let mut backends: Vec<(u32, Backend<A>)> = Vec::new();
@@ -98,7 +99,7 @@ impl Reader {
         });
         scanned.map_err(failed(A::BACKENDS))?;
         let end = backends.last().map_or(1, |(last, _)| last + 1);
-        // Both come in the order of the ids.
+        // Both lists are in the order of the ids.
         let mut backends = backends.into_iter().peekable();
         let traffic = get_pinned(&self.home.join(A::TRAFFIC), true).and_then(TrafficMap::new);
         let visit = |id, traffic: Traffic| match backends.next_if(|(next, _)| *next == id) {
@@ -111,14 +112,14 @@ impl Reader {
                     traffic,
                 });
             }
-            // Its backend has gone, or is not counted yet.
+            // The backend of these counts is gone, or it is not counted yet.
             _ => counted.others.add(&traffic),
         };
         traffic
             .and_then(|traffic| traffic.each(end, visit))
             .map_err(failed(A::TRAFFIC))
     }
-    /// The names of all service ports by their ids.
+    /// Returns the names of all service ports by their ids.
     pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
         self.names
     }

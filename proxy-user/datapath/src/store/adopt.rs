@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rebuilds the agent's view from the pinned maps after a restart, so that only differences are
-//! written. The maps' contents are not trusted: ids that are out of range, claimed twice or lead
-//! nowhere are not adopted, and keys that lead to them are removed. Called by `Store::adopt`.
+//! Rebuilds the agent's state from the pinned maps after a restart, so that only differences are
+//! written. Does not trust the maps: ids that are out of range, claimed twice or refer to nothing
+//! are not adopted, and keys that lead to them are removed. Called by `Store::adopt`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{error::DatapathError, maps::names::text};
 
-/// A service port found in the maps, and the service it belongs to.
+/// A service port found in the maps, with its service.
 struct Found {
     service: ObjectName,
     port: PortState,
@@ -28,7 +28,7 @@ struct Found {
     guards_v6: Vec<RecordId>,
 }
 
-/// Adopts the services that the maps hold, and claims their ids.
+/// Adopts the services in the maps, and claims their ids.
 pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>, DatapathError> {
     let mut found = adopt_names(all)?;
     adopt_family::<V4>(all, &mut found)?;
@@ -40,7 +40,7 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
     for (_, mut entry) in found {
         entry.port.source_ranges = normal_ranges(&entry.port.source_ranges);
         let state = services.entry(entry.service).or_default();
-        // See `commit`: a vector that grows by itself takes memory for four.
+        // A vector that grows by itself allocates memory for four ports, as in `commit`.
         state.ports.reserve_exact(1);
         state.ports.push(entry.port);
         state.guards_v4.extend(entry.guards_v4);
@@ -49,7 +49,7 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
     Ok(services)
 }
 
-/// Has the programs count for what was adopted, and for nothing else.
+/// Makes the programs count for the adopted services and for nothing else.
 fn count_on(all: &Maps, found: &HashMap<ServiceId, Found>) -> Result<(), DatapathError> {
     fn of_family<A: Stored>(
         all: &Maps,
@@ -82,8 +82,7 @@ fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathErro
         let port_name: Arc<str> = text(&name.port_name).into();
         let once = seen.insert((service.clone(), Arc::clone(&port_name), name.protocol));
         if !once || !all.service_ids.claim(id) {
-            // A second id for one service port: whatever belongs to it has no owner, and is removed
-            // below.
+            // A second id for one service port: its elements have no owner, and are removed below.
             all.names
                 .delete(&id)
                 .map_err(DatapathError::of_map("clean up", names::NAMES))?;
@@ -237,8 +236,8 @@ fn adopt_sources<A: Stored>(
     Ok(())
 }
 
-/// Adopts the blocks that a port's records lead to. Where records differ (the agent ended between
-/// two stores), the first record's block holds for all of them.
+/// Adopts the blocks of a port's records. If records differ because the agent ended between two
+/// stores, the first record's block is used for all of them.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
     for id in &A::state(port).frontends {
@@ -269,7 +268,7 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
         };
         *adopted = block;
     }
-    // A record must not lead to any other block: that one is free, or another service's.
+    // A record must not lead to any other block, which is free or belongs to another service.
     let state = A::state(port);
     for id in &state.frontends {
         A::maps(all).point_to_blocks(*id, state);

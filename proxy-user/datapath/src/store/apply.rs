@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The published services, and how they change: prepare and commit each service, then publish the
-//! batches of all of them, then free ids after a grace period. Called by `Datapath`.
+//! Publishes services: prepares and commits each service, then publishes the batches of all of
+//! them, then frees ids after a grace period. Called by `Datapath`.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Starts with the services that the maps hold.
+    /// Starts with the services in the maps.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let mut maps = Maps::open(open)?;
         let services = adopt(&mut maps)?;
@@ -52,16 +52,16 @@ impl Store {
             collector: Collector::new(grace),
         })
     }
-    /// The addresses of all frontends in the maps.
+    /// Returns the addresses of all frontends in the maps.
     pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
         (self.maps.v4.addresses(), self.maps.v6.addresses())
     }
-    /// How full the maps of plans are.
+    /// Returns how full the maps of plans are.
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
     }
-    /// The service port that has an IPv4 frontend, the one at this address, else the node port's;
-    /// and whether it has endpoints.
+    /// Returns the service port of an IPv4 frontend, and whether it has endpoints. A frontend with
+    /// this address takes precedence over a node port.
     pub(crate) fn owner_v4(
         &self,
         address: V4,
@@ -70,7 +70,7 @@ impl Store {
     ) -> Option<(ServiceId, bool)> {
         owner(&self.maps.v4, address, port, protocol)
     }
-    /// The same of IPv6.
+    /// Does the same as [`Self::owner_v4`] for IPv6.
     pub(crate) fn owner_v6(
         &self,
         address: V6,
@@ -91,18 +91,19 @@ impl Store {
     pub(super) fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
         self.services.get(name)
     }
-    /// Names of all published services.
+    /// Returns the names of all published services.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.services.keys()
     }
 
-    /// Frees the ids that no program can be reading any more: until then a removed backend looks
-    /// used.
+    /// Frees the ids that no program can be reading any more. Until then a removed backend seems to
+    /// be in use.
     pub(crate) fn collect(&mut self) {
         self.collector.collect(&mut self.maps);
     }
 
-    /// Publishes the changes, new services in this room; see [`crate::Datapath::apply`].
+    /// Publishes the changes; `of_new` limits what new services may take. See
+    /// [`crate::Datapath::apply`].
     pub(crate) fn apply(
         &mut self,
         changes: &[(ObjectName, ServicePlan)],
@@ -129,7 +130,8 @@ impl Store {
                 Ok(change) => commit(&mut self.maps, &mut state, name, change, at, &mut batches),
                 Err(reason) => {
                     failures.push(Failure::of_service(name, reason));
-                    // Publish what needs nothing new, above all that endpoints are gone.
+                    // Publishes the part that needs nothing new, above all the removal of
+                    // endpoints.
                     let plan = reduced(&self.maps, &state, plan);
                     if let Ok(change) = prepare(
                         &mut self.maps,
@@ -165,7 +167,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Frees all ids, so that no unused backend looks used to the next agent.
+    /// Frees all ids, so that the next agent takes no unused backend for a used one.
     fn drop(&mut self) {
         self.collector.collect_all(&mut self.maps);
     }

@@ -10,31 +10,31 @@ use proxy_common::{
 use super::maps::FamilyMaps;
 use crate::{maps::family::Family, node::NewAddresses};
 
-/// A frontend to be published.
+/// A frontend to publish.
 pub(super) struct NewFrontend<A> {
     pub(super) key: FrontendKey<A>,
     pub(super) record: RecordId,
     pub(super) replaces: Option<RecordId>,
-    /// Position of the service in the changes.
+    /// The position of the service in the changes.
     pub(super) change: usize,
 }
 
-/// A source range to be published.
+/// A source range to publish.
 pub(super) struct NewSource<A> {
     pub(super) key: LpmKey<A>,
     pub(super) change: usize,
 }
 
-/// One family's batches.
+/// The batches of one family.
 pub(super) struct FamilyBatches<A: Addr> {
     pub(super) frontends: Vec<NewFrontend<A>>,
     pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
     pub(super) sources: Vec<NewSource<A>>,
     pub(super) removed_sources: Vec<LpmKey<A>>,
     pub(super) gone_backends: Vec<BackendId>,
-    /// Addresses of new frontends, which the ranges in the settings must cover.
+    /// Addresses of new frontends, which the ranges in the settings must contain.
     pub(super) addresses: NewAddresses<A>,
-    /// Keys of `frontends` that are not in the map yet.
+    /// The number of keys of `frontends` that are not in the map yet.
     pub(super) new_frontends: u32,
 }
 
@@ -53,8 +53,8 @@ impl<A: Addr> Default for FamilyBatches<A> {
 }
 
 impl<A: Family> FamilyBatches<A> {
-    /// Queues a key that leads to a new record. `replaces` is the service's record that it leads to
-    /// now; `change` is the position of the service in the changes.
+    /// Queues a key that leads to a new record. `replaces` is the service's record that the key
+    /// leads to now; `change` is the position of the service in the changes.
     pub(super) fn replace_record(
         &mut self,
         maps: &FamilyMaps<A>,
@@ -71,7 +71,7 @@ impl<A: Family> FamilyBatches<A> {
             change,
         });
     }
-    /// Source ranges that are not in the map yet.
+    /// Returns the number of source ranges that are not in the map yet.
     pub(super) fn new_sources(&self) -> u32 {
         self.sources.len() as u32
     }
@@ -82,12 +82,12 @@ impl<A: Family> FamilyBatches<A> {
 pub(super) struct Batches {
     pub(super) v4: FamilyBatches<V4>,
     pub(super) v6: FamilyBatches<V6>,
-    /// Element of `names`, and position of the service in the changes.
+    /// The id and element of `names`, and the position of the service in the changes.
     pub(super) names: Vec<(u32, ServiceName, usize)>,
     pub(super) removed_services: Vec<ServiceId>,
     pub(super) freed_blocks: Vec<Block>,
-    /// Elements that `commit` has written already.
+    /// The number of elements that `commit` has written already.
     pub(super) written: usize,
-    /// UDP backends have gone.
+    /// True if UDP backends are gone.
     pub(super) udp_lost: bool,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The free list of slots: hands out runs by best fit, and joins runs that are freed. Used by
-//! `reserve`, `garbage`, `adopt`.
+//! The free list of slots: hands out runs by best fit, and joins freed runs. Used by `reserve`,
+//! `garbage`, `adopt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::Block;
 
-/// Hands out runs of slots.
+/// The free runs of slots.
 #[derive(Clone, Debug)]
 pub(super) struct BlockAllocator {
     by_start: BTreeMap<u32, u32>,
@@ -15,7 +15,7 @@ pub(super) struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// All free.
+    /// Returns an allocator with all slots free.
     pub(super) fn new(capacity: u32) -> Self {
         let mut allocator = Self {
             by_start: BTreeMap::new(),
@@ -35,11 +35,11 @@ impl BlockAllocator {
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));
     }
-    /// The number of free slots.
+    /// Returns the number of free slots.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
-    /// Length of the longest free run.
+    /// Returns the length of the longest free run.
     pub(super) fn longest(&self) -> u32 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
@@ -54,7 +54,7 @@ impl BlockAllocator {
         self.free -= count;
         Some(Block::new(start, count))
     }
-    /// Takes a given run; `false` if any of it is taken or out of range.
+    /// Takes a given run; false if any of it is taken or out of range.
     pub(super) fn claim(&mut self, block: Block) -> bool {
         let (first, count) = (block.first(), block.count());
         if count == 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares a published service with what the maps hold, where applying its plan again would not
-//! notice a difference: that reads back records, slots and backends, and trusts the hash maps, ids
-//! and port bits. Called by `Datapath`.
+//! Compares a published service with the maps, where applying its plan again would miss a
+//! difference. An apply reads back records, slots and backends, but trusts the hash maps, ids and
+//! port bits. Called by `Datapath`.
 
 use std::{io, mem::offset_of};
 
@@ -18,7 +18,7 @@ use super::{
 use crate::maps::names::service_name;
 
 impl Store {
-    /// The names of some services; further calls go through all of them.
+    /// Returns the names of some services; repeated calls cycle through all of them.
     pub(crate) fn some_names(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
         let names: Vec<_> = self.names().skip(*cursor).take(count).cloned().collect();
         *cursor = if names.len() < count {
@@ -29,7 +29,7 @@ impl Store {
         names
     }
 
-    /// Writes again what the maps hold otherwise of a service; how many elements.
+    /// Restores the map elements of a service that were changed; returns how many.
     pub(crate) fn repair(&self, name: &ObjectName) -> io::Result<usize> {
         let Some(state) = self.state(name) else {
             return Ok(0);
@@ -46,7 +46,7 @@ impl Store {
 
 fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<usize> {
     let wanted = service_name(name, &port.name, port.port, port.protocol);
-    // A port that is to be named again by the next apply has no number.
+    // A port whose name the next apply must write again has no number.
     if port.port == Port::ANY || maps.names.lookup(&port.id.0)? == Some(wanted) {
         return Ok(0);
     }
@@ -91,7 +91,7 @@ fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usi
         .sum()
 }
 
-/// A record whose key does not lead to it is found by the delta.
+/// Repairs a frontend. Skips a record whose key does not lead to it: an apply finds that.
 fn repair_frontend<A: Stored>(maps: &Maps, id: RecordId, service: ServiceId) -> io::Result<usize> {
     let family = A::maps(maps);
     let record = family.records.load(id.0);

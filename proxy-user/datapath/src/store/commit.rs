@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Second half of an apply, service after service. Writes through memory, in the order that keeps
-//! every reader safe: port bits, backends, slots, records, block words. Queues the rest for
+//! Second half of an apply, one service at a time. Writes through memory in an order that is safe
+//! for every reader: port bits, backends, slots, records, block words. Queues the rest for
 //! `publish`. Called by `apply`.
 
 use control::object::ObjectName;
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::maps::names::service_name;
 
-/// Writes a service's change as far as that goes through memory, and queues the rest. `at` is the
-/// change's position among the changes of the apply.
+/// Writes the part of a service's change that goes through memory, and queues the rest. `at` is the
+/// position of the change among the changes of the apply.
 pub(super) fn commit(
     maps: &mut Maps,
     state: &mut ServiceState,
@@ -31,7 +31,7 @@ pub(super) fn commit(
     let first = change.ports.first().map(|port| port.id);
     let old = std::mem::take(&mut state.ports);
     let mut old: Vec<Option<PortState>> = old.into_iter().map(Some).collect();
-    // Most services have one port; a vector that grows by itself takes memory for four.
+    // Most services have one port, but a vector that grows by itself allocates memory for four.
     state.ports.reserve_exact(change.ports.len());
     for port in change.ports {
         let existing = port
@@ -47,7 +47,7 @@ pub(super) fn commit(
     commit_guards::<V6>(maps, state, first, change.guards_v6, at, batches);
 }
 
-/// The bit of the port filter that announces a frontend.
+/// Returns the bit of the port filter that a frontend of this kind needs.
 pub(super) fn port_bit(kind: FrontendKind) -> Option<u64> {
     match kind {
         FrontendKind::NodePort => Some(ports::NODE_PORT),
@@ -207,8 +207,8 @@ fn commit_family<A: Stored>(
     let batch = A::batches_mut(batches);
     let family = A::maps(maps);
 
-    // Records that are about to be replaced or removed are included: programs read them until the
-    // batches are written, and longer if the kernel refuses an element.
+    // This includes records that will be replaced or removed. Programs read them until the batches
+    // are written, and longer if the kernel refuses an element.
     for record in &state.frontends {
         written += family.point_to_blocks(*record, state);
     }

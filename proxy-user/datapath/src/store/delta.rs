@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The difference between one family of a service port in the maps and its plan: a pure function.
+//! The difference between the maps and the plan for one family of a service port: a pure function.
 //! Called by `prepare`.
 
 use std::{borrow::Cow, collections::HashMap};
@@ -16,18 +16,18 @@ pub(super) struct CurrentFrontend<A: Addr> {
     pub(super) key: FrontendKey<A>,
     pub(super) flags: ServiceFlags,
     pub(super) affinity_timeout: u32,
-    /// The key leads to this record, not to that of another service that has taken the key over.
+    /// True if the key leads to this record; false if another service has taken the key over.
     pub(super) reachable: bool,
 }
 
-/// One family of a service port in the maps; backends ordered by address and port.
+/// One family of a service port in the maps; backends are sorted by address and port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Current<A: Addr> {
     pub(super) frontends: Vec<CurrentFrontend<A>>,
     pub(super) backends: Vec<(BackendId, BackendPlan<A>)>,
 }
 
-/// The difference.
+/// The difference between the maps and the plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Delta<A: Addr> {
     /// All backends of the plan, in order; new ones have no id.
@@ -39,7 +39,7 @@ pub(super) struct Delta<A: Addr> {
     pub(super) gone_frontends: Vec<RecordId>,
 }
 
-/// The plan's backends, ordered and each once: plans normally have them so already.
+/// Returns the plan's backends sorted and without duplicates, as they normally are already.
 pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
     let endpoint = |backend: &BackendPlan<A>| (backend.address, backend.port);
     if backends.is_sorted_by(|a, b| endpoint(a) < endpoint(b)) {
@@ -51,7 +51,7 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
     Cow::Owned(backends)
 }
 
-/// The key of a planned frontend.
+/// Returns the key of a planned frontend.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     if frontend.kind() == FrontendKind::Echo {
         return FrontendKey::echo(frontend.address);
@@ -59,7 +59,7 @@ pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) ->
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
-/// The difference that makes `current` into `wanted`.
+/// Returns the difference that turns `current` into `wanted`.
 pub(super) fn diff<A: Addr>(
     current: &Current<A>,
     wanted: &FamilyPlan<A>,
@@ -95,7 +95,7 @@ pub(super) fn diff<A: Addr>(
         .iter()
         .map(|frontend| (frontend.key, frontend))
         .collect();
-    // If a key occurs twice, it can lead to one of the records only.
+    // If a key occurs twice, it can lead to only one of the records.
     delta.gone_frontends.extend(
         current
             .frontends

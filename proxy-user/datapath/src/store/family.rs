@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One family's part of everything in `store`, so that no logic is written twice.
+//! Accessors for one family's parts in `store`, so that no logic is written twice.
 
 use proxy_common::{RecordId, V4, V6};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::maps::family::Family;
 
-/// A family whose parts can be named.
+/// A family with accessors for its parts.
 pub(super) trait Stored: Family {
     fn maps(maps: &Maps) -> &FamilyMaps<Self>;
     fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ids that are out of use but that programs may still be reading: they go back to the free lists a
-//! grace period later. Filled by `publish`, emptied by `apply`.
+//! Ids that are out of use but that programs may still be reading. They go back to the free lists
+//! after a grace period. Filled by `publish`, emptied by `apply`.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use proxy_common::{BackendId, Block, RecordId, ServiceId, V4, V6};
 
 use super::{family::Stored, grace::Grace, maps::Maps};
 
-/// Ids of one apply.
+/// The unused ids of one apply.
 #[derive(Default)]
 pub(super) struct Garbage {
     pub(super) records_v4: Vec<RecordId>,
@@ -30,7 +30,7 @@ impl Garbage {
     }
 }
 
-/// The ids of several applies, each with the grace period that it waits for.
+/// The unused ids of several applies, each with the number of the grace period that it waits for.
 pub(super) struct Collector {
     grace: Grace,
     waiting: VecDeque<(u64, Garbage)>,
@@ -43,7 +43,7 @@ impl Collector {
             waiting: VecDeque::new(),
         }
     }
-    /// Takes ids that nothing leads to any more.
+    /// Adds ids that nothing refers to any more.
     pub(super) fn add(&mut self, garbage: Garbage) {
         if !garbage.is_empty() {
             self.waiting.push_back((self.grace.request(), garbage));
@@ -65,12 +65,12 @@ impl Collector {
                 maps.service_ids.release(id.0);
             }
             if !garbage.services.is_empty() {
-                // What stays takes room until the map's next sweep.
+                // An element that stays takes memory until the map's next sweep.
                 let _ = maps.refused.forget(|id| garbage.services.contains(&id));
             }
         }
     }
-    /// Waits until all ids are free; whether any became free.
+    /// Waits until all ids are free; true if any became free.
     pub(super) fn collect_all(&mut self, maps: &mut Maps) -> bool {
         let Some((number, _)) = self.waiting.back() else {
             return false;

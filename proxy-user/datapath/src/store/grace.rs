@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Grace periods: when one has passed since something became unreachable, no program can still be
-//! reading it. A thread waits for them, so that no apply does. Used by `garbage`.
+//! Grace periods. When one has passed since something became unreachable, no program can still be
+//! reading it. A thread waits for them, so that no apply has to. Used by `garbage`.
 
 use std::{
     io,
@@ -31,8 +31,8 @@ impl Shared {
     }
 }
 
-/// Numbered grace periods. What became unreachable before [`Grace::request`] returned `n` may be
-/// reused once [`Grace::completed`] is at least `n`.
+/// Numbered grace periods. Ids that became unreachable before [`Grace::request`] returned `n` may
+/// be reused once [`Grace::completed`] is at least `n`.
 pub(super) struct Grace {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -66,11 +66,11 @@ impl Grace {
         self.shared.changed.notify_all();
         epochs.requested
     }
-    /// The newest grace period that has passed.
+    /// Returns the number of the newest grace period that has passed.
     pub(super) fn completed(&self) -> u64 {
         self.shared.lock().completed
     }
-    /// Waits for a grace period; `false` if the kernel refused one.
+    /// Waits for a grace period; false if the kernel refused one.
     pub(super) fn wait(&self, number: u64) -> bool {
         let mut epochs = self.shared.lock();
         while epochs.completed < number && !epochs.failed {
@@ -94,7 +94,7 @@ fn run(shared: &Shared, wait: impl Fn() -> io::Result<()>) {
             epochs = shared.lock();
             match waited {
                 Ok(()) => epochs.completed = number,
-                // From now on no id is reused: capacity is lost, but nothing becomes wrong.
+                // From now on no id is reused. That costs capacity, but causes no errors.
                 Err(error) => {
                     tracing::error!(
                         "cannot wait for the kernel programs to end: {error}; ids are not reused any more, restart the agent"

@@ -21,7 +21,7 @@ pub(super) fn prepare_guards<A: Stored>(
     batches: &Batches,
     reserved: &mut Reserved,
 ) -> Result<GuardChange<A>, Refusal> {
-    // A service without ports has no id for a guard, and nothing to guard.
+    // A service without ports has no id for a guard and needs none.
     let Some(first) = first else {
         return Ok(GuardChange {
             new: Vec::new(),
@@ -52,7 +52,7 @@ pub(super) fn prepare_guards<A: Stored>(
     })
 }
 
-/// Writes the new guards, and queues them and the removal of old ones.
+/// Writes the records of new guards, and queues their keys and the removal of old guards.
 pub(super) fn commit_guards<A: Stored>(
     maps: &Maps,
     state: &mut ServiceState,

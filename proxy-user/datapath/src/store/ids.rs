@@ -13,7 +13,7 @@ pub(super) struct IdPool {
 }
 
 impl IdPool {
-    /// All ids are free, except 0, which means "none" everywhere.
+    /// Returns a pool with all ids free, except 0, which means "none" everywhere.
     pub(super) fn new(capacity: u32) -> Self {
         let mut pool = Self {
             used: vec![0; capacity.div_ceil(64) as usize],
@@ -24,7 +24,7 @@ impl IdPool {
         pool.claim(0);
         pool
     }
-    /// The number of free ids.
+    /// Returns the number of free ids.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
@@ -43,12 +43,12 @@ impl IdPool {
         self.hint = self.used.len();
         None
     }
-    /// Takes the next free id after `last`, and starts at 1 again after the last one: an id is
+    /// Takes the next free id after `last`, and continues at 1 after the last one, so that an id is
     /// reused as late as possible.
     pub(super) fn allocate_after(&mut self, last: u32) -> Option<u32> {
         let words = self.used.len() as u32;
         let first = last.saturating_add(1);
-        // The first word is searched twice: from `first` on, and as a whole at the end.
+        // The first word is searched twice: from `first` on, and completely at the end.
         for step in 0..=words {
             let word = (first / 64).wrapping_add(step) % words.max(1);
             let skipped = if step == 0 {
@@ -66,7 +66,7 @@ impl IdPool {
         }
         None
     }
-    /// Takes a given id; `false` if it is out of range or taken.
+    /// Takes a given id; false if it is out of range or taken.
     pub(super) fn claim(&mut self, id: u32) -> bool {
         let Some(bits) = self.used.get_mut(id as usize / 64) else {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps that plans are published in, with the free lists of their ids, and the single words of
-//! elements that programs may be reading. Used by all of `store`.
+//! The maps that plans are published in and the free lists of their ids. Also writes single words
+//! of elements that programs may be reading. Used by all of `store`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,7 +33,7 @@ use crate::{
     node::NewAddresses,
 };
 
-/// One family's maps.
+/// The maps of one family.
 pub(super) struct FamilyMaps<A: Family> {
     pub(super) frontends: Table<FrontendKey<A>, u32>,
     pub(super) records: MappedArray<Record<A>>,
@@ -42,9 +42,9 @@ pub(super) struct FamilyMaps<A: Family> {
     pub(super) traffic: TrafficMap,
     pub(super) record_ids: IdPool,
     pub(super) backend_ids: IdPool,
-    /// Where each key leads.
+    /// The record that each key leads to.
     pub(super) index: HashMap<FrontendKey<A>, RecordId>,
-    /// Elements of `sources`.
+    /// The number of elements of `sources`.
     pub(super) source_count: u32,
 }
 
@@ -65,7 +65,7 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
-    /// The addresses of all frontends.
+    /// Returns the addresses of all frontends.
     pub(super) fn addresses(&self) -> NewAddresses<A> {
         let mut addresses = NewAddresses::default();
         for (key, record) in &self.index {
@@ -73,7 +73,7 @@ impl<A: Family> FamilyMaps<A> {
         }
         addresses
     }
-    /// What the maps hold of one family of a service port.
+    /// Returns the current contents of the maps for one family of a service port.
     pub(super) fn current(&self, state: &FamilyState) -> Current<A> {
         let frontends = state.frontends.iter().map(|record| {
             let stored = self.records.load(record.0);
@@ -100,7 +100,7 @@ impl<A: Family> FamilyMaps<A> {
         }
     }
 
-    /// Stores a record's block words where they differ: a packet sees the old set or the new one.
+    /// Stores those block words of a record that differ: a packet sees the old set or the new one.
     /// Returns how many differed.
     pub(super) fn point_to_blocks(&self, id: RecordId, state: &FamilyState) -> usize {
         let record = self.records.load(id.0);
@@ -118,26 +118,28 @@ impl<A: Family> FamilyMaps<A> {
         }
         written
     }
-    /// Takes all backends from a record.
+    /// Removes all backends from a record.
     pub(super) fn empty_blocks(&self, id: RecordId) {
         self.point_to_blocks(id, &FamilyState::default());
     }
 
-    /// Stores the sets that a backend is in.
+    /// Stores the endpoint sets that a backend is in.
     pub(super) fn store_sets(&self, id: BackendId, sets: EndpointSet) {
         self.backends
             .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);
     }
-    /// Takes a backend out of service: flows and sockets that refer to its old generation find that
-    /// it has gone.
+    /// Takes a backend out of service. Flows and sockets that refer to its old generation detect
+    /// that it is gone.
     pub(super) fn retire_backend(&self, id: BackendId) {
         let generation = self.backends.load(id.0).generation.wrapping_add(1);
         self.backends
             .store_u32(id.0, offset_of!(Backend<A>, generation), generation);
         self.store_sets(id, EndpointSet::NONE);
     }
-    /// Counts from now on for a backend each, which has the id anew. Where the kernel refuses, the
-    /// programs see another generation and count for no backend in particular.
+    /// Starts fresh counters for backends that have just got these ids. Where the kernel refuses
+    /// that, the programs see another generation and count the traffic for no backend in
+    /// particular.
+    /// particular.
     pub(super) fn count_anew(&self, ids: impl Iterator<Item = BackendId>) {
         let generation = |id: BackendId| (id, self.backends.load(id.0).generation);
         let backends: Vec<_> = ids.map(generation).collect();
@@ -145,7 +147,7 @@ impl<A: Family> FamilyMaps<A> {
             let _ = self.traffic.begin(&backends);
         }
     }
-    /// Goes on counting for the adopted backends; those that were never counted begin.
+    /// Keeps the counters of the adopted backends, and starts those that were never counted.
     pub(super) fn count_on(&self, ids: &HashSet<BackendId>) -> io::Result<()> {
         let end = ids.iter().map(|id| id.0 + 1).max().unwrap_or(0);
         let mut anew = Vec::new();
@@ -200,7 +202,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// All ids are free, whatever the maps hold.
+    /// Opens the maps; all ids are free, whatever the maps contain.
     pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let names: Table<u32, ServiceName> = open.take(names::NAMES, Table::new)?;
         let slots: MappedArray<u32> = open.take(names::SLOTS, MappedArray::new)?;
@@ -208,7 +210,7 @@ impl Maps {
             v4: FamilyMaps::open(open)?,
             v6: FamilyMaps::open(open)?,
             blocks: BlockAllocator::new(slots.capacity()),
-            // Ids start at 1, so that there are as many as names.
+            // Ids start at 1, so there are as many ids as names.
             service_ids: IdPool::new(names.capacity() + 1),
             last_service_id: 0,
             names,
@@ -217,7 +219,7 @@ impl Maps {
             refused: open.take(names::REFUSED, RefusedMap::new)?,
         })
     }
-    /// How full each is.
+    /// Returns how full each map is.
     pub(super) fn fill(&self) -> Vec<Fill> {
         let capacity = self.slots.capacity();
         let slots = Fill {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The published services. In: services' plans. Out: map elements, written in the order that keeps
-//! every reader safe, and the failures. Called by `Datapath`; `sweep` asks it which backends are
+//! The published services. In: services' plans. Out: map elements, written in an order that is safe
+//! for every reader, and the failures. Called by `Datapath`; `sweep` asks it which backends are
 //! current.
 
 mod adopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! First half of an apply: finds out what a service's change needs, and reserves all of it or
-//! nothing. Called by `apply`; `commit` writes with what was reserved.
+//! First half of an apply: determines what a service's change needs, and reserves all of it or
+//! nothing. Called by `apply`; `commit` then writes the change.
 
 use control::{
     apply::Refusal,
@@ -20,7 +20,7 @@ use super::{
     state::{FamilyState, PortState, ServiceState, normal_ranges},
 };
 
-/// Reserves everything that `plan` needs beyond `state`, or nothing.
+/// Reserves everything that `plan` needs and `state` lacks, or nothing.
 pub(super) fn prepare<'a>(
     maps: &mut Maps,
     state: &ServiceState,
@@ -46,7 +46,7 @@ fn prepare_service<'a>(
 ) -> Result<ServiceChange<'a>, Refusal> {
     let mut ports: Vec<PortChange<'a>> = Vec::with_capacity(plan.ports.len());
     for port in &plan.ports {
-        // Two ports of one name cannot both continue the same one.
+        // Two ports with one name cannot both continue the same existing port.
         let existing = state
             .position_of(port)
             .filter(|at| ports.iter().all(|other| other.existing != Some(*at)));
@@ -123,7 +123,7 @@ fn prepare_family<A: Stored>(
         .iter()
         .any(|frontend| frontend.flags.has(ServiceFlags::MAGLEV));
     let mut block = |set, old| {
-        // A set that no frontend offers needs no slots.
+        // A set that no frontend uses needs no slots.
         let offered = wanted.frontends.iter().any(|frontend| {
             [false, true]
                 .map(|external| frontend.flags.set_of_block(external))

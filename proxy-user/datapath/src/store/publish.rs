@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Last part of an apply: the batches of all services, in the order that keeps every reader safe.
-//! Called by `apply`.
+//! Last part of an apply: writes the batches of all services in an order that is safe for every
+//! reader. Called by `apply`.
 //!
-//! Names and source ranges, frontends, removed frontends, what only these led to; last, the
-//! backends that are gone.
+//! The order: names and source ranges, frontends, removal of frontends and of what only these led
+//! to, and last the backends that are gone.
 
 use std::{collections::HashMap, io};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::node::SettingsCell;
 
-/// One apply's batches on their way into the maps.
+/// Writes the batches of one apply.
 pub(super) struct Publisher<'a> {
     pub(super) maps: &'a mut Maps,
     pub(super) services: &'a mut HashMap<ObjectName, ServiceState>,
@@ -32,8 +32,8 @@ pub(super) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Writes everything; returns how many elements were written, and the ids that nothing leads to
-    /// any more.
+    /// Writes everything; returns how many elements were written, and the ids that nothing refers
+    /// to any more.
     pub(super) fn publish(
         mut self,
         batches: Batches,
@@ -77,8 +77,7 @@ impl Publisher<'_> {
         (written, garbage)
     }
 
-    /// Notes that the kernel refused an element of a service; returns what is remembered of the
-    /// service.
+    /// Records that the kernel refused an element of a service; returns the service's state.
     fn refused(
         &mut self,
         change: usize,
@@ -96,7 +95,7 @@ impl Publisher<'_> {
         let values: Vec<_> = batches.names.iter().map(|(_, name, _)| *name).collect();
         for refused in self.maps.names.update_all(&keys, &values) {
             let (id, _, change) = batches.names[refused.position];
-            // Forget the port's number, so that the next apply writes the name again.
+            // Forgets the port's number, so that the next apply writes the name again.
             let state = self.refused(change, names::NAMES, refused.error);
             for port in state.into_iter().flat_map(|state| &mut state.ports) {
                 if port.id.0 == id {
@@ -115,7 +114,7 @@ impl Publisher<'_> {
         A::maps_mut(self.maps).source_count += (keys.len() - refused.len()) as u32;
         for refused in refused {
             let source = &batches.sources[refused.position];
-            // Forget the range, so that the next apply writes it again.
+            // Forgets the range, so that the next apply writes it again.
             let state = self.refused(source.change, A::SOURCE_RANGES, refused.error);
             for port in state.into_iter().flat_map(|state| &mut state.ports) {
                 if port.id == source.key.data.service {
@@ -141,7 +140,7 @@ impl Publisher<'_> {
                 unreachable.extend(new.replaces);
                 continue;
             };
-            // Keep the old record if the key still points to it.
+            // Keeps the old record if the key still leads to it.
             let kept = new.replaces.filter(|old| index.get(&new.key) == Some(old));
             unreachable.extend(new.replaces.filter(|_| kept.is_none()));
             unreachable.push(new.record);
@@ -158,7 +157,7 @@ impl Publisher<'_> {
         unreachable: &mut Vec<RecordId>,
     ) -> usize {
         let maps = A::maps_mut(self.maps);
-        // A key that another service has taken over stays.
+        // A key that another service has taken over is not removed.
         let (ours, others): (Vec<_>, Vec<_>) = batches
             .removed
             .iter()
@@ -169,8 +168,8 @@ impl Publisher<'_> {
         let mut refused = refused.into_iter().peekable();
         for (position, (key, record)) in ours.iter().enumerate() {
             if let Some(refused) = refused.next_if(|refused| refused.position == position) {
-                // The key still leads to the record: it loses its backends, and is never used
-                // again.
+                // The key still leads to the record. It loses its backends, and its id is never
+                // used again.
                 tracing::warn!(map = A::FRONTENDS, ?key, error = %refused.error, "could not remove an element");
                 maps.empty_blocks(*record);
             } else {
@@ -203,7 +202,7 @@ impl Publisher<'_> {
     }
 }
 
-/// Puts another record, or none, in place of a record that is not published.
+/// Replaces a record that could not be published by another one, or removes it.
 fn replace_record<A: Stored>(state: &mut ServiceState, record: RecordId, by: Option<RecordId>) {
     let lists = state
         .ports

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of a plan that fits when a map is full. Called by `apply`.
+//! Reduces a plan to the part that fits when a map is full. Called by `apply`.
 
 use control::plan::{FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{V4, V6};
@@ -11,7 +11,7 @@ use super::{
     state::{PortState, ServiceState},
 };
 
-/// Leaves out every new port, frontend, backend and guard.
+/// Returns a plan without every new port, frontend, backend and guard.
 pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> ServicePlan {
     let mut reduced = ServicePlan {
         health_check: plan.health_check,
@@ -41,7 +41,7 @@ pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> 
     reduced
 }
 
-/// One family without new backends and frontends.
+/// Returns one family of a port without new backends and frontends.
 fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPlan<A> {
     let current = A::maps(maps).current(A::state(old));
     let mut wanted = A::of_port(plan).clone();
@@ -51,7 +51,7 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
             .iter()
             .any(|(_, old)| (old.address, old.port) == (backend.address, backend.port))
     });
-    // Unchanged ones: a changed frontend would need a new record.
+    // The frontends keep their old flags: a changed frontend would need a new record.
     wanted.frontends = wanted
         .frontends
         .iter()
@@ -67,7 +67,7 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
     wanted
 }
 
-/// The wanted guards that are there already.
+/// Returns those of the wanted guards that exist already.
 fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
     let records = &A::maps(maps).records;
     let current: Vec<A> = A::guards(state)
@@ -81,7 +81,7 @@ fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
         .collect()
 }
 
-/// The affinity timeout that a port's frontends have now.
+/// Returns the affinity timeout that a port's frontends have now.
 fn current_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
     fn of_family<A: Stored>(maps: &Maps, port: &PortState) -> Option<u32> {
         let record = A::state(port).frontends.first()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ids and slots that a change takes from the free lists, and can give back. Used by `prepare`.
+//! Ids and slots that a change takes from the free lists and can give back. Used by `prepare`.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::maps::family::Family;
 
-/// What one service's change has taken so far.
+/// The ids and slots that one service's change has taken so far.
 pub(super) struct Reserved {
     want: Want,
     room: Quota,
@@ -36,7 +36,7 @@ struct FamilyReserved {
 }
 
 impl Reserved {
-    /// Nothing yet.
+    /// Returns an empty reservation.
     pub(super) fn new(want: Want, room: Quota) -> Self {
         Self {
             want,
@@ -81,7 +81,7 @@ impl Reserved {
         Ok(ServiceId(id))
     }
 
-    /// An element for a source range, if it is of this family.
+    /// Reserves an element for a source range if it is of this family.
     pub(super) fn source<A: Stored>(
         &mut self,
         maps: &Maps,
@@ -102,7 +102,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// A record for each key, and an element of `frontends` where the key is new.
+    /// Reserves a record for each key, and an element of `frontends` where the key is new.
     pub(super) fn records<A: Stored>(
         &mut self,
         maps: &mut Maps,
@@ -151,8 +151,9 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
-    /// A block with the table in which `owners` has the place of each slot's backend in `ids`.
-    /// Where that does not fit and the service takes what fits, each backend has one slot.
+    /// Reserves a block for a lookup table: `owners` has, for each slot, the position of its
+    /// backend in `ids`. If the block does not fit and the change wants what fits, each backend
+    /// gets one slot.
     pub(super) fn table(
         &mut self,
         maps: &mut Maps,
@@ -168,7 +169,8 @@ impl Reserved {
         }
     }
 
-    /// A block with these slots in some order, unless the old block has exactly these slots.
+    /// Reserves a block with these slots in some order, unless the old block has exactly these
+    /// slots.
     pub(super) fn block(
         &mut self,
         maps: &mut Maps,
@@ -186,8 +188,8 @@ impl Reserved {
         Err(no_row(maps, slots.len()))
     }
 
-    /// The old block if it has exactly these slots, else a new one of this length; none without
-    /// room.
+    /// Returns the old block if it has exactly these slots, else a new one of this length; `None`
+    /// if there are too few free slots.
     fn new_block(
         &mut self,
         maps: &mut Maps,
@@ -215,7 +217,7 @@ impl Reserved {
     }
 }
 
-/// See [`Reserved::new_block`].
+/// The result of [`Reserved::new_block`].
 enum NewBlock {
     Old,
     Taken(Block),
@@ -241,7 +243,7 @@ fn no_row(maps: &Maps, count: usize) -> Refusal {
     }
 }
 
-/// The lowest free id, if so many stay free as have to.
+/// Takes the lowest free id if the required number stays free.
 fn take(ids: &mut IdPool, room: Quota, capacity: u32) -> Option<u32> {
     (ids.free() > room.reserve(capacity))
         .then(|| ids.allocate())
@@ -257,7 +259,7 @@ fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {
     }
 }
 
-/// The longest part of a block whose slots are all still wanted.
+/// Returns the longest part of a block whose slots are all still wanted.
 fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
     let wanted: HashSet<_> = wanted.iter().copied().collect();
     let end = old.first() + old.count();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the agent remembers of each published service: its ids. Everything else is read back from
+//! The agent's memory of each published service: only its ids. Everything else is read back from
 //! the arrays. Used by all of `store`.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use control::plan::PortPlan;
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId};
 
-/// A service's ids.
+/// The ids of a service.
 #[derive(Default)]
 pub(super) struct ServiceState {
     pub(super) ports: Vec<PortState>,
@@ -17,37 +17,37 @@ pub(super) struct ServiceState {
 }
 
 impl ServiceState {
-    /// Position of the port that a planned port continues.
+    /// Returns the position of the existing port that a planned port continues.
     pub(super) fn position_of(&self, plan: &PortPlan) -> Option<usize> {
         let is_same = |port: &PortState| port.name == plan.name && port.protocol == plan.protocol;
         self.ports.iter().position(is_same)
     }
 }
 
-/// A service port's ids.
+/// The ids of a service port.
 pub(super) struct PortState {
     pub(super) id: ServiceId,
     pub(super) name: Arc<str>,
     pub(super) port: Port,
     pub(super) protocol: Protocol,
-    /// Truncated to their networks, ordered, each once.
+    /// Source ranges truncated to their networks, sorted, without duplicates.
     pub(super) source_ranges: Vec<IpNet>,
     pub(super) v4: FamilyState,
     pub(super) v6: FamilyState,
 }
 
-/// One family's ids of a service port.
+/// The ids of one family of a service port.
 #[derive(Default)]
 pub(super) struct FamilyState {
     pub(super) frontends: Vec<RecordId>,
-    /// Ordered by address and port.
+    /// Sorted by address and port.
     pub(super) backends: Vec<BackendId>,
     pub(super) cluster: Block,
     pub(super) local: Block,
 }
 
 impl FamilyState {
-    /// The block that holds a set of endpoints.
+    /// Returns the block for a set of endpoints.
     pub(super) fn block(&self, set: EndpointSet) -> Block {
         if set == EndpointSet::LOCAL {
             self.local
@@ -57,7 +57,8 @@ impl FamilyState {
     }
 }
 
-/// A source list as it is compared and stored: truncated to networks, ordered, each once.
+/// Returns source ranges as they are compared and stored: truncated to networks, sorted, without
+/// duplicates.
 pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
     let mut ranges: Vec<_> = ranges.iter().map(IpNet::trunc).collect();
     ranges.sort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries over what was counted of backends and service ports, to their ids in the new maps. What
-//! the old programs still count afterwards is lost.
+//! Carries over the counters of backends and service ports to their ids in the new maps. What the
+//! old programs count afterwards is lost.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Carries everything over. The new maps must hold the services already.
+/// Carries all counters over. The new maps must contain the services already.
 pub(super) fn carry(
     source: &Path,
     target: &Path,
@@ -33,7 +33,7 @@ pub(super) fn carry(
         .map_err(DatapathError::of_map("carry over", maps::REFUSED))
 }
 
-/// A map of the old generation; none if that had none, or one of another layout.
+/// Opens a map of the old generation; `None` if that lacks it or has another layout.
 fn old<T>(
     source: &Path,
     map: &str,
@@ -61,7 +61,7 @@ fn carry_traffic<A: Family>(source: &Path, target: &Path, backends: &Backends) -
             sums.push((id, traffic));
         }
     })?;
-    // Of a backend that has gone, it counts for none in particular.
+    // The counts of backends that are gone are added to those of no backend in particular.
     let mut of_none = Traffic::default();
     for (id, traffic) in sums {
         match backends.id_of(id) {

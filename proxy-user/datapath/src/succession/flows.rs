@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries flows over, with the fragments and the port bits that they need.
+//! Carries flows over, with their fragments and port bits.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,11 +20,12 @@ use crate::{
     maps::{PortFilter, family::Family, tables::Table},
 };
 
-/// No ring has the flow's key: it goes when it is idle, not to make room.
+/// The flow's key is in no ring: the flow is removed when it is idle, never to make space for
+/// others.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Carries the flows of one family over. Those that `target` has too get what only `source` has
-/// seen. Returns how many are new to `target`, and how many found no room.
+/// Carries the flows of one family over. A flow that `target` has already is merged with what only
+/// `source` has seen. Returns how many flows are new to `target`, and how many did not fit.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -64,7 +65,7 @@ pub(super) fn carry<A: Family>(
     let mut new = 0;
     for (key, entry) in old {
         let entry = match here.get(&key) {
-            // One that was carried over before it ended has to end there, too.
+            // A flow that was carried over before and has ended since must end in `target`, too.
             None if over.contains(&key) => continue,
             None => {
                 new += 1;
@@ -86,7 +87,8 @@ fn is_over<A>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::ORIGINAL && entry.state.is_closed()
 }
 
-/// What two generations have seen of one flow; `None` if `known` is all of it, or another flow's.
+/// Merges what two generations have seen of one flow; `None` if `known` has it all already, or
+/// belongs to another flow.
 fn merged<A: Family>(
     key: &FlowKey<A>,
     known: &FlowEntry<A>,
@@ -105,7 +107,7 @@ fn merged<A: Family>(
     if of_flow(known) != of_flow(old) {
         return None;
     }
-    // Egress chooses the masquerade port after ingress has entered the flow.
+    // Egress chooses the masquerade port after ingress has created the flow.
     let fixed = if known.masquerade_port.is_any() {
         old
     } else {
@@ -113,7 +115,7 @@ fn merged<A: Family>(
     };
     let mut state = known.state.with(old.state);
     if known.state != old.state && state.has(FlowState::ANSWERED) {
-        // One may have seen the answer and the other the client's acknowledgement of it.
+        // One may have seen the reply, and the other the client's acknowledgement of it.
         state = state.with(FlowState::ACKNOWLEDGED);
     }
     let is_later = old.sequence.wrapping_sub(known.sequence) as i32 > 0;
@@ -134,14 +136,14 @@ fn merged<A: Family>(
         ..*fixed
     }
     .sealed(key);
-    // The time alone is not worth a store, which could undo what a program stores at the same
+    // The time alone is not worth a store, which could overwrite what a program stores at the same
     // moment.
     let stored = |entry: &FlowEntry<A>| (entry.check, entry.state, entry.sequence, entry.reuse);
     (stored(&merged) != stored(known)).then_some(merged)
 }
 
-/// Carries over which ports may be flows', which connections are past every service, and which
-/// fragments belong to which.
+/// Carries over which ports may belong to flows, which connections bypass every service, and which
+/// fragments belong together.
 pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::PORTS);
     let ports = get_pinned(&target.join(maps::PORTS), false)
@@ -155,7 +157,8 @@ pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathEr
     carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
 }
 
-/// A later flow that took the tuple of such a connection would break it.
+/// Carries over the connections that bypass services. A later flow with the tuple of such a
+/// connection would break it.
 fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let table: Table<u32, u32> = table(target, maps::DIRECT)?;
     let here = table.entries();
@@ -172,7 +175,7 @@ fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
             all.push(seen);
         }
     })?;
-    // One that is refused is not remembered.
+    // A connection that the kernel refuses is not carried over.
     _ = table.update_all(&places, &all);
     Ok(())
 }
@@ -188,7 +191,7 @@ fn carry_fragments<A: Family>(
         keys.push(key);
         values.push(value);
     })?;
-    // One that finds no room is a datagram lost.
+    // A fragment that does not fit costs one datagram.
     _ = table.update_all(&keys, &values);
     Ok(())
 }

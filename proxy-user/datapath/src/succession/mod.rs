@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One generation of maps takes over from another: of another layout (upgrade and downgrade), or of
-//! other sizes. In: a pin directory and the shapes that are wanted. Out: flows, sockets and
-//! affinity in the new maps, and nothing left of the old ones. Called by `Datapath`.
+//! Replaces one generation of maps by another that has another layout (upgrade and downgrade) or
+//! other sizes. In: a pin directory and the wanted shapes. Out: flows, sockets and affinity in the
+//! new maps; the old maps are removed. Called by `Datapath`.
 //!
-//! The old programs go on over their maps while the new ones are filled. Then the new programs are
-//! attached behind the old ones, so that they see what those pass. Then the old ones are *drained*:
-//! they translate what they know, begin nothing and refuse nothing; from that moment everything new
-//! is the new ones'. What the old maps know by then is carried over, the old programs are detached,
-//! and what they have seen meanwhile is carried over last. An agent that ends on the way leaves
-//! maps from which the next one begins again: each step may be repeated.
+//! The old programs go on with their maps while the new maps are filled. Then the new programs are
+//! attached behind the old ones, so that they see the packets that those pass. Then the old
+//! programs are *drained*: they translate known connections, begin none and refuse none. From that
+//! moment the new programs handle everything new. The contents of the old maps are carried over,
+//! the old programs are detached, and what they have changed in the meantime is carried over last.
+//! If the agent ends on the way, the next one starts again with the same maps: each step may be
+//! repeated.
 //!
-//! Maps of another layout are read by the types that the kernel knows of them: see `translation`.
+//! Maps of another layout are read by means of the types that the kernel knows of them: see
+//! `translation`.
 
 mod counted;
 mod flows;
@@ -43,37 +45,37 @@ use super::{
     programs::{detach_filters_of, is_xdp_pin},
 };
 
-/// What was carried over.
+/// The number of entries that were carried over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Carried {
     /// Entries of flows.
     pub flows: usize,
     /// Entries of sockets.
     pub sockets: usize,
-    /// Entries that found no room: the new tables are smaller than what is open.
+    /// Entries that did not fit: the new tables are smaller than what is open.
     pub lost: usize,
 }
 
-/// The generations that a new one takes over from.
+/// The generations that a new one replaces.
 #[derive(Debug)]
 pub(super) struct Succession {
     pin_dir: PathBuf,
     home: PathBuf,
-    /// In the order in which their programs see a packet.
+    /// The old generations, in the order in which their programs see a packet.
     old: Vec<Generation>,
-    /// The maps were made for this: their counters begin where the old ones are.
+    /// True if the maps were created for this succession: their counters start with the old values.
     counts: bool,
-    /// What each old generation refers to, when it was first asked for. What changes in the new
-    /// maps afterwards does not matter: a backend that goes has another generation, and the old
-    /// maps know none that come.
+    /// The references of each old generation, read when first needed. Later changes in the new maps
+    /// do not matter: a removed backend gets another generation, and the old maps do not know new
+    /// backends.
     references: HashMap<PathBuf, References>,
-    /// What the maps hold of what the old ones knew; programs over them may be attached from then
-    /// on.
+    /// The number of entries carried over; `None` before the first time. Once it is set, programs
+    /// with the new maps may be attached.
     carried: Option<Carried>,
 }
 
-/// Chooses the generation of this program's layout whose maps have these shapes and that is not
-/// drained, or the number of a new one; all others are to be taken over from.
+/// Chooses the generation with this program's layout and these shapes that is not drained, or else
+/// the number of a new one. All other generations will be replaced.
 pub(super) fn choose(
     pin_dir: &Path,
     shapes: &[Shape],
@@ -112,8 +114,8 @@ pub(super) fn choose(
     Ok((generation, succession))
 }
 
-/// The capacities of maps that have grown while an agent ran: the next one does not make them
-/// smaller again.
+/// Returns the capacities of maps that grew while an agent ran; the next agent does not shrink
+/// them.
 pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
     let all = generations(pin_dir).ok()?.into_iter();
     let grown = all
@@ -130,10 +132,10 @@ fn is_drained(dir: &Path) -> bool {
         .is_ok_and(|word| word.is_some_and(|word| word & generation::DRAINED != 0))
 }
 
-/// Tells the programs over these maps their part in a succession.
+/// Tells the programs of these maps their role in a succession.
 pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
     let map = match get_pinned(&dir.join(maps::DRAINED), false) {
-        // A layout from before this word: its programs go on until they are detached.
+        // This layout is older than the word `DRAINED`: its programs go on until they are detached.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         map => map.and_then(Table::<u32, u32>::new),
     };
@@ -142,11 +144,11 @@ pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
 }
 
 impl Succession {
-    /// Whether the new maps hold what the old ones knew when it was last asked for.
+    /// True if the contents of the old maps have been carried over at least once.
     pub(super) fn is_carried(&self) -> bool {
         self.carried.is_some()
     }
-    /// The names of the generations that are taken over from.
+    /// Returns the names of the generations that are replaced.
     pub(super) fn names(&self) -> String {
         let names = self.homes().filter_map(|home| {
             let name = home.file_name()?;
@@ -154,19 +156,20 @@ impl Succession {
         });
         names.collect::<Vec<_>>().join(", ")
     }
-    /// The directories of the generations that are taken over from.
+    /// Returns the directories of the generations that are replaced.
     pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
             .iter()
             .map(|generation| generation.dir(&self.pin_dir))
     }
-    /// The last old program at a place, by the name of its link's pin: the new one comes behind it.
+    /// Returns the link of the last old program at a hook, by the name of its pin. The new program
+    /// comes behind it.
     pub(super) fn link_before(&self, pin: &str) -> Option<std::os::fd::OwnedFd> {
         let homes: Vec<_> = self.homes().collect();
         let mut links = homes.iter().rev().map(|home| links_of(home).join(pin));
         links.find_map(|path| get_pinned(&path, false).ok())
     }
-    /// Ids of the old programs that are attached by links.
+    /// Returns the ids of the old programs that are attached by links.
     pub(super) fn program_ids(&self) -> HashSet<u32> {
         let links = self.homes().flat_map(|home| pins(&links_of(&home)));
         links
@@ -176,12 +179,12 @@ impl Succession {
             .collect()
     }
 
-    /// Carries everything over that the new maps lack. They must hold the services already. Returns
-    /// what has been carried over so far.
+    /// Carries over everything that the new maps lack. They must contain the services already.
+    /// Returns what has been carried over so far.
     pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
         tell(&self.home, generation::BEHIND)?;
         let mut carried = self.carried.unwrap_or_default();
-        // What finds no room is tried again each time.
+        // Entries that do not fit are tried again each time.
         let mut lost = 0;
         for home in self.homes().collect::<Vec<_>>() {
             if !self.references.contains_key(&home) {
@@ -197,7 +200,7 @@ impl Succession {
         self.carried = Some(carried);
         Ok(carried)
     }
-    /// Returns how many entries found no room.
+    /// Carries over from one old generation; returns how many entries did not fit.
     fn carry_from(
         &self,
         source: &Path,
@@ -210,7 +213,7 @@ impl Succession {
             carry_counters(source, target)?;
             counted::carry(source, target, references)?;
         }
-        // Before the flows that they announce.
+        // The hints must come before the flows that need them.
         flows::carry_hints(source, target)?;
         let flows = [
             flows::carry::<V4>(source, target, services, v4)?,
@@ -228,14 +231,14 @@ impl Succession {
         Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())
     }
 
-    /// Leaves everything new to the new programs.
+    /// Drains the old programs, so that the new ones handle everything new.
     pub(super) fn drain(&self) -> Result<(), DatapathError> {
         self.homes()
             .try_for_each(|home| tell(&home, generation::DRAINED))
     }
 
-    /// Detaches the old programs, interface by interface. Those at XDP stay: without them a device
-    /// may be reset.
+    /// Detaches the old programs, interface by interface. XDP programs stay attached, because some
+    /// devices reset when theirs is removed.
     pub(super) fn detach(&self) -> Result<(), DatapathError> {
         for (home, generation) in self.homes().zip(&self.old) {
             for path in pins(&links_of(&home)) {
@@ -243,7 +246,7 @@ impl Succession {
                     continue;
                 }
                 if let Ok(link) = get_pinned(&path, false) {
-                    // Its interface or cgroup may be gone.
+                    // The link's interface or cgroup may be gone.
                     let _ = linux::detach(link.as_fd());
                 }
             }
@@ -252,8 +255,8 @@ impl Succession {
         Ok(())
     }
 
-    /// Removes the pins of the old generations, whose programs are detached. What marks a qdisc as
-    /// made by us is kept.
+    /// Removes the pins of the old generations, whose programs are detached. Keeps the marks of
+    /// qdiscs that we created.
     pub(super) fn remove(self) -> Result<(), DatapathError> {
         tell(&self.home, 0)?;
         for home in self.homes() {
@@ -280,7 +283,7 @@ impl Succession {
     }
 }
 
-/// The paths in a directory, which may not be there.
+/// Returns the paths in a directory that may be missing.
 fn pins(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()
@@ -293,7 +296,7 @@ fn if_there(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The new counters begin where the old ones are; what the old programs still count is lost.
+/// Starts the new counters with the old values; what the old programs count afterwards is lost.
 fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::COUNTERS);
     let old = match get_pinned(&source.join(maps::COUNTERS), false) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What flows, sockets and affinity refer to: service ports and backends, which have other ids in
-//! other maps.
+//! Maps the ids of service ports and backends from old maps to new ones. Flows, sockets and
+//! affinity refer to these ids, which differ between generations of maps.
 
 use std::{collections::HashMap, path::Path};
 
@@ -11,10 +11,10 @@ use proxy_common::{
 use super::translation::each;
 use crate::{error::DatapathError, maps::family::Family};
 
-/// A backend that does not serve: element 0 is no backend's.
+/// The reference to a backend that is gone: element 0 belongs to no backend.
 const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 
-/// What the maps of one generation refer to, in another.
+/// The ids of one generation's services and backends in the maps of another.
 #[derive(Debug)]
 pub(super) struct References {
     pub(super) services: Services,
@@ -23,7 +23,7 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Reads all services and backends of both: a second for a million.
+    /// Reads all services and backends of both generations; takes a second for a million.
     pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
         let services = Services::read(source, target)?;
         Ok(Self {
@@ -34,10 +34,10 @@ impl References {
     }
 }
 
-/// A service port, by its service's name.
+/// The name of a service port: namespace, service, port name, protocol.
 type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 
-/// The ids of service ports in the maps of `source`, and what they are in `target`.
+/// The ids of service ports in the maps of `source`, with their ids in `target`.
 #[derive(Debug)]
 pub(super) struct Services(HashMap<u32, ServiceId>);
 
@@ -55,7 +55,7 @@ impl Services {
         })?;
         Ok(Self(ids))
     }
-    /// `None` if the service port has gone.
+    /// Returns the id in `target`; `None` if the service port is gone.
     pub(super) fn get(&self, id: ServiceId) -> Option<ServiceId> {
         self.0.get(&id.0).copied()
     }
@@ -70,8 +70,8 @@ fn name_of(name: &ServiceName) -> PortName {
     )
 }
 
-/// The backends of one family in the maps of `source`: the generation of each, and what it is in
-/// `target`.
+/// The backends of one family in the maps of `source`: the generation of each, and its id and
+/// generation in `target`.
 #[derive(Debug)]
 pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
 
@@ -108,19 +108,19 @@ impl Backends {
         )?;
         Ok(Self(ids))
     }
-    /// Id and generation of the backend that had these; of one that has gone, those of none.
+    /// Returns a backend's id and generation in `target`; those of no backend if it is gone.
     pub(super) fn get(&self, id: BackendId, generation: u32) -> (BackendId, u32) {
         match self.0.get(&id.0) {
             Some((current, found)) if *current == generation => *found,
             _ => GONE,
         }
     }
-    /// The id of the backend that has this one.
+    /// Returns the id in `target` of the backend that has this id in `source`.
     pub(super) fn id_of(&self, id: u32) -> Option<BackendId> {
         let (_, (found, _)) = self.0.get(&id)?;
         Some(*found)
     }
-    /// As [`Self::get`], for a backend that must serve.
+    /// Does the same as [`Self::get`] for a backend that must still exist; `None` if it is gone.
     pub(super) fn serving(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
         Some(self.get(id, generation)).filter(|found| *found != GONE)
     }

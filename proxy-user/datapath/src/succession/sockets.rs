@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries over what the socket hooks have noted: which socket was sent to which backend, and which
-//! client is held to which.
+//! Carries over the entries of the socket hooks: the backend of each socket, and the affinity of
+//! clients.
 
 use std::{collections::HashMap, mem::offset_of, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Carries the sockets of one family over. Returns how many entries are new to `target`, and how
-/// many found no room.
+/// many did not fit.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -59,7 +59,7 @@ pub(super) fn carry<A: Family>(
         }
         let overflows = key.is_first() && overflowed.is_none();
         if overflows {
-            // Counted before it can be found.
+            // The entry is counted before it can be found.
             buckets.count_overflow(&key, 1);
         }
         if map.update(&key, &entry).is_err() {
@@ -90,7 +90,8 @@ impl<A: Family> Buckets<A> {
         let is_its = key.is_first() && bucket.owner == SocketBucket::owner_of(key);
         is_its.then_some(bucket.entry)
     }
-    /// Enters a socket's first entry into its bucket; `false` if it has none.
+    /// Enters a socket's first entry into its bucket; false for other entries, or if another socket
+    /// has the bucket.
     fn enter(&self, key: &SocketKey<A>, entry: &SocketEntry<A>) -> bool {
         let index = key.cookie.bucket_index();
         let owner = SocketBucket::owner_of(key);
@@ -102,7 +103,7 @@ impl<A: Family> Buckets<A> {
             .store_at(index, offset_of!(SocketBucket<A>, entry), entry);
         true
     }
-    /// Adds to how many sockets of the bucket have their entry elsewhere, modulo 2^32.
+    /// Adds to the number of the bucket's sockets whose entry is in `sockets`, modulo 2^32.
     fn count_overflow(&self, key: &SocketKey<A>, by: u32) {
         let field = offset_of!(SocketBucket<A>, overflow);
         self.0.add_u32(key.cookie.bucket_index(), field, by);
@@ -169,7 +170,7 @@ fn carry_held<K: Plain + Eq + std::hash::Hash>(
             entries.push(entry);
         }
     })?;
-    // The map makes room by itself.
+    // The LRU map evicts old entries by itself.
     _ = table.update_all(&keys, &entries);
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Elements of a map that another version has made, as this program knows them: each field goes
-//! where one of that name is wanted.
+//! Translates elements of a map that another version has made: each field is copied to the field
+//! with the same name in this version.
 
 use std::{
     io,
@@ -16,17 +16,17 @@ use crate::{error::DatapathError, maps::tables::Table};
 /// Elements per system call.
 const BATCH: usize = 4096;
 
-/// Which bytes go where.
+/// The byte ranges to copy.
 #[derive(Debug)]
 struct Translation {
     moves: Vec<(Range<usize>, Range<usize>)>,
-    /// The element in the making; what is not moved stays zero.
+    /// The element that is being built; bytes that are not copied stay zero.
     target: Vec<u8>,
 }
 
 impl Translation {
-    /// Fields that the source lacks become zero; one of another length is cut, or filled up with
-    /// zeros at the end, as is right for little-endian numbers and for texts.
+    /// Fields that the source lacks become zero. A field of another length is cut, or filled up
+    /// with zeros at the end, which is right for little-endian numbers and for texts.
     fn new(source: &Members, target: &Members, size: usize) -> Self {
         let moves = target.iter().filter_map(|(name, to)| {
             let from = source.get(name)?;
@@ -38,7 +38,7 @@ impl Translation {
             target: vec![0; size],
         }
     }
-    /// `None` if the bytes are no whole source.
+    /// Translates an element; `None` if the bytes are too short.
     fn apply<T: Plain>(&mut self, source: &[u8]) -> Option<T> {
         for (from, to) in &self.moves {
             self.target
@@ -49,7 +49,7 @@ impl Translation {
     }
 }
 
-/// The table of that name in a generation's directory.
+/// Opens the table of that name in a generation's directory.
 pub(super) fn table<K: Plain, V: Plain>(
     home: &Path,
     map: &'static str,
@@ -60,8 +60,8 @@ pub(super) fn table<K: Plain, V: Plain>(
 }
 
 /// Calls `visit` for each element of the map of that name in `source`, a generation's directory. A
-/// map that is not there has none. `target` is the directory of the generation whose types are `K`
-/// and `V`.
+/// missing map has no elements. `target` is the directory of the generation whose types are `K` and
+/// `V`.
 pub(super) fn each<K: Plain, V: Plain>(
     source: &Path,
     target: &Path,
@@ -91,7 +91,7 @@ fn walk<K: Plain, V: Plain>(
     let mut batch = BATCH;
     loop {
         let (Raw { keys, values }, last) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
-            // One bucket holds more than a whole batch.
+            // One bucket contains more elements than a batch.
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                 batch *= 2;
                 continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One family's flow table: walks it a part at a time, and has the kernel remove idle flows. Called
-//! by `Sweep`.
+//! Walks one family's flow table, a part at a time, and makes the kernel program remove idle flows.
+//! Called by `Sweep`.
 
 use linux::{Plain, now};
 use proxy_common::{
@@ -19,16 +19,16 @@ use crate::{
     programs::Programs,
 };
 
-/// Elements per step and steps per sweep: a table of 524 288 entries is walked in about eight
-/// seconds, well inside the shortest idle time.
+/// Elements per step and steps per sweep. A table of 524 288 entries is walked in about eight
+/// seconds, well within the shortest idle time.
 const STEP: usize = 4096;
 const STEPS: usize = 16;
 
-/// One family's walk.
+/// The walk through one family's flow table.
 pub(super) struct FlowWalk<A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     walk: Walk,
-    /// Counts of the walk that is under way, and of the last one that came to the table's end.
+    /// `running` has the counts of the current walk, `complete` those of the last complete one.
     running: FlowCounts,
     complete: FlowCounts,
 }
@@ -48,12 +48,12 @@ impl<A: Family> FlowWalk<A> {
         })
     }
 
-    /// The last call came to the table's end.
+    /// True if the last call reached the table's end.
     pub(super) fn is_complete(&self) -> bool {
         self.walk.is_at_start()
     }
 
-    /// Goes on with the walk. Returns the counts of the last complete one, and how many flows this
+    /// Continues the walk. Returns the counts of the last complete walk, and how many flows this
     /// call removed.
     pub(super) fn sweep(
         &mut self,
@@ -96,7 +96,7 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     counts.entries += 1;
     if entry.kind == FlowKind::ORIGINAL {
         counts.flows += 1;
-        // With its reply entry, and that of the masqueraded reply.
+        // The original entry, the reply entry, and the reply entry of a masqueraded flow.
         let entries = 2 + u32::from(entry.is_masqueraded());
         if !entry.state.gives_way() {
             counts.kept += entries;
@@ -107,8 +107,8 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     }
 }
 
-/// Hands keys to the kernel's expiry program, which checks each entry again. Returns how many flows
-/// it removed.
+/// Passes keys to the kernel's expiry program, which checks each entry again. Returns how many
+/// flows it removed.
 fn expire<A: Family>(
     programs: &Programs,
     keys: &[FlowKey<A>],

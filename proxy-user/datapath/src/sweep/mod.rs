@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which
-//! backends are current. Out: idle entries removed, sockets connected anew whose backend has gone,
-//! and how full the flow tables are. Called by `Datapath`.
+//! backends are current. Out: idle entries removed, sockets reconnected whose backend is gone, and
+//! how full the flow tables are. Called by `Datapath`.
 
 mod flows;
 mod sockets;
@@ -18,13 +18,13 @@ use crate::{
     store::Store,
 };
 
-/// The walks.
+/// The walks through all tables of flows and sockets.
 pub(crate) struct Sweep {
     flows_v4: FlowWalk<V4>,
     flows_v6: FlowWalk<V6>,
     sockets: SocketWalk,
     idle_times: IdleTimes,
-    /// UDP backends have gone, and sockets may still be connected to them.
+    /// True if UDP backends are gone and sockets may still be connected to them.
     udp_lost: bool,
 }
 
@@ -42,8 +42,8 @@ impl Sweep {
         self.idle_times = idle_times;
     }
 
-    /// Connects the node's UDP sockets anew that are connected to backends which have just gone, or
-    /// to services that are served again.
+    /// Reconnects the node's UDP sockets whose backends are gone, or whose services have endpoints
+    /// again.
     pub(crate) fn mend_lost(&mut self, store: &Store) {
         self.udp_lost = true;
         // If it fails, the next sweep tries again and returns the error.
@@ -57,7 +57,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Goes on with all walks.
+    /// Continues all walks.
     pub(crate) fn sweep(
         &mut self,
         store: &Store,
@@ -72,7 +72,7 @@ impl Sweep {
             ..flows
         })
     }
-    /// Goes on with the walks through the flow tables.
+    /// Continues the walks through the flow tables.
     pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
         let times = &self.idle_times;
         // One family's failure does not stop the other.
@@ -88,7 +88,7 @@ impl Sweep {
     }
 }
 
-/// A socket that the kernel refused to close is an error.
+/// Fails if the kernel refused to close a socket.
 fn check(mended: Mended) -> Result<(), DatapathError> {
     if mended.reconnected + mended.closed > 0 {
         tracing::debug!(
@@ -102,17 +102,17 @@ fn check(mended: Mended) -> Result<(), DatapathError> {
         .map_or(Ok(()), |error| Err(DatapathError::CloseSockets(error)))
 }
 
-/// How full the flow tables are, by the last complete walk.
+/// How full the flow tables are, according to the last complete walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Occupancy {
     pub v4: FlowCounts,
     pub v6: FlowCounts,
-    /// Every table has been walked to its end; the next call starts again.
+    /// True if every table has been walked to its end; the next call starts again.
     pub complete: bool,
 }
 
 impl Occupancy {
-    /// Both tables, as full as they are of those entries.
+    /// Returns the fill of both tables, by the entries that the closure selects.
     pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
         let tables = [(V4::FLOWS, &self.v4), (V6::FLOWS, &self.v6)];
         tables.map(|(map, counts)| Fill {
@@ -121,7 +121,8 @@ impl Occupancy {
             capacity: counts.capacity,
         })
     }
-    /// Whether both tables have so much room that a flood cannot fill them in a few seconds.
+    /// True if both tables have so many free entries that a flood cannot fill them in a few
+    /// seconds.
     pub fn is_nearly_empty(&self) -> bool {
         [self.v4, self.v6]
             .iter()
@@ -129,25 +130,25 @@ impl Occupancy {
     }
 }
 
-/// One family's flow table.
+/// The counts of one family's flow table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowCounts {
     pub capacity: u32,
     pub entries: u32,
-    /// Original entries: one for each flow.
+    /// Original entries: one per flow.
     pub flows: u32,
-    /// Entries of the flows that nobody has answered.
+    /// Entries of flows that have had no reply.
     pub unanswered: u32,
-    /// Entries of established flows, which are not removed to make room for others.
+    /// Entries of established flows, which are never removed in favour of others.
     pub kept: u32,
     /// Flows, and entries without a flow, that this call removed.
     pub removed: u32,
 }
 
 impl FlowCounts {
-    /// The entries that the table has to have room for: those that are kept, and half as many
-    /// others. What gives way does so for the next packet, so in a full table first packets are
-    /// lost. A flood, of which nothing is kept, needs no larger table.
+    /// Returns the entries that the table needs space for: the established ones and half as many
+    /// others. The others are only replaced when the next packet arrives, so in a full table first
+    /// packets are lost. A flood has no established flows and needs no larger table.
     pub fn needed(&self) -> u32 {
         let others = self.entries.saturating_sub(self.kept);
         self.kept + others.min(self.kept / 2)
@@ -169,7 +170,7 @@ mod tests {
         for (kept, entries, needed) in [(0, 4000, 0), (100, 4000, 150), (3000, 3100, 3100)] {
             assert_eq!(counts(kept, entries).needed(), needed);
         }
-        // Half of a full table is kept.
+        // Half of the entries of a full table are established.
         assert_eq!(counts(2000, 4000).needed(), 3000);
     }
 }

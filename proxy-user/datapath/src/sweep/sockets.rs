@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and
-//! connects the node's UDP sockets anew whose backend has gone. Called by `Sweep`.
+//! reconnects the node's UDP sockets whose backend is gone. Called by `Sweep`.
 
 use std::{
     collections::HashMap,
@@ -25,26 +25,27 @@ use crate::{
     store::Store,
 };
 
-/// Elements per step and steps per sweep: full tables are walked in eight seconds.
+/// Elements per step and steps per sweep. Full tables are walked in eight seconds.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// How long a socket waits that got the same answer: a search through /proc costs up to some 100
-/// ms.
+/// The time before a socket is retried if the hooks gave it the same backend again. A retry
+/// searches /proc, which takes up to some 100 ms.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Asks for the service port that has a frontend, and whether it has endpoints.
+/// A function that returns the service port of a frontend, and whether it has endpoints.
 type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
-/// What a walk has found so far.
+/// The sockets that a walk has found so far.
 #[derive(Default)]
 struct Findings {
     lost: LostSockets,
 }
 
 impl Findings {
-    /// Notes a connected UDP socket of the node if its backend has gone, its frontend is another
-    /// service's, or what it sends was dropped and may be served again.
+    /// Records a connected UDP socket of the node if its backend is gone, if its frontend belongs
+    /// to another service now, or if its datagrams were dropped and its service may have endpoints
+    /// again.
     fn note<A: Family>(
         &mut self,
         key: &SocketKey<A>,
@@ -77,15 +78,15 @@ impl Findings {
     }
 }
 
-/// Both families' walks.
+/// The walks through both families' maps.
 pub(super) struct SocketWalk {
     v4: FamilyWalk<V4>,
     v6: FamilyWalk<V6>,
     findings: Findings,
-    /// When sockets were connected again. One that is found once more got the same answer from the
-    /// hooks: it waits for [`AGAIN`].
+    /// The time at which each socket was reconnected. If the socket is found again, the hooks gave
+    /// it the same answer, and it waits for [`AGAIN`].
     tried: HashMap<(SocketCookie, SocketAddr), Instant>,
-    /// The families that this walk has come to the end of.
+    /// True for each family whose maps this walk has finished.
     ended: [bool; 2],
 }
 
@@ -100,7 +101,7 @@ impl SocketWalk {
         })
     }
 
-    /// Goes on with the walk; call it about once a second.
+    /// Continues the walk; call it about once a second.
     pub(super) fn sweep(
         &mut self,
         store: &Store,
@@ -113,13 +114,13 @@ impl SocketWalk {
         self.mend_lost()
     }
 
-    /// The last call came to the end of both families' maps.
+    /// True if the last call reached the end of both families' maps.
     pub(super) fn is_complete(&self) -> bool {
         self.ended == [true; 2]
     }
 
-    /// Walks everything at once, because UDP services have changed that sockets may be connected
-    /// to.
+    /// Walks everything at once, because UDP services have changed and sockets may be connected to
+    /// them.
     pub(super) fn mend_now(
         &mut self,
         store: &Store,
@@ -128,7 +129,7 @@ impl SocketWalk {
         self.begin();
         self.tried.clear();
         self.walk(store, idle_times, usize::MAX)?;
-        // The next walk finds sockets that were being connected meanwhile.
+        // The next walk finds sockets that were being connected in the meantime.
         self.mend_lost()
     }
 
@@ -139,7 +140,7 @@ impl SocketWalk {
         self.v6.begin();
     }
 
-    /// Goes on with both families' walks for so many steps each.
+    /// Continues both families' walks for so many steps each.
     fn walk(
         &mut self,
         store: &Store,
@@ -172,10 +173,10 @@ impl SocketWalk {
     }
 }
 
-/// One family's walk.
+/// The walk through one family's maps.
 struct FamilyWalk<A: Family> {
     buckets: MappedArray<SocketBucket<A>>,
-    /// The window of `sock_buckets` that comes next; after the last one comes `sockets`.
+    /// The next window of `sock_buckets`; `sockets` comes after the last window.
     window: u32,
     sockets: Table<SocketKey<A>, SocketEntry<A>>,
     walk: Walk,
@@ -229,7 +230,7 @@ impl<A: Family> FamilyWalk<A> {
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
                         SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner),
-                        // Removed with its socket.
+                        // Such an entry is removed with its socket.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
                         _ => {}
@@ -255,13 +256,12 @@ impl<A: Family> FamilyWalk<A> {
     }
 }
 
-/// KUBE: a flow of datagrams that is idle for longer than conntrack's `udpStreamTimeout` is
-/// forgotten.
+/// KUBE: a UDP flow that is idle for longer than conntrack's `udpStreamTimeout` is removed.
 fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) -> bool {
     idle_times.is_expired(Protocol::UDP, FlowState::ESTABLISHED, entry.last_used, now)
 }
 
-/// The key of the same association's other direction.
+/// Returns the key of the other direction of the same association.
 fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
     let other = match key.role {
         SocketRole::FORWARD => SocketKey::new(

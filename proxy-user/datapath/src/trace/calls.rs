@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs behind the socket hooks, at the same cgroup. They see what the hooks have made of a
+//! Programs behind the socket hooks at the same cgroup, which see the result of the hooks for each
 //! call. Their links go with the process.
 
 use std::{
@@ -50,7 +50,7 @@ const PROGRAMS: [&str; 10] = [
     "bind_v4",
     "bind_v6",
 ];
-/// The maps that they share with the hooks.
+/// The maps that these programs share with the hooks.
 const SHARED: [&str; 4] = [
     maps::SOCKETS_V4,
     maps::SOCKETS_V6,
@@ -58,7 +58,7 @@ const SHARED: [&str; 4] = [
     maps::SOCKET_BUCKETS_V6,
 ];
 
-/// Attached as long as it lives.
+/// The attached programs; dropping this detaches them.
 pub(super) struct Calls {
     _ebpf: Ebpf,
     home: PathBuf,
@@ -67,7 +67,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Attaches them; none where no hook is attached.
+    /// Attaches the programs; `None` where no hook is attached.
     pub(super) fn attach(pin_dir: &Path, wanted: &Wanted) -> Result<Option<Self>, DatapathError> {
         let home = layout_dir(pin_dir);
         let refused = |error: String| DatapathError::Program {
@@ -85,7 +85,8 @@ impl Calls {
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|error| refused(chain(&error)))?;
-        // Before the maps are taken: the kernel takes a program's maps when it loads it.
+        // The programs are loaded before their maps are taken, because the kernel binds the maps to
+        // a program when it loads it.
         for name in PROGRAMS {
             let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
             loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
@@ -111,7 +112,8 @@ impl Calls {
         })();
         let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
         for name in PROGRAMS {
-            // Of a link, which leaves others attached; the kernel takes no flag for that.
+            // The mode of a link, which does not affect other programs; the kernel takes no flag
+            // for it.
             let mode = CgroupAttachMode::Single;
             let attached = program(&mut ebpf, name)
                 .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
@@ -125,7 +127,7 @@ impl Calls {
         }))
     }
 
-    /// Whether the hooks still use the same maps.
+    /// True if the hooks still use the same maps.
     pub(super) fn is_current(&self, pin_dir: &Path) -> bool {
         layout_dir(pin_dir) == self.home
     }
@@ -150,7 +152,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupS
     Ok(program.try_into()?)
 }
 
-/// The cgroup that the pinned hooks are attached to.
+/// Opens the cgroup that the pinned hooks are attached to.
 fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
     let Ok(entries) = fs::read_dir(links_of(home)) else {
         return Ok(None);
@@ -168,7 +170,7 @@ fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Opens the cgroup with this id, which is its inode.
+/// Opens the cgroup with this id, which is its inode number.
 fn find(id: u64) -> io::Result<Option<File>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let roots = mounts.lines().filter_map(|line| {
@@ -177,7 +179,7 @@ fn find(id: u64) -> io::Result<Option<File>> {
     });
     let mut waiting: Vec<_> = roots.collect();
     while let Some(folder) = waiting.pop() {
-        // One may have gone meanwhile.
+        // A cgroup may have been removed in the meantime.
         let Ok(metadata) = fs::metadata(&folder) else {
             continue;
         };

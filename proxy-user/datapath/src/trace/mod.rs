@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Has the attached programs tell of packets. In: a pin directory and a filter. Out: an event for
-//! each packet that is wanted. A program tells as long as a [`Trace`] says that it is there: a word
-//! in memory that it reads for each packet of a service, and nothing else while nobody does. The
-//! maps for it are not pinned, and are found by the programs that use them. Called by `portolan
+//! Makes the attached programs report packets. In: a pin directory and a filter. Out: an event for
+//! each wanted packet. Programs report only while a [`Trace`] exists: that is a word in memory,
+//! which they read for each packet of a service, and their only cost while nobody traces. The maps
+//! for it are not pinned; they are found through the programs that use them. Called by `portolan
 //! trace`.
 
 mod calls;
@@ -24,30 +24,30 @@ use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate
 use self::calls::Calls;
 use super::{error::DatapathError, maps::tables::Table, programs::attached_programs};
 
-/// Pages of a CPU's buffer: room for some 600 events.
+/// The pages of each CPU's buffer, enough for some 600 events.
 const PAGES: usize = 64;
 
-/// What is wanted.
+/// The wanted events.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub filter: Filter,
-    /// The same for socket calls, of whose refusals the kernel does not know the reasons.
+    /// The filter for socket calls; the kernel does not know the reasons of their refusals.
     pub calls: Filter,
-    /// Events a second; 0: no limit.
+    /// Events per second; 0 means no limit.
     pub rate: u64,
 }
 
-/// Events that were wanted and are not among those read.
+/// The numbers of wanted events that were lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
-    /// Beyond the rate limit.
+    /// Events beyond the rate limit.
     pub limited: u64,
-    /// Because they were not read fast enough.
+    /// Events that were not read fast enough.
     pub unread: u64,
 }
 
 impl Lost {
-    /// All of them.
+    /// Returns the number of all lost events.
     pub fn total(&self) -> u64 {
         self.limited + self.unread
     }
@@ -57,7 +57,7 @@ impl Lost {
 #[derive(Clone, Debug)]
 pub struct TraceReport {
     pub event: Event,
-    /// Empty for a call.
+    /// Empty for a socket call.
     pub bytes: Vec<u8>,
 }
 
@@ -78,31 +78,31 @@ impl TraceReport {
     }
 }
 
-/// The programs of one load, which share the maps that they are asked by.
+/// The programs of one load, which share their trace maps.
 struct Asked {
     until: Table<u32, u64>,
     lost: OwnedFd,
-    /// What had been lost for somebody before.
+    /// The numbers of events lost before this trace began.
     lost_before: Vec<u64>,
     buffers: Vec<PerfEventArrayBuffer<MapData>>,
 }
 
-/// Events of every attached program, as long as it lives. The programs find out by themselves that
-/// a process which was killed has gone, and its buffers go with it.
+/// A reader of the events of every attached program; tracing stops when it is dropped. If the
+/// process is killed, the programs notice that by themselves, and its buffers go with it.
 pub struct Trace {
     pin_dir: PathBuf,
     wanted: Wanted,
-    /// By the id of a map of theirs.
+    /// By the id of one of the programs' maps.
     asked: BTreeMap<u32, Asked>,
-    /// None where no socket hook is attached.
+    /// `None` where no socket hook is attached.
     calls: Option<Calls>,
     events: VecDeque<TraceReport>,
-    /// What was lost of programs that have gone.
+    /// The lost events of programs that are gone.
     gone: Lost,
 }
 
 impl Trace {
-    /// Has the programs tell that are attached now.
+    /// Starts tracing the programs that are attached now.
     pub fn open(pin_dir: &Path, wanted: Wanted) -> Result<Self, DatapathError> {
         let mut trace = Self {
             pin_dir: pin_dir.into(),
@@ -121,13 +121,13 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Says that it is still there; to programs that have been attached since as well, as those of
-    /// another generation.
+    /// Renews the trace in the programs. Includes programs that were attached since, such as those
+    /// of another generation.
     pub fn follow(&mut self) -> Result<(), DatapathError> {
         let programs = attached_programs(&self.pin_dir).map_err(failed("find the programs"))?;
         let mut seen = BTreeSet::new();
         for program in programs {
-            // One may have gone meanwhile.
+            // The program may be gone by now.
             let Ok(maps) = maps_of_program(program) else {
                 continue;
             };
@@ -197,12 +197,12 @@ impl Trace {
         })
     }
 
-    /// Whether socket calls are told.
+    /// True if socket calls are traced.
     pub fn has_calls(&self) -> bool {
         self.calls.is_some()
     }
 
-    /// The next event, if one waits. Those of one CPU are in order.
+    /// Returns the next event if there is one. The events of one CPU are in order.
     pub fn take(&mut self) -> Option<TraceReport> {
         if self.events.is_empty() {
             let events = &mut self.events;
@@ -210,7 +210,7 @@ impl Trace {
             let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
             for buffer in buffers.chain(of_calls) {
                 buffer.for_each(|event| {
-                    // The programs count what does not fit as well.
+                    // The programs also count events that do not fit.
                     if let PerfEvent::Sample { head, tail } = event {
                         let whole = [head, tail].concat();
                         events.extend(TraceReport::of(&whole));
@@ -223,7 +223,7 @@ impl Trace {
         self.events.pop_front()
     }
 
-    /// What was lost until now.
+    /// Returns the numbers of events lost so far.
     pub fn lost(&self) -> Lost {
         let mut all = self.gone;
         let packets = self.asked.values().map(Asked::lost);
@@ -255,12 +255,12 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // Otherwise the programs find out by themselves.
+        // If this fails, the programs notice the end by themselves.
         _ = self.until.update(&0, &0);
     }
 }
 
-/// A buffer for each CPU.
+/// Opens a buffer for each CPU.
 fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
     let mut out = PerfEventArray::try_from(map).map_err(io::Error::other)?;
     let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;
@@ -272,7 +272,7 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {
     move |source| DatapathError::Trace { doing, source }
 }
 
-/// Nanoseconds of the monotonic clock, which events have, at this moment.
+/// Returns the current monotonic time in nanoseconds, the clock of the events.
 pub fn monotonic() -> u64 {
     linux::monotonic()
 }

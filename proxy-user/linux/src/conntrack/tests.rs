@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections as ctnetlink encodes them.
+//! Tests with connections as ctnetlink encodes them.
 
 use super::*;
 use crate::netlink::encode;
@@ -58,14 +58,14 @@ fn a_connection_is_read_whole() {
 
 #[test]
 fn it_is_the_tuples_that_say_where_a_connection_goes() {
-    // IPVS sets no bit.
+    // With IPVS no status bit is set.
     for status in [0x1ae, 0x18e] {
         let found = read(&connection(status, 6, true)).expect("a connection");
         assert!(found.is_sent_elsewhere());
         let mut plain = found.clone();
         plain.reply = plain.original.reversed();
         assert!(!plain.is_sent_elsewhere());
-        // A redirect changes the port alone.
+        // A redirect changes only the port.
         plain.reply.src.set_port(1);
         assert!(plain.is_sent_elsewhere());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides
-//! which interfaces the programs are attached to; `agent` passes them to `datapath`.
+//! which interfaces get the programs; `agent` passes these to `datapath`.
 
 mod neighbours;
 mod netlink;
@@ -25,7 +25,7 @@ pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 pub enum InterfaceKind {
     /// Leads out of the node.
     Uplink,
-    /// The host's end of a pod's veth, in routed plumbing.
+    /// The host's end of a pod's veth, if pods are routed and not bridged.
     PodSide,
     /// A port of a bridge.
     BridgePort,
@@ -48,35 +48,35 @@ pub struct Interface {
     pub veth_port: bool,
     /// Index of the bridge whose port it is.
     pub bridge: Option<u32>,
-    /// A tun or tap device: a program of user space makes the frames that come in by it.
+    /// A tun or tap device: a user-space program makes the frames that come in by it.
     pub made_by_program: bool,
-    /// A veth that is a port of an Open vSwitch: frames for the node are addressed to the switch's
-    /// own port.
+    /// A veth that is a port of an Open vSwitch: frames for the node have the address of the
+    /// switch's own port.
     pub switch_port: bool,
-    /// A bridge's port whose own link-layer address is not the bridge's: frames for the node are
+    /// A bridge's port whose link-layer address is not the bridge's: frames for the node are
     /// addressed to the bridge.
     pub bridge_port: bool,
     /// The longest IP packet that it carries, in bytes.
     pub mtu: u32,
-    /// Its link-layer address, if it has one of Ethernet's.
+    /// Its Ethernet address, if it has one.
     pub mac: Option<Mac>,
     /// A veth or netkit device whose other end is in another network namespace.
     pub peer_elsewhere: bool,
-    /// It has a queueing discipline that may hold packets back.
+    /// It has a queueing discipline that may delay packets.
     pub queues: bool,
     /// A bridge that filters by VLANs.
     pub filters_vlans: bool,
-    /// A bridge's port whose frames no other such port gets.
+    /// A bridge's port whose frames do not go to other isolated ports.
     pub isolated: bool,
     pub addresses: Vec<IpNet>,
     /// The addresses that netfilter's MASQUERADE would choose from for packets that leave by it, in
-    /// the kernel's order; of a family without any, the node's InternalIP is taken.
+    /// the kernel's order. For a family without any, the node's InternalIP is used.
     pub sources: Vec<Source>,
     /// The kind of a virtual device as `ip link` spells it; empty for hardware.
     pub driver: String,
-    /// The name of a VLAN, macvlan or ipvlan that lies on it.
+    /// The name of a VLAN, macvlan or ipvlan device on top of it.
     pub carries: Option<String>,
-    /// VLANs lie on it whose interfaces have programs, and get their frames before a bridge does.
+    /// VLAN interfaces on top of it have programs, and get their frames before a bridge does.
     pub vlans: bool,
     /// Whether it is selected for XDP.
     pub uplink: bool,
@@ -87,12 +87,12 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Whether one pod's packets come in by it, and nobody else's.
+    /// True if it carries the packets of one pod only.
     pub fn leads_to_one_pod(&self) -> bool {
         self.kind == InterfaceKind::PodSide || self.veth_port
     }
-    /// A device that a proxy with IPVS gives the cluster IPs of all services: kube-proxy's and
-    /// kube-router's.
+    /// True for a device to which an IPVS proxy (kube-proxy, kube-router) gives the cluster IPs of
+    /// all services.
     pub fn is_of_ipvs(&self) -> bool {
         ["kube-ipvs0", "kube-dummy-if"].contains(&self.name.as_str())
     }
@@ -104,7 +104,7 @@ pub struct Patterns {
     /// Globs over names; a leading `!` excludes. If there are any, they alone decide where programs
     /// are attached.
     pub attach: Vec<String>,
-    /// The same for XDP, which has no place at others; without any, it is for uplinks.
+    /// The same for XDP, which other interfaces do not get; without any, uplinks are selected.
     pub xdp: Vec<String>,
     pub pods: Option<PodInterfaces>,
 }
@@ -115,7 +115,7 @@ pub struct Patterns {
 /// bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PodInterfaces {
-    /// The interface of this name; of a bridge, all its ports as well.
+    /// The interface of this name; for a bridge, all its ports as well.
     Named(String),
     /// Interfaces whose names begin with this.
     Prefix(String),
@@ -139,7 +139,7 @@ struct Link {
     kind: String,
     /// Index of its bridge, bond or VRF.
     master: Option<u32>,
-    /// Index of the device that it lies on.
+    /// Index of the device below it, as of a VLAN.
     lower: Option<u32>,
     loopback: bool,
     ethernet: bool,
@@ -150,15 +150,15 @@ struct Link {
     qdisc: String,
     peer_elsewhere: bool,
     filters_vlans: bool,
-    /// A port of a bridge that gives its frames to no other such port.
+    /// A bridge's port whose frames do not go to other isolated ports.
     isolated: bool,
 }
 
-/// An address that packets may leave an interface with.
+/// A source address for packets that leave by an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
     pub address: IpAddr,
-    /// The addresses that it is preferred for; of a point-to-point link, IPv4's is the other end's.
+    /// The addresses that it is preferred for; IPv4 on a point-to-point link: the other end's.
     pub subnet: IpNet,
 }
 
@@ -169,12 +169,12 @@ struct Address {
     net: IpNet,
     /// See [`Source::subnet`].
     subnet: IpNet,
-    /// MASQUERADE may take it: of global scope; IPv4's not a secondary one, IPv6's not temporary,
-    /// tentative or deprecated.
+    /// MASQUERADE may choose it: it has global scope and is not secondary (IPv4), or temporary,
+    /// tentative or deprecated (IPv6).
     preferred: bool,
 }
 
-/// All interfaces, from rtnetlink's links and addresses.
+/// Returns all interfaces, from rtnetlink's links and addresses.
 fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
     let mut interfaces: Vec<_> = links
         .iter()
@@ -231,9 +231,9 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
     interfaces
 }
 
-/// The addresses that packets may leave a link with. Of one subnet the first is always taken. An
-/// IPv4 address that is its own subnet holds no next hop, so it is taken only where it is the first
-/// of all.
+/// Returns the source addresses for packets that leave by a link. Only the first address of a
+/// subnet is ever used. An IPv4 address that is its own subnet (/32) contains no next hop, so it is
+/// used only if it is the first of all.
 fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::new();
     for v4 in [true, false] {
@@ -256,18 +256,18 @@ fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
     sources
 }
 
-/// Whether a link is a port of an Open vSwitch.
+/// True if a link is a port of an Open vSwitch.
 fn is_switched(link: &Link, links: &[Link]) -> bool {
     links
         .iter()
         .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
 }
 
-/// The devices on a link that share it by tags or addresses.
+/// Returns the devices on top of a link that share it by tags or addresses.
 fn lying_on<'a>(link: &Link, links: &'a [Link]) -> impl Iterator<Item = &'a Link> {
     const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
     let index = Some(link.index);
-    // Of one whose other end is elsewhere, the index is that of another namespace's interface.
+    // With its other end in another namespace, a device has the index of an interface there.
     links.iter().filter(move |other| {
         other.lower == index && !other.peer_elsewhere && SHARING.contains(&other.kind.as_str())
     })
@@ -285,7 +285,7 @@ fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
         .and_then(|master| links.iter().find(|link| link.index == master));
     match master.map(|master| master.kind.as_str()) {
         Some("bridge") => return InterfaceKind::BridgePort,
-        // Packets pass the bond or team itself.
+        // Packets pass the bond or team device itself.
         Some("bond" | "team") => return InterfaceKind::Other,
         _ => {}
     }
@@ -302,7 +302,7 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
     match kind {
         Bridge => return false,
-        // Always: it drops the node's connections to itself that the policy drops.
+        // Always: there the program drops connections of the node to itself that policy drops.
         Loopback => return true,
         _ => {}
     }
@@ -310,8 +310,8 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     is_selected(name, patterns, detected)
 }
 
-/// Whether patterns select a name. If all of them exclude, or there is none, `detected` decides
-/// about the others.
+/// True if the patterns select a name. If there are only exclusions, or no patterns, `detected`
+/// decides about names that are not excluded.
 fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
     let excluded = patterns
         .iter()

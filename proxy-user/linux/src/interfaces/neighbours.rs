@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Follows the kernel's neighbours and the forwarding tables of its bridges by rtnetlink, and asks
-//! which of the neighbours routes lead to. What it means is decided in `pods`.
+//! which neighbours are reached directly by a route. `pods` decides what follows from it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,16 +23,16 @@ use tokio::{
 
 use super::pods::{Mac, Neighbours};
 
-/// How long a change waits for others.
+/// How long a change waits for further ones.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often everything is listed anew, in case that a message was not understood.
+/// How often everything is listed again, in case a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(5);
 
 type Messages = BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>;
 
-/// Sends what is known at the start, and then whenever it differs. Ends when the receiver has.
+/// Sends the neighbours at the start and after each change. Ends when the receiver is closed.
 pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
     let mut sent = None;
     let mut tables = Tables::default();
@@ -42,7 +42,7 @@ pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
                 "neighbours could not be read by rtnetlink: {error}; packets to pods take the routes meanwhile, it is tried again in {} s",
                 PAUSE.as_secs()
             );
-            // Nobody says any longer which of them have changed.
+            // Without messages it is not known which neighbours have changed.
             if send(&changes, &mut sent, Neighbours::default())
                 .await
                 .is_err()
@@ -57,7 +57,7 @@ pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
     }
 }
 
-/// Follows over one subscription, until that fails or nobody listens.
+/// Follows the tables over one subscription, until it fails or the receiver is closed.
 async fn follow(
     changes: &mpsc::Sender<Neighbours>,
     sent: &mut Option<Neighbours>,
@@ -70,7 +70,7 @@ async fn follow(
         MulticastGroup::Ipv4Rule,
         MulticastGroup::Ipv6Rule,
     ];
-    // Subscribed before the first list: no change in between is lost.
+    // The subscription comes before the first list: no change in between is lost.
     let (connection, handle, messages) = new_multicast_connection(&groups)
         .map_err(|error| rtnetlink::Error::NamespaceError(error.to_string()))?;
     let connection = tokio::spawn(connection);
@@ -95,7 +95,7 @@ async fn follow(
     ended
 }
 
-/// Sends it if it differs from what was sent last; fails if nobody listens.
+/// Sends the neighbours if they differ from those sent last; fails if the receiver is closed.
 async fn send(
     changes: &mpsc::Sender<Neighbours>,
     sent: &mut Option<Neighbours>,
@@ -109,18 +109,18 @@ async fn send(
     Ok(())
 }
 
-/// The kernel's tables, and the answers to what was asked about them.
+/// The kernel's tables, and the routes to the neighbours.
 #[derive(Debug, Default)]
 struct Tables {
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
     ports: BTreeMap<(u32, Mac), u32>,
-    /// The interface that the route to an address leads out of, without a gateway.
+    /// The interface by which a route without a gateway leads to an address.
     routed: BTreeMap<IpAddr, Option<u32>>,
 }
 
 impl Tables {
-    /// Takes the whole tables. What a bridge has forgotten is kept: past the stack, it does not see
-    /// a pod's frames, by which it would remember.
+    /// Reads the complete tables. Ports that a bridge has forgotten are kept: frames of pods that
+    /// go past the stack do not reach the bridge, so it cannot remember their ports.
     async fn list(&mut self, handle: &Handle) -> Result<(), rtnetlink::Error> {
         let mut listed = Self::default();
         for family in [AddressFamily::Unspec, AddressFamily::Bridge] {
@@ -142,8 +142,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes the messages of some milliseconds, after waiting for the first; whether they say
-    /// everything.
+    /// Waits for a message and takes those of some milliseconds; false if a list is needed.
     async fn take_some(&mut self, messages: &mut Messages, list_at: Instant) -> bool {
         let Ok(Some(first)) = timeout_at(list_at, messages.next()).await else {
             return false;
@@ -170,7 +169,7 @@ impl Tables {
         match message {
             NewNeighbour(neighbour) => self.take(neighbour, true),
             DelNeighbour(neighbour) => self.take(neighbour, false),
-            // Any route may lead elsewhere now.
+            // Any address may be routed elsewhere now.
             NewRoute(_) | DelRoute(_) | NewRule(_) | DelRule(_) => self.routed.clear(),
             _ => return false,
         }
@@ -194,7 +193,7 @@ impl Tables {
                     NeighbourAttribute::Controller(bridge) => Some(*bridge),
                     _ => None,
                 });
-            // A permanent one is the port's own address.
+            // A permanent entry is the port's own address.
             if let (true, Some(bridge), Some(mac)) = (is_there, bridge, mac)
                 && header.state != NeighbourState::Permanent
             {
@@ -226,7 +225,7 @@ impl Tables {
         }
     }
 
-    /// Asks for the routes that are not known.
+    /// Asks for the routes to neighbours whose route is not known.
     async fn verify(&mut self, handle: &Handle) {
         let unknown: BTreeSet<IpAddr> = self
             .neighbours
@@ -262,7 +261,7 @@ fn is_usable(state: NeighbourState) -> bool {
     matches!(state, Reachable | Stale | Delay | Probe | Permanent)
 }
 
-/// Asks for the route to one address.
+/// Returns the request for the route to one address.
 fn question(address: IpAddr) -> RouteMessage {
     match address {
         IpAddr::V4(address) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
@@ -274,7 +273,7 @@ fn question(address: IpAddr) -> RouteMessage {
     }
 }
 
-/// The interface of a route that ends at the neighbour itself.
+/// Returns the interface of a route that leads to the neighbour without a gateway.
 fn leads_to(route: &RouteMessage) -> Option<u32> {
     let goes_on = |attribute: &RouteAttribute| {
         matches!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads links and addresses by rtnetlink and waits for changes. Decides nothing.
+//! Reads links and addresses by rtnetlink and waits for changes. It makes no decisions.
 
 use std::{io, time::Duration};
 
@@ -13,15 +13,15 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Interface, Patterns, seen::Seen};
 
-/// How long to wait for more after a change: a new interface causes several messages.
+/// How long to wait for further messages after a change: a new interface causes several.
 const SETTLE: Duration = Duration::from_millis(1);
-/// The longest time that a change waits for others.
+/// The longest time that a change waits for further ones.
 const AT_MOST: Duration = Duration::from_millis(5);
-/// How often everything is listed anew, in case that a message was not understood.
+/// How often everything is listed again, in case a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
-/// How often an interrupted list is made again at once.
+/// How many times an interrupted list is requested again at once.
 const DUMPS: u32 = 10;
-/// Pauses before another attempt, the first and the last.
+/// Pauses before another attempt: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 /// Follows the interfaces of the network namespace in which it was opened. Needs a tokio runtime.
@@ -33,7 +33,7 @@ pub struct Interfaces {
     current: Vec<Interface>,
 }
 
-/// A subscription, and requests over the same socket.
+/// A subscription to changes, and a handle for requests over the same socket.
 struct Connection {
     handle: Handle,
     messages: BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
@@ -52,7 +52,7 @@ impl Connection {
                 attempt: "open a socket",
                 source,
             })?;
-        // The last message of a list may be the one that says that it was interrupted.
+        // The last message of a list may be the one with the flag that it was interrupted.
         connection.set_forward_done(true);
         tokio::spawn(connection);
         let messages = messages.map(|(message, _)| message.payload);
@@ -80,8 +80,8 @@ async fn list(mut handle: Handle) -> Result<Seen, InterfacesError> {
     Ok(Seen::new(&links, &addresses))
 }
 
-/// Lists everything. An interface that is known and missing has not said that it goes: it is
-/// believed to be gone once two lists agree.
+/// Lists everything. A known interface that is missing without a message about its removal counts
+/// as gone only once two lists agree.
 async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesError> {
     let mut seen = list(handle.clone()).await?;
     while seen.lacks(known) {
@@ -95,8 +95,8 @@ async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesErr
     Ok(seen)
 }
 
-/// A whole list. The kernel makes it in several steps; if something changes in between, elements
-/// may be missing, and it is made again.
+/// Returns a complete list. The kernel makes it in several steps; if something changes in between,
+/// elements may be missing, and the list is requested again.
 async fn dump<T>(
     handle: &mut Handle,
     attempt: &'static str,
@@ -117,7 +117,7 @@ async fn dump<T>(
     Err(failed(io::Error::new(io::ErrorKind::Interrupted, changing)))
 }
 
-/// The elements of a list; none if it was interrupted.
+/// Returns the elements of a list; `None` if it was interrupted or has no end.
 fn whole(
     answers: Vec<NetlinkMessage<RouteNetlinkMessage>>,
 ) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
@@ -139,9 +139,9 @@ fn whole(
 }
 
 impl Interfaces {
-    /// Reads all interfaces.
+    /// Reads all interfaces and subscribes to their changes.
     pub async fn open(patterns: Patterns) -> Result<Self, InterfacesError> {
-        // Subscribed before the first list: no change in between is lost.
+        // The subscription comes before the first list: no change in between is lost.
         let connection = Connection::open()?;
         let seen = list(connection.handle.clone()).await?;
         let current = seen.describe(&patterns);
@@ -153,13 +153,13 @@ impl Interfaces {
             current,
         })
     }
-    /// All interfaces as last read.
+    /// Returns all interfaces as last read.
     pub fn current(&self) -> &[Interface] {
         &self.current
     }
     /// Waits until something differs from [`Self::current`]; returns all interfaces. The kernel's
-    /// messages say what has changed, so a new interface is there at once, however many there are;
-    /// a list comes only after a message that does not.
+    /// messages say what has changed, so a new interface is known at once even among many. A list
+    /// is requested only after a message that does not say it.
     pub async fn changed(&mut self) -> &[Interface] {
         loop {
             let messages = &mut self.connection.messages;
@@ -175,8 +175,8 @@ impl Interfaces {
         }
     }
 
-    /// Lists everything over a new subscription, however long it takes: programs stay where they
-    /// are meanwhile.
+    /// Lists everything over a new subscription, and tries until it works. Programs stay attached
+    /// meanwhile.
     async fn list(&mut self) {
         let (mut pause, last) = PAUSES;
         loop {
@@ -207,8 +207,8 @@ impl Interfaces {
     }
 }
 
-/// Takes the messages of some milliseconds, after waiting for the first until `list_at`; whether
-/// they say everything.
+/// Waits for a message until `list_at` and takes those of some milliseconds; false if a list is
+/// needed.
 async fn take_messages(
     messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
     seen: &mut Seen,

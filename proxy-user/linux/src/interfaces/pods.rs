@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which pods of this node a packet can be handed to past the stack, and how their frames are
-//! addressed: from interfaces and from the kernel's neighbours. Pure; called by `agent`.
+//! Which pods of this node can be handed packets past the stack, and the Ethernet addresses of such
+//! frames: from interfaces and the kernel's neighbours. Pure; called by `agent`.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,13 +9,13 @@ use super::{Interface, InterfaceKind};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// What the kernel knows of the neighbours of this node.
+/// The kernel's neighbours of this node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Neighbours {
-    /// Interface and address of a neighbour whose link-layer address is known, and that no route
-    /// leads elsewhere.
+    /// The link-layer address of each known neighbour, by interface and address. Neighbours that
+    /// routes do not reach directly are left out.
     pub known: BTreeMap<(u32, IpAddr), Mac>,
-    /// Bridge and link-layer address to the port behind which it is.
+    /// The port that leads to a link-layer address, by bridge and that address.
     pub ports: BTreeMap<(u32, Mac), u32>,
 }
 
@@ -31,7 +31,7 @@ pub struct PodLink {
     pub source: Mac,
 }
 
-/// The links of all pods that can be reached, by address.
+/// Returns the links to all pods that packets can be handed to, by address.
 pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLink> {
     let by_index: BTreeMap<_, _> = interfaces
         .iter()
@@ -70,8 +70,8 @@ pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLi
     links.into_values().collect()
 }
 
-/// Why packets are not handed to the pod behind `end` past the stack, whose neighbours are
-/// `routed`'s: the same, or its bridge.
+/// Returns why packets are not handed to the pod behind `end` past the stack. `routed` is the
+/// interface with its neighbours: `end` itself, or its bridge.
 pub fn why_not(end: &Interface, routed: &Interface) -> Option<&'static str> {
     if !end.link_layer {
         Some("its packets carry no Ethernet header")

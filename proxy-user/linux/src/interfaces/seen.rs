@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links and addresses by the kernel's messages, which say what has changed. Used by `netlink`.
+//! Links and addresses, kept current by the kernel's messages about changes. Used by `netlink`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use netlink_packet_route::{
 
 use super::{Address, Interface, Link, Patterns, describe};
 
-/// Links and addresses as the kernel has described them.
+/// Links and addresses as described by the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Seen {
     links: BTreeMap<u32, Link>,
@@ -25,7 +25,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// From whole lists.
+    /// Reads complete lists.
     pub(super) fn new(links: &[LinkMessage], addresses: &[AddressMessage]) -> Self {
         let links = links.iter().map(|link| (link.header.index, link_of(link)));
         Self {
@@ -34,7 +34,7 @@ impl Seen {
         }
     }
 
-    /// Whether a link of another description is missing in this one.
+    /// True if a link of `other` is missing here.
     pub(super) fn lacks(&self, other: &Self) -> bool {
         let mut known = other.links.keys();
         known.any(|index| !self.links.contains_key(index))
@@ -45,7 +45,7 @@ impl Seen {
         describe(&links, &self.addresses, patterns)
     }
 
-    /// Takes a message in; whether it says all about the change.
+    /// Applies a message; false if it does not describe the change fully, so a list is needed.
     pub(super) fn take(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
         match message {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
@@ -59,7 +59,7 @@ impl Seen {
                 true
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
-                // Its addresses go by messages of their own.
+                // The kernel sends messages of their own about its addresses.
                 if is_whole(link) {
                     self.links.remove(&link.header.index);
                 }
@@ -74,7 +74,7 @@ impl Seen {
                     Some(known) => *known = address,
                     None => self.addresses.push(address),
                 }
-                // The first of several decides, and a list may order them otherwise.
+                // The first of several addresses decides, and a list may have another order.
                 self.has_one(address.link, address.net.addr().is_ipv4())
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
@@ -101,11 +101,11 @@ impl Seen {
                 }
                 true
             }
-            // The interface gets a default one again, of which nobody tells.
+            // The interface gets its default discipline again, without a message.
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelQueueDiscipline(qdisc)) => {
                 qdisc.header.parent != TcHandle::ROOT
             }
-            // What else there is of traffic control.
+            // Other objects of traffic control do not matter.
             NetlinkPayload::InnerMessage(
                 RouteNetlinkMessage::NewTrafficFilter(_)
                 | RouteNetlinkMessage::DelTrafficFilter(_)
@@ -118,7 +118,7 @@ impl Seen {
         }
     }
 
-    /// Whether an interface has one address of a family at most.
+    /// True if an interface has at most one address of a family.
     fn has_one(&self, link: u32, v4: bool) -> bool {
         let of_link = self.addresses.iter();
         let of_link =
@@ -127,8 +127,8 @@ impl Seen {
     }
 }
 
-/// Whether a message is about the link itself. A bridge tells of its ports as well, in shorter
-/// messages, of which one says that a port is deleted when the link lives on; the link's own
+/// True if a message is about the link itself. A bridge also sends shorter messages about its
+/// ports. One of them says that a port is deleted although the link still exists; the link's own
 /// message follows.
 fn is_whole(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
@@ -180,7 +180,7 @@ fn is_isolated(info: &LinkInfo) -> bool {
     properties.contains(&InfoBridgePort::Isolated(true))
 }
 
-/// What a bridge's message says of its port.
+/// Returns whether a port is isolated, from a bridge's message about it.
 fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     // linux/if_link.h
     const IFLA_BRPORT_ISOLATED: u16 = 33;
@@ -200,7 +200,7 @@ fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     })
 }
 
-/// Whether both are the same element of the kernel's list.
+/// True if both are the same element of the kernel's list.
 fn is_same(a: &Address, b: &Address) -> bool {
     (a.link, a.net, a.subnet) == (b.link, b.net, b.subnet)
 }
@@ -219,7 +219,7 @@ fn address_of(message: &AddressMessage) -> Option<Address> {
             _ => {}
         }
     }
-    // IPv6 has the same bit for "temporary".
+    // In IPv6 this bit means "temporary".
     let mut unusable = AddressFlags::Secondary;
     if !is_v4 {
         unusable |= AddressFlags::Deprecated | AddressFlags::Dadfailed | AddressFlags::Tentative;
@@ -243,7 +243,7 @@ pub(super) mod tests {
 
     type Message = NetlinkPayload<RouteNetlinkMessage>;
 
-    /// A message about a link.
+    /// Returns a message about a link.
     pub(in super::super) fn link(index: u32, family: AddressFamily, is_new: bool) -> Message {
         let mut message = LinkMessage::default();
         message.header = LinkHeader {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where programs are attached, and what is read from interfaces.
+//! Tests: where programs are attached, and what is read from interfaces.
 
 use super::*;
 use rstest::rstest;
@@ -122,7 +122,7 @@ fn addresses_that_can_never_be_chosen_take_no_room() {
     let mut addresses = vec![address(2, "192.0.2.1/24", true)];
     addresses.extend((10..30).map(|n| address(2, &format!("192.0.2.{n}/32"), true)));
     addresses.push(address(2, "198.51.100.1/24", true));
-    // An IPv6 address of its own prefix length 128 may share more of a destination than any other.
+    // An IPv6 address with prefix length 128 may share more bits with a destination than others.
     addresses.extend((1..9).map(|n| address(2, &format!("2001:db8::{n}/64"), true)));
     addresses.push(address(2, "2001:db8::9/128", true));
     let interfaces = describe(&node(), &addresses, &Patterns::default());
@@ -168,8 +168,8 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
     assert_eq!(names, expected);
 }
 
-/// The tagged frames of a VLAN are left to its interface, unless that has no programs, or a bridge
-/// gets them.
+/// The tagged frames of a VLAN are left to the VLAN's interface, unless that has no programs, or a
+/// bridge gets the frames.
 #[rstest]
 #[case(&[], None, false, true)]
 #[case(&["!eth0.7"], None, false, false)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address of the API server and our credentials: a kubeconfig file, or the pod's service
-//! account together with the server's own address. Called by `api_server`.
+//! The address of the API server and the agent's credentials: a kubeconfig file, or the pod's
+//! service account together with the server's own address. Called by `api_server`.
 
 use std::{
     fmt,
@@ -19,10 +19,10 @@ use serde_json::json;
 use super::requests::Requests;
 use crate::SourceError;
 
-/// Put into every pod by the kubelet.
+/// The folder that the kubelet puts into every pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How long to wait for a connection.
+/// The longest time to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A connection silent for this long is dead: the server sends bookmarks more often.
 const SILENCE: Duration = Duration::from_secs(150);
@@ -35,15 +35,16 @@ pub enum Access {
         /// Replaces the server's address in the file.
         master: Option<String>,
     },
-    /// As the pod's service account.
+    /// The credentials are those of the pod's service account.
     ServiceAccount { master: String },
 }
 
 impl Access {
-    /// KUBE: `--master` has precedence over the address in the kubeconfig.
+    /// Chooses how to reach the API server. KUBE: `--master` has precedence over the address in the
+    /// kubeconfig.
     ///
-    /// The cluster IP that a pod's environment names is of no use here: on a starting node it works
-    /// only after the agent has read the services from this very server.
+    /// The cluster IP in a pod's environment cannot be used here. On a starting node it works only
+    /// after the agent has read the services from this server.
     pub fn new(kubeconfig: Option<PathBuf>, master: Option<String>) -> Result<Self, SourceError> {
         match (kubeconfig, master) {
             (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
@@ -52,7 +53,7 @@ impl Access {
         }
     }
 
-    /// A client whose requests are counted.
+    /// Returns a client whose requests are counted.
     pub(crate) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
         let invalid = |reason: String| SourceError::Access {
             access: self.to_string(),
@@ -83,7 +84,7 @@ impl Access {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
         config.reset_reader_on_write = true;
-        // `follow` has pauses of its own and says what it waits for.
+        // `follow` has its own pauses and logs what it waits for.
         config.default_retry = false;
         let host = config.cluster_url.authority().map(ToString::to_string);
         let counting = requests.to(&host.unwrap_or_default());
@@ -107,9 +108,9 @@ impl fmt::Display for Access {
     }
 }
 
-/// The server with the authorities and the token in a folder. The authorities are read here as
-/// well: without any, kube begins with those of the system, which a container does not have, and
-/// fails.
+/// Returns a configuration for the server with the CA certificates and the token in a folder. The
+/// certificates are also read here: without any, kube first loads those of the system. A container
+/// does not have them, so that would fail.
 async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, String> {
     let file = |name: &str| folder.join(name);
     let content = json!({
@@ -123,12 +124,12 @@ async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, St
     let content: Kubeconfig = serde_json::from_value(content).map_err(|error| chain(&error))?;
     let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| chain(&error))?;
-    // kube reads both files again from time to time: tokens and authorities rotate.
+    // kube reads both files again from time to time, because tokens and CA certificates rotate.
     config.root_cert_file = Some(file("ca.crt"));
     Ok(config)
 }
 
-/// KUBE: without a scheme it is https.
+/// Parses the address of a server. KUBE: without a scheme it is https.
 fn address(master: &str) -> Result<http::Uri, String> {
     let full = if master.contains("://") {
         master.to_owned()

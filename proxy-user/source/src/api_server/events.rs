@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Turns reports about objects into Kubernetes events, which `kubectl describe` shows. Every node
-//! has the same warnings: an event's name is a hash of its content, so the server keeps one.
-//! Started by `api_server`.
+//! has the same warnings: an event's name is a hash of its content, so the server keeps one event
+//! for all nodes. Started by `api_server`.
 
 use std::{
     fmt::Debug,
@@ -32,7 +32,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
 
-/// Reports that may wait; further ones are only in the log.
+/// The most reports that may wait; further ones are only in the log.
 const WAITING: usize = 256;
 
 /// Reports that wait to become events.
@@ -41,12 +41,12 @@ struct Waiting(mpsc::Sender<Report>);
 
 impl Reporter for Waiting {
     fn report(&self, report: Report) {
-        // If it does not fit, it is at least in the log.
+        // If the queue is full, the report is at least in the log.
         _ = self.0.try_send(report);
     }
 }
 
-/// No warnings yet, and a receiver of what is new about objects.
+/// Returns an empty set of warnings, and a receiver of its reports about objects.
 pub(super) fn reported() -> (Warnings, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel(WAITING);
     (Warnings::reported_to(Arc::new(Waiting(sender))), reports)
@@ -56,7 +56,8 @@ pub(super) fn reported() -> (Warnings, mpsc::Receiver<Report>) {
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
-/// Type, reason and action of events about objects of users, and about a node.
+/// Type, reason and action of the events: the first is about users' objects, the others about a
+/// node.
 const NOT_SERVED: Words = ("Warning", "NotServed", "Serve");
 const NOT_FIRST: Words = ("Warning", "ProgramsNotFirst", "Attach");
 const HEALTHY: Words = ("Normal", "ServiceProxyHealthy", "Serve");
@@ -109,7 +110,7 @@ pub(super) async fn publish(
     }
 }
 
-/// Creates an event about an object, unless the object is gone or has this event already.
+/// Creates an event about an object, unless the object is gone or already has this event.
 async fn make<K>(
     client: &Client,
     objects: Api<K>,
@@ -119,15 +120,15 @@ async fn make<K>(
 where
     K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug,
 {
-    // `kubectl describe` finds events by the object's uid, which the agent does not keep. Its role
-    // allows only to list.
+    // `kubectl describe` finds events by the object's uid, which the agent does not keep. The
+    // agent's role only allows to list objects.
     let name: &ObjectName = &report.object.name;
     let only = ListParams::default().fields(&format!("metadata.name={}", name.name));
     let found = objects.list_metadata(&only).await?.items.pop();
     let Some(uid) = found.and_then(|object| object.metadata.uid) else {
         return Ok(());
     };
-    // KUBE: events of objects without a namespace are in this one.
+    // KUBE: events about objects without a namespace are in this namespace.
     let is_namespaced = !name.namespace.is_empty();
     let namespace = if is_namespaced {
         &*name.namespace
@@ -160,7 +161,7 @@ fn event(regarding: ObjectReference, namespace: &str, node_name: &str, report: &
         (News::Healthy, _) => HEALTHY,
         (News::Unhealthy, _) => UNHEALTHY,
     };
-    // A node that is unhealthy for a second time has a second event.
+    // If a node becomes unhealthy a second time, it gets a second event.
     if report.news != News::Warning {
         now.as_second().hash(&mut hasher);
     }
@@ -184,7 +185,7 @@ fn event(regarding: ObjectReference, namespace: &str, node_name: &str, report: &
     }
 }
 
-/// The start of a text, at most `limit` bytes.
+/// Returns the start of a text, at most `limit` bytes.
 fn start(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

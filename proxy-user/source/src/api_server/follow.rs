@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists and watches one kind of object until the agent ends: reports faults and retries.
-//! `api_server` starts one per kind.
+//! Lists and watches one kind of object until the agent ends; reports faults and tries again.
+//! `api_server` starts one such task per kind.
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
@@ -31,12 +31,13 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 /// nothing.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// The pause before asking again for a kind that the server does not know: it may be upgraded.
+/// The pause before asking again for a kind that the server does not know: the server may be
+/// upgraded.
 const UPGRADE: Duration = Duration::from_secs(300);
 
 const GONE: u16 = 410;
 
-/// What happened to objects of a kind.
+/// Changes of the objects of a kind.
 pub(super) enum News {
     Service(Box<Event<Service>>),
     EndpointSlice(Box<Event<EndpointSlice>>),
@@ -44,7 +45,7 @@ pub(super) enum News {
     ServiceCidr(Box<Event<ServiceCIDR>>),
 }
 
-/// What a watch sends to the merger.
+/// A message from a watch to the merger.
 pub(super) enum Message {
     News(News),
     /// Following failed, with the reason.
@@ -53,7 +54,7 @@ pub(super) enum Message {
     Fine(Kind),
 }
 
-/// Which objects to follow.
+/// Selects the objects to follow.
 pub(super) enum Selector {
     All,
     Labels(String),
@@ -75,7 +76,7 @@ impl Followed for ServiceCIDR {
     const IS_OPTIONAL: bool = true;
 }
 
-/// Follows until the receiver is gone.
+/// Follows a kind of object until the receiver is gone.
 pub(super) async fn follow<K: Followed>(
     api: Api<K>,
     selector: Selector,
@@ -87,7 +88,7 @@ pub(super) async fn follow<K: Followed>(
         Selector::Labels(labels) => watcher::Config::default().labels(labels),
         Selector::Fields(fields) => watcher::Config::default().fields(fields),
     };
-    // Streamed lists if the server has them (KUBE: 1.32 and later), otherwise page by page.
+    // Uses streamed lists if the server has them (KUBE: 1.32 and later), otherwise lists by pages.
     let mut streamed = true;
     loop {
         let config = if streamed {
@@ -131,7 +132,7 @@ async fn until_stuck<K: Followed>(
     sender: &mpsc::Sender<Message>,
 ) -> Ended {
     let mut events = pin!(events);
-    // The pauses between attempts, while they fail.
+    // The pauses between attempts, while attempts fail.
     let mut failing: Option<ExponentialBackoff> = None;
     loop {
         let wait = if failing.is_some() {
@@ -164,7 +165,7 @@ async fn until_stuck<K: Followed>(
                 Fault::NotStreamed => return Ended::NotStreamed,
                 Fault::Gone => return Ended::Gone,
                 Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
-                // Not a fault: the watcher lists anew by itself.
+                // This is no fault: the watcher lists again by itself.
                 Fault::Relist => continue,
                 Fault::Unknown | Fault::Other => {
                     let fault = Message::Fault(K::KIND, in_words(&error));
@@ -183,7 +184,7 @@ async fn until_stuck<K: Followed>(
     }
 }
 
-/// Growing, with jitter: not all nodes should ask at once when a server comes back.
+/// Returns growing pauses with jitter, so that not all nodes ask at once when a server comes back.
 fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
@@ -196,16 +197,17 @@ fn pauses() -> ExponentialBackoff {
 
 enum Fault {
     NotStreamed,
-    /// The answer to the request itself: the watcher would repeat the same request.
+    /// The server answered the request itself with "gone": the watcher would repeat the same
+    /// request.
     Gone,
-    /// The same within a watch: the watcher lists anew.
+    /// The server said "gone" within a watch: the watcher lists again.
     Relist,
     /// The server does not know the kind.
     Unknown,
     Other,
 }
 
-/// An error as an operator understands it. A server, or what stands before it, may end a watch with
+/// Describes an error in an operator's words. A server, or a proxy before it, may end a watch with
 /// a Status in which nothing is set.
 fn in_words(error: &watcher::Error) -> String {
     let (attempt, status) = match error {
@@ -236,7 +238,7 @@ fn fault_of(error: &watcher::Error) -> Fault {
             NOT_FOUND => Fault::Unknown,
             _ => Fault::Other,
         },
-        // The next page of a list that is too old by now.
+        // The server refused the next page of a list, because the list is too old by now.
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == GONE => {
             Fault::Gone
         }

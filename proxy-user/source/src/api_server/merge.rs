@@ -14,10 +14,11 @@ use kube::runtime::watcher::Event;
 
 use super::follow::{Followed, Message, News};
 
-/// KUBE: when the endpoints of a slice changed, for the latency metric.
+/// KUBE: the time of the change that caused the slice's endpoints to change, for the latency
+/// metric.
 pub(super) const ANNOTATION_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// The names of one kind: enough to find the objects that a new list lacks.
+/// The known names of one kind, which show which objects a new list lacks.
 #[derive(Debug, Default)]
 struct Known {
     names: HashSet<ObjectName>,
@@ -35,12 +36,12 @@ pub(super) struct Merger {
     slices: Known,
     nodes: Known,
     service_cidrs: Known,
-    /// Objects with warnings in force.
+    /// Objects whose warnings still hold.
     warned: HashSet<ObjectKey>,
-    /// Why a kind cannot be followed at present.
+    /// Why a kind cannot be followed at present, by kind.
     faults: BTreeMap<Kind, String>,
     batch: Batch,
-    /// Whether the batch has anything new besides changes and warnings.
+    /// Whether the batch has anything new other than changes and warnings.
     news: bool,
 }
 
@@ -61,17 +62,17 @@ impl Merger {
         }
     }
 
-    /// Do not wait for objects of this kind: it is not followed.
+    /// Stops waiting for a list of this kind, because the kind is not followed.
     pub(super) fn leave_out(&mut self, kind: Kind) {
         self.known(kind).listed = true;
     }
 
-    /// How many changes the next batch has so far.
+    /// Returns how many changes the next batch has so far.
     pub(super) fn changes(&self) -> usize {
         self.batch.changes.len()
     }
 
-    /// Everything since the last batch; none if there is nothing.
+    /// Returns everything since the last batch, or none if there is nothing.
     pub(super) fn batch(&mut self) -> Option<Batch> {
         if !self.news && self.batch.changes.is_empty() && self.batch.warnings.is_empty() {
             return None;
@@ -135,8 +136,8 @@ impl Merger {
             Event::InitApply(object) | Event::Apply(object) => {
                 match object.convert(&mut self.converter) {
                     Ok((object, warnings)) => self.upsert(kind, object, warnings),
-                    // No name: cannot happen with a real server, and no topic would identify the
-                    // warning.
+                    // The object has no name. A real server never sends such an object, and no
+                    // topic would identify the warning.
                     Err(warning) => tracing::warn!("{warning}"),
                 }
             }
@@ -199,7 +200,8 @@ impl Merger {
         }
     }
 
-    /// KUBE: changes from before the start of the agent say nothing about its latency.
+    /// Notes the trigger time of a slice. KUBE: changes from before the agent's start say nothing
+    /// about its latency.
     fn note_trigger(&mut self, slice: &EndpointSlice) {
         let annotations = slice.metadata.annotations.as_ref();
         let time = annotations.and_then(|all| all.get(ANNOTATION_TRIGGER));

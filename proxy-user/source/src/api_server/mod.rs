@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Follows the API server: one watch per kind of object (`follow`), all merged into batches
-//! (`merge`). Objects are converted at once; only their names are kept here. Started by `agent`.
+//! (`merge`). Objects are converted at once, and only their names are kept here. Started by
+//! `agent`.
 
 mod client;
 mod events;
@@ -33,12 +34,13 @@ use follow::{News, Selector, follow};
 use merge::Merger;
 pub use requests::Requests;
 
-/// Changes per batch while a list arrives: few batches, but never a whole list in a queue.
+/// The most changes per batch while a list arrives: few batches, but never an entire list in a
+/// queue.
 const BATCH: usize = 1024;
-/// Messages of the watches that may wait for the merger.
+/// The most messages of the watches that may wait for the merger.
 const QUEUE: usize = 64;
 
-/// The API server that keeps the cluster's objects.
+/// The source that follows an API server.
 #[derive(Debug)]
 pub struct ApiServer {
     access: Access,
@@ -50,7 +52,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Of the nodes, only `node_name` is followed.
+    /// Returns a source that follows only `node_name` of the nodes.
     pub fn new(access: Access, node_name: &str) -> Self {
         Self {
             access,
@@ -61,7 +63,7 @@ impl ApiServer {
             requests: Requests::default(),
         }
     }
-    /// Whether to follow the ServiceCIDR objects as well.
+    /// Sets whether to follow the ServiceCIDR objects as well.
     #[must_use]
     pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
         Self {
@@ -69,7 +71,7 @@ impl ApiServer {
             ..self
         }
     }
-    /// Whether services may have link-local addresses.
+    /// Sets whether services may have link-local addresses.
     #[must_use]
     pub fn with_link_local(self, link_local: bool) -> Self {
         Self {
@@ -77,7 +79,7 @@ impl ApiServer {
             ..self
         }
     }
-    /// Also the warnings whose reports about objects it turns into events at these objects.
+    /// Also returns warnings; the source turns their reports about objects into events.
     #[must_use]
     pub fn with_events(self) -> (Self, Warnings) {
         let (warnings, reports) = events::reported();
@@ -96,11 +98,12 @@ impl ObjectSource for ApiServer {
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let client = self.access.client(&self.requests).await?;
-        // KUBE: objects with these labels belong to others; the server does not even send them.
+        // KUBE: objects with these labels belong to other proxies; the selector stops the server
+        // from sending them.
         let ours = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
         let own_node = format!("metadata.name={}", self.node_name);
         let (sender, mut messages) = mpsc::channel(QUEUE);
-        // Dropped, and so ended, with this future.
+        // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
         watches.spawn(follow(
             Api::<Service>::all(client.clone()),

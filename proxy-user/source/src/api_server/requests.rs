@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts the requests to the API server and measures how long they take, for metrics under
-//! client-go's names. A layer of the client; shown by `metrics`.
+//! client-go's names. It is a layer of the client; `metrics` shows the results.
 
 use std::{
     task::{Context, Poll},
@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use tower::{Layer, Service};
 
-/// Requests to the API server.
+/// The counted requests to the API server.
 #[derive(Clone, Debug)]
 pub struct Requests {
     pub answers: Family<Answer, Counter>,
@@ -25,7 +25,7 @@ pub struct Requests {
 /// KUBE: the labels of `rest_client_requests_total`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct Answer {
-    /// The status, or `<error>`.
+    /// The HTTP status, or `<error>`.
     code: String,
     host: String,
     method: String,
@@ -52,7 +52,7 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Of a client of this server.
+    /// Returns the layer for a client of this server.
     pub(super) fn to(&self, host: &str) -> Counting {
         Counting {
             requests: self.clone(),
@@ -60,8 +60,8 @@ impl Requests {
         }
     }
 
-    /// Notes an answer; `begun` is when it was asked for, unless it is a watch, which lasts by
-    /// itself.
+    /// Counts an answer. `begun` is the time of the request; none for a watch, whose duration says
+    /// nothing.
     pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {
         let (host, method) = (host.to_owned(), method.to_owned());
         if let Some(begun) = begun {
@@ -78,7 +78,7 @@ impl Requests {
     }
 }
 
-/// The layer of a client.
+/// The layer that counts a client's requests.
 #[derive(Clone)]
 pub(super) struct Counting {
     requests: Requests,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One file of the folder: whether it is a manifest, whether its writer has finished, its text.
+//! One file of the folder: whether it is a manifest, whether its writer has finished, and its text.
 //! Called by `folder`.
 
 use std::{
@@ -11,17 +11,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A file younger than this may still be written to.
+/// The age below which a file may still be written to.
 const SETTLE: Duration = Duration::from_millis(100);
-/// The same after its writer was seen to close it: another writer may have opened it since.
+/// The same limit after a writer closed the file: another writer may have opened it since.
 const SETTLE_FINISHED: Duration = Duration::from_millis(10);
 
-/// What is known of the files' writers; files by name.
+/// The known state of the files' writers, by file name.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    /// Written to, and not closed since.
+    /// Files that were written to and not closed since.
     pub(super) writing: HashSet<Arc<str>>,
-    /// Closed after writing, or renamed into place.
+    /// Files that were closed after writing, or renamed to their final name.
     pub(super) finished: HashSet<Arc<str>>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn is_manifest(name: &str) -> bool {
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
 }
 
-/// Changes whenever the content changes; known without reading the file.
+/// Identifies the content of a file without reading it; changes whenever the content changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     device: u64,
@@ -53,8 +53,8 @@ impl From<&fs::Metadata> for Stamp {
     }
 }
 
-/// Whether nobody has written to the file for a while. A time in the future says nothing and counts
-/// as settled.
+/// Whether nobody has written to the file recently. A modification time in the future says nothing
+/// and counts as settled.
 pub(super) fn is_settled(metadata: &fs::Metadata, finished: bool) -> bool {
     let wanted = if finished { SETTLE_FINISHED } else { SETTLE };
     let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
@@ -62,7 +62,7 @@ pub(super) fn is_settled(metadata: &fs::Metadata, finished: bool) -> bool {
     age.is_none_or(|age| age >= wanted)
 }
 
-/// The file's stamp and text; none if it changed while it was read.
+/// Returns the file's stamp and text, or none if the file changed while it was read.
 pub(super) fn read_whole(path: &Path) -> io::Result<Option<(Stamp, String)>> {
     let before = Stamp::from(&fs::metadata(path)?);
     let text = fs::read_to_string(path)?;

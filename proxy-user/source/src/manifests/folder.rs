@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a manifest folder: which file holds which objects, and what changed since the last
-//! scan. Called by `watch::manifests`, which decides when to scan.
+//! The state of a manifest folder: which file defines which objects, and what changed since the
+//! last scan. Called by `manifests`, which decides when to scan.
 
 use std::{
     cmp::Ordering,
@@ -26,7 +26,7 @@ pub(super) struct Folder {
     path: PathBuf,
     converter: Converter,
     files: BTreeMap<Arc<str>, File>,
-    /// The files that hold an object, by name: the first file's version is used.
+    /// The files that define an object, sorted by name: the version of the first file is used.
     holders: HashMap<ObjectKey, Vec<Arc<str>>>,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct Folder {
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) batch: Batch,
-    /// Some file may still be written to: scan again soon.
+    /// True if a file may still be written to: scan again soon.
     pub(super) again: bool,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// None: read the file again at the next scan.
+    /// None: the file is read again at the next scan.
     stamp: Option<Stamp>,
     /// The last good content, ordered by key.
     objects: Vec<Object>,
@@ -58,7 +58,7 @@ impl Folder {
         }
     }
 
-    /// Looks at every file and reads the changed ones.
+    /// Checks every file and reads the changed ones.
     pub(super) fn scan(&mut self, writers: &Writers) -> io::Result<Scan> {
         let mut batch = Batch::default();
         let mut again = false;
@@ -81,7 +81,7 @@ impl Folder {
             }
             let writing = writers.writing.contains(&name);
             if writing || !is_settled(&metadata, writers.finished.contains(&name)) {
-                // While it is being written, its writer's next event causes a scan.
+                // While a file is being written, its writer's next event causes a scan.
                 again |= !writing;
                 self.files.entry(name).or_default();
                 continue;
@@ -99,7 +99,8 @@ impl Folder {
             let Some(name) = name.to_str().filter(|name| is_manifest(name)) else {
                 continue;
             };
-            // Follows links, which all files of a ConfigMap volume are. A dangling link is no file.
+            // This follows links, which all files of a ConfigMap volume are. A dangling link is no
+            // file.
             match fs::metadata(self.path.join(name)) {
                 Ok(metadata) if metadata.is_file() => _ = present.insert(name.into(), metadata),
                 _ => {}
@@ -108,7 +109,7 @@ impl Folder {
         Ok(present)
     }
 
-    /// Reads one file; false if it changed meanwhile and must be read again.
+    /// Reads one file; false if it changed during the read and must be read again.
     fn read(&mut self, name: Arc<str>, batch: &mut Batch) -> bool {
         let path = self.path.join(&*name);
         let shown = path.display().to_string();
@@ -194,7 +195,7 @@ impl Folder {
         let mut touched = Vec::new();
         for object in &mut objects {
             match old.binary_search_by(|known| order(known, object)) {
-                // Share an equal object with the cluster state.
+                // Shares an equal object with the cluster state.
                 Ok(at) => match old.get(at) {
                     Some(known) if known == object => *object = known.clone(),
                     _ => touched.push((object.key(), true)),
@@ -214,7 +215,7 @@ impl Folder {
         }
     }
 
-    /// Notes that the file `name` now holds an object, new or changed, or holds it no longer.
+    /// Notes that the file `name` now defines a new or changed object, or defines it no longer.
     fn touch(&mut self, key: ObjectKey, name: &Arc<str>, held: bool, batch: &mut Batch) {
         let holders = self.holders.entry(key.clone()).or_default();
         let (first, several) = (holders.first().cloned(), holders.len() > 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A folder of manifests in place of an API server: watches it and sends the changes that each scan
-//! finds. Started by `agent`.
+//! Follows a folder of manifests instead of an API server: watches it and sends the changes that
+//! each scan finds. Started by `agent`.
 
 mod file;
 mod folder;
@@ -32,14 +32,14 @@ use folder::{Folder, Scan};
 const QUIET: Duration = Duration::from_millis(20);
 /// The longest wait for a series of events to end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The pause before a scan that follows one with unsettled files.
+/// The pause before the next scan after a scan that found unsettled files.
 const RETRY: Duration = Duration::from_millis(20);
-/// The pause between scans without any event: a link whose target changed causes none.
+/// The pause between scans without an event: if the target of a link changes, there is no event.
 const RESCAN: Duration = Duration::from_secs(10);
 /// The pause between attempts to find a missing folder again.
 const SEARCH: Duration = Duration::from_secs(1);
 
-/// A folder of YAML and JSON files that holds the cluster's objects.
+/// A folder of YAML and JSON files that define the cluster's objects.
 #[derive(Debug)]
 pub struct Manifests {
     path: PathBuf,
@@ -62,7 +62,7 @@ impl ObjectSource for Manifests {
         let mut folder = Folder::new(&self.path, self.converter);
         let mut notes = Notes::default();
         let (started, mut listed) = (Instant::now(), false);
-        // As last sent: sent again only when it changes.
+        // The value that was last sent; it is sent again only when it changes.
         let mut complete = false;
         let mut readable = true;
         loop {
@@ -76,7 +76,7 @@ impl ObjectSource for Manifests {
                     again: unsettled,
                 }) => {
                     wait = if unsettled { RETRY } else { RESCAN };
-                    // One file that never settles must not keep the others from being served.
+                    // One file that never settles must not stop the others from being served.
                     batch.listed = !listed && (!unsettled || started.elapsed() > PATIENCE);
                     listed |= batch.listed;
                     if !readable {
@@ -119,7 +119,7 @@ async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, F
     let mut seen = std::mem::take(writers);
     let work = tokio::task::spawn_blocking(move || {
         let scan = folder.scan(&seen);
-        // An unsettled file was not read: keep what is known of its writer.
+        // An unsettled file was not read, so what is known of its writer is kept.
         if scan.as_ref().is_ok_and(|scan| !scan.again) {
             seen.finished.clear();
         }
@@ -137,7 +137,7 @@ async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, F
 #[derive(Debug, Default)]
 struct Notes {
     writers: Writers,
-    /// The folder itself was moved or removed: the watch may be lost with it.
+    /// True if the folder itself was moved or removed: the watch may be lost with it.
     lost: bool,
 }
 
@@ -170,11 +170,11 @@ async fn next(
 }
 
 impl Notes {
-    /// Notes an event; false if it cannot have changed anything.
+    /// Notes an event; false if the event cannot have changed anything.
     fn take(&mut self, event: &Event, folder: &Path) -> bool {
         let writers = &mut self.writers;
         if event.need_rescan() {
-            // Events were lost: nothing is known of the writers any more.
+            // Events were lost, so the state of the writers is unknown.
             *writers = Writers::default();
             return true;
         }
@@ -201,7 +201,7 @@ impl Notes {
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if about_folder => {
                 self.lost = true;
             }
-            // The name now belongs to another file than before, or to none.
+            // The name now belongs to another file, or to none.
             EventKind::Modify(ModifyKind::Name(_)) => {
                 for name in names {
                     writers.writing.remove(&name);
@@ -236,9 +236,9 @@ impl Watch {
             source,
         };
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // After an error of the watch, look at every file.
+            // After an error of the watch, every file is checked.
             let rescan = |_| Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan);
-            // Fails only once nobody follows any more.
+            // Sending fails only once nobody follows any more.
             _ = sender.send(event.unwrap_or_else(rescan));
         })
         .map_err(failed)?;
@@ -257,7 +257,7 @@ impl Watch {
         if identity == self.watched && !lost {
             return;
         }
-        // Fails if the old watch is gone already.
+        // Unwatching fails if the old watch is already gone.
         _ = self.watcher.unwatch(&self.path);
         let watching = self.watcher.watch(&self.path, RecursiveMode::NonRecursive);
         self.watched = identity.filter(|_| watching.is_ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet of no flow: its service, its verdict, and the flow that it may begin.
+//! A packet without a flow: its service, its verdict, and the flow that it may begin.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,34 +15,34 @@ use super::{
 };
 use crate::services::{Frontend, service_range, v4, v6};
 
-/// Backends that are tried before the source port is translated, and source ports that are tried
+/// The numbers of backends tried before the source port is translated, and of source ports tried
 /// then: ARCHITECTURE.md says "another backend, or another source port" and leaves the numbers to
 /// the programs.
 const BACKEND_TRIES: usize = 4;
 pub(crate) const PORT_TRIES: usize = 8;
 
-/// The flow before, with the same key.
+/// The previous flow with the same key.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Before {
-    /// Its masquerade port.
+    /// The masquerade port of that flow.
     pub(crate) port: Option<u16>,
-    /// Its backend, which does not answer.
+    /// The backend of that flow, if it did not answer.
     pub(crate) avoided: Option<SocketAddr>,
 }
 
-/// What a new flow is to be.
+/// The properties that a new flow must have.
 struct Wanted {
     name: String,
-    /// The backends that the policy allows, each with its time in the service.
+    /// The backends that the policy allows, each with its incarnation in the service.
     allowed: Vec<(SocketAddr, u64)>,
-    /// Affinity leaves no choice.
+    /// True if affinity determines the backend.
     is_held: bool,
     has_affinity: bool,
     masquerade: bool,
     before: Before,
-    /// The backend that a hash names, where it decides.
+    /// The backend that the hash names, with selection by hash.
     named: Option<SocketAddr>,
-    /// The packet is in the middle of its connection.
+    /// True if the packet is in the middle of its connection.
     is_middle: bool,
 }
 
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// What a flow to this frontend is to be, by the policy's word.
+    /// The properties that the policy requires of a flow to this frontend.
     fn wanted(
         &self,
         live: &Live,
@@ -121,9 +121,9 @@ impl Model {
         }
     }
 
-    /// A segment of no known connection: a reset where a service would have served it, no answer
-    /// where policy drops. Where a hash names the backend and the client keeps its address, it goes
-    /// there.
+    /// Judges a mid-stream segment of an unknown connection: a reset where a service would serve
+    /// it, no answer where the policy drops. With selection by hash and without masquerade, it goes
+    /// to the backend that the hash names.
     fn in_the_middle(
         &mut self,
         given: &Given<'_>,
@@ -163,7 +163,7 @@ impl Model {
         }
     }
 
-    /// Takes the backend and the source port that were chosen, and checks that they were allowed.
+    /// Checks that the selected backend and source port were allowed, and records the flow.
     fn forward(
         &mut self,
         given: &Given<'_>,
@@ -187,7 +187,8 @@ impl Model {
             .filter(|(at, _)| is_taken(*at))
             .count();
         let free_by_hash = wanted.named.filter(|at| !is_taken(*at));
-        // Neighbours in a table may be one backend's, so that another one is not always found.
+        // Neighbouring table entries may name one backend, so the programs may not find another
+        // one.
         let all_taken = match wanted.named {
             Some(_) => free_by_hash.is_none(),
             None => taken >= wanted.allowed.len().min(tries),
@@ -214,7 +215,7 @@ impl Model {
             ));
         };
         if source != client || !free(self, backend) {
-            // Its own port may also be one of those that are tried then.
+            // The client's own port may be one of the tried ports.
             let (low, high) = self.settings.ports;
             if source.ip() != client.ip() || !(low..=high).contains(&source.port()) {
                 return Err(format!("{source} is no source for {client}"));
@@ -227,8 +228,8 @@ impl Model {
             let at = |port| SocketAddr::new(client.ip(), port);
             let all =
                 (low..=high).flat_map(|port| wanted.allowed.iter().map(move |to| (to.0, port)));
-            // Tries meet every port, each with another backend; the last one takes a stranger's
-            // tuple.
+            // The tries may meet every port, each with another backend; only the last one may take
+            // the tuple of a client behind another interface.
             let is_last = || {
                 let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
                 taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
@@ -249,7 +250,7 @@ impl Model {
         } else {
             self.check_avoided(wanted, backend, client, key, seen)?;
         }
-        // What is over gives its tuple away, with all that belongs to it.
+        // A closed flow loses its tuple and everything that belongs to it.
         let reply = Tuple {
             protocol: key.tuple.protocol,
             src: backend,
@@ -290,7 +291,7 @@ impl Model {
         passes(seen, &frame, mark, &[seen.counter])
     }
 
-    /// What a full table makes of a first packet; `None`: there is room.
+    /// Judges a first packet in a full table; `None` if two entries are free.
     fn without_room(
         &mut self,
         client: SocketAddr,
@@ -302,7 +303,7 @@ impl Model {
         if room >= 2 {
             return None;
         }
-        // With tuples that are in the table, it depends on the backend that was tried first.
+        // If the table has such tuples, the result depends on the backend that was tried first.
         let is_known = |at: SocketAddr| {
             let replies = self.replies.keys().chain(self.masqueraded.keys());
             let mut replies = replies.chain(self.recalled.values());
@@ -319,12 +320,12 @@ impl Model {
         if room >= 2 {
             return None;
         }
-        // Affinity is noted when the reply has its entry.
+        // The programs store affinity after the reply entry.
         self.is_lost = room == 1 && wanted.has_affinity;
         Some(dropped(seen, Counter::DroppedFlowTableFull))
     }
 
-    /// A backend that does not answer is avoided where there is another one.
+    /// Checks that a backend without an answer is avoided where there is another backend.
     fn check_avoided(
         &self,
         wanted: &Wanted,
@@ -358,7 +359,7 @@ impl Model {
     }
 }
 
-/// The backend that the hash of a client and a frontend names, of these.
+/// The backend among `allowed` that the hash of a client and a frontend names.
 fn hashed(
     live: &Live,
     frontend: &Frontend,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Echo requests to services, which are answered with `answerPing`: RFC 792 and RFC 4443.
+//! Echo requests to services, answered with `answerPing`: RFC 792 and RFC 4443.
 
 use proxy_common::{Counter, FrontendKind};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::services::is_node;
 
-/// The types of a request and its reply.
+/// The ICMP types of a request and its reply.
 const fn types(v6: bool) -> (u8, u8) {
     if v6 { (128, 129) } else { (8, 0) }
 }
 
 impl Model {
-    /// Whether the packet asks a service for an echo that is answered here.
+    /// Whether the packet is an echo request to a service that the node answers.
     pub(crate) fn answers_echo(&self, given: &Given<'_>, headers: &Headers) -> bool {
         let (request, _) = types(headers.is_v6());
         let is_plain = headers.l4 - headers.l3 == if headers.is_v6() { 40 } else { 20 };
@@ -52,7 +52,7 @@ pub(crate) fn judge(given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgem
     let (_, reply) = types(headers.is_v6());
     frame[l4] = reply;
     wire::follow_half(&mut frame, l4 + 2, given.frame, l4);
-    // Any hop limit that gets far.
+    // Accepts any hop limit of at least 64.
     let hop = l3 + if headers.is_v6() { 7 } else { 8 };
     let hops = seen.frame.get(hop).copied().unwrap_or(0);
     if !headers.is_v6() {

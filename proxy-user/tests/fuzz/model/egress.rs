@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet that goes out: replies get the service's address back, marked packets leave with the
+//! Outgoing packets: replies get the service's address as their source, marked packets get the
 //! node's address.
 
 use proxy_common::Counter;
@@ -48,7 +48,7 @@ impl Model {
     fn leaving(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
         let tuple = headers.tuple;
         if let Some((key, _)) = self.flow_of_reply(&tuple) {
-            // A flow's replies leave by its client's interface only.
+            // A flow's replies leave only through the interface of its client.
             if flow_is_of(key.interface, given) {
                 let frontend = key.tuple.dst;
                 let client = key.tuple.src;
@@ -64,13 +64,13 @@ impl Model {
             }
             return untouched(given, seen);
         }
-        // No IPv4 packet that has come with an address of the node is forwarded: it got it from the
-        // node's rules.
+        // The kernel forwards no IPv4 packet that arrived with an address of the node as its
+        // source: such a source comes from the node's own rules.
         let is_the_nodes = given.is_own || tuple.src.is_ipv4() && self.settings.resets;
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }
-        // Others have masqueraded it: our masqueraded flows avoid its tuple.
+        // Others have masqueraded the packet: our masqueraded flows must avoid its tuple.
         let is_of_others = given.mark & MARK != 0 && !given.is_own && is_node(tuple.src.ip());
         let reply = tuple.reversed();
         if is_of_others
@@ -83,12 +83,12 @@ impl Model {
         untouched(given, seen)
     }
 
-    /// A datagram that a process of the node sends from a served node port.
+    /// Records a datagram that a process of the node sends from a served node port.
     fn own_datagram(&mut self, headers: &Headers) {
         let tuple = headers.tuple.reversed();
         let now = self.now;
         if self.untouched.contains_key(&tuple) {
-            // SCTP's show by their chunks alone what they are.
+            // For SCTP, only the chunks tell the state, not a repetition.
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flow's life: ARCHITECTURE.md, "A flow's life" and "A flow's entries".
+//! The life of a flow: ARCHITECTURE.md, "A flow's life" and "A flow's entries".
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::services::Interface;
 
-/// The original direction: the client's packets, and the interface that they come by.
+/// The key of a flow: the tuple of the client's packets, and the interface at which they arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Key {
     pub(crate) tuple: Tuple,
@@ -24,29 +24,29 @@ pub(crate) struct Key {
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) backend: SocketAddr,
-    /// The client as ingress sends its packets on: its own address, and mostly its own port.
+    /// The client's address and port after ingress: its own address, and mostly its own port.
     pub(crate) source: SocketAddr,
-    /// None for a conversation past every service.
+    /// The name of the service; `None` for a connection to no service.
     pub(crate) service: Option<String>,
     pub(crate) incarnation: u64,
     pub(crate) is_masqueraded: bool,
     /// The source that the backend sees, once a packet has left.
     pub(crate) masquerade: Option<SocketAddr>,
-    /// The masquerade port of the flow before.
+    /// The masquerade port of the previous flow with this key.
     pub(crate) port_before: Option<u16>,
     pub(crate) life: Life,
     pub(crate) last_seen: u64,
-    /// Datagrams: when the frontend was last seen to be the service's.
+    /// For datagrams: when the frontend was last checked to be the service's.
     pub(crate) checked: u64,
-    /// When a reply was last noted, which is done once a second unless it changes the state; `None`
-    /// before the first.
+    /// When a reply was last recorded: once a second, and whenever it changes the state. `None`
+    /// before the first reply.
     pub(crate) reply_noted: Option<u64>,
-    /// Past the stack: when a reply to the masquerade address was last noted, and its number.
+    /// With `redirect`: when a reply to the masquerade address was last recorded, and its number.
     pub(crate) answer_noted: Option<(u64, u32)>,
     pub(crate) place: Position,
 }
 
-/// A datagram of the node's own from a served node port.
+/// The flow of a datagram that the node sends from a served node port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untouched {
     pub(crate) is_repeated: bool,
@@ -72,7 +72,7 @@ impl Flow {
     }
 }
 
-/// How long, in seconds, a flow may be idle.
+/// The idle time of a flow in seconds.
 pub(crate) fn limit(times: &IdleTimes, protocol: u8, phase: Phase) -> u64 {
     let seconds = match (protocol, phase) {
         (UDP, Phase::Established) => times.udp_stream,
@@ -91,7 +91,7 @@ impl Model {
         self.replies.insert(flow.reply(key.tuple.protocol), key);
         self.flows.insert(key, flow);
     }
-    /// Removes a flow with all that belongs to it.
+    /// Removes a flow and everything that belongs to it.
     pub(crate) fn remove_flow(&mut self, key: Key) -> Option<Flow> {
         let flow = self.flows.remove(&key)?;
         self.replies.remove(&flow.reply(key.tuple.protocol));
@@ -112,18 +112,18 @@ impl Model {
             (source, flow.backend) == (left.src, left.dst)
         })
     }
-    /// The flow of a packet of its client.
+    /// The flow whose backend sends replies with this tuple.
     pub(crate) fn flow_of_reply(&self, reply: &Tuple) -> Option<(Key, &Flow)> {
         let key = self.replies.get(reply)?;
         Some((*key, &self.flows[key]))
     }
-    /// A client's packet of a flow has come.
+    /// Records a client's packet of a flow.
     pub(crate) fn client_sent(&mut self, key: Key, headers: &Headers) {
-        // By a pod's own interface nobody else's packets come.
+        // No one else's packets arrive at a pod's own interface.
         let is_trusted = key.interface != 0;
         self.account(key, |life| life.client_sends(headers, is_trusted));
     }
-    /// A backend's packet of a flow has come.
+    /// Records a backend's packet of a flow.
     pub(crate) fn backend_sent(&mut self, key: Key, headers: &Headers) {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {
@@ -136,7 +136,7 @@ impl Model {
             self.account(key, |life| life.backend_sends(headers));
         }
     }
-    /// A reply that changes no state has been seen at XDP.
+    /// Records a reply that XDP has seen and that changes no state.
     pub(crate) fn reply_at_xdp(&mut self, key: Key, headers: &Headers) {
         let now = self.now;
         if let Some(flow) = self.flows.get_mut(&key) {
@@ -165,7 +165,7 @@ impl Model {
             }
         }
     }
-    /// A packet of an untouched flow has come, from the node's process or to it.
+    /// Records a packet of an untouched flow, from the node's process or to it.
     pub(crate) fn touch_untouched(&mut self, tuple: Tuple, change: impl FnOnce(&mut Untouched)) {
         let now = self.now;
         let Some(held) = self.untouched.get_mut(&tuple) else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about flows: translated both ways, outside and inside. An error travels against the
-//! packet that it quotes, so it belongs to the flow of the quoted tuple reversed.
+//! ICMP errors about flows: translated in both directions, the outer and the quoted packet. An
+//! error travels against the packet that it quotes, so it belongs to the flow of the reversed
+//! quoted tuple.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,19 +15,19 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// New ends: the error's own addresses, and the quoted packet's.
+/// The new addresses of the error, and the new ends of the quoted packet.
 struct Ends {
     outer: (IpAddr, IpAddr),
     inner: (SocketAddr, SocketAddr),
 }
 
-/// The packet that an error quotes; `None` if it is no error about TCP, UDP or SCTP.
+/// The headers of the quoted packet; `None` if this is no error about TCP, UDP or SCTP.
 fn quoted(given: &Given<'_>, headers: &Headers) -> Option<Headers> {
     let v6 = headers.is_v6();
     let kind = headers.icmp_type(given.frame)?;
     let l3 = match (v6, kind) {
         (false, 3 | 4 | 5 | 11 | 12) | (true, 1..=4) => headers.l4 + 8,
-        // Behind target, destination and the option's own header.
+        // The quote follows the target, the destination and the header of the option.
         (true, 137) => headers.l4 + 48,
         _ => return None,
     };
@@ -51,7 +52,7 @@ pub(crate) fn ingress(
     let tuple = quoted.tuple.reversed();
     let outer = |dst: IpAddr| (headers.tuple.src.ip(), dst);
     let interface = Model::client_interface(given.interface);
-    // From the client's side, about a reply.
+    // An error from the client's side, about a reply.
     if let Some(flow) = model.flows.get(&Key { tuple, interface }) {
         let ends = Ends {
             outer: outer(flow.backend.ip()),
@@ -60,7 +61,7 @@ pub(crate) fn ingress(
         let mark = if flow.is_masqueraded { MARK } else { 0 };
         return translated(given, headers, &quoted, &ends, given.mark | mark, seen);
     }
-    // From the backend's side.
+    // An error from the backend's side.
     if let Some(key) = model.masqueraded.get(&tuple) {
         let client = model.flows[key].source;
         let ends = Ends {
@@ -95,7 +96,7 @@ pub(crate) fn egress(
     };
     let outer = |src: IpAddr| (src, headers.tuple.dst.ip());
     let mark = given.mark & !MARK;
-    // To the client, about its packet.
+    // An error to the client, about its packet.
     if let Some((key, _)) = model.flow_of_reply(&quoted.tuple.reversed())
         && flow_is_of(key.interface, given)
     {
@@ -105,7 +106,8 @@ pub(crate) fn egress(
         };
         return translated(given, headers, &quoted, &ends, mark, seen);
     }
-    // To the backend, about its answer; it knows a masqueraded client by the node's address.
+    // An error to the backend, about its answer; it knows a masqueraded client by the node's
+    // address.
     if let Some((_, flow)) = model.flow_of_reply(&quoted.tuple)
         && let Some(masquerade) = flow.masquerade
     {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet that comes in: ARCHITECTURE.md, "From a packet to a packet".
+//! Incoming packets: ARCHITECTURE.md, "From a packet to a packet".
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// How long an established connection must have been silent, in seconds, until a SYN that anyone
-/// may have sent ends it.
+/// The seconds of silence after which a SYN that anyone may have sent ends an established
+/// connection.
 const SILENCE: u64 = 60;
 
 impl Model {
@@ -37,7 +37,7 @@ impl Model {
         if let Fragment::Later(_) = headers.fragment
             && !self.recall_fragment(&mut headers)
         {
-            // One to a cluster IP cannot be delivered.
+            // A later fragment to a cluster IP cannot be delivered.
             return if self.is_cluster_ip(headers.tuple.dst.ip()) {
                 dropped(seen, Counter::DroppedFragment)
             } else {
@@ -67,7 +67,7 @@ impl Model {
                 None => self.hit(given, headers, key, seen),
             };
         }
-        // Pods may send replies as well, but a SYN or INIT is none.
+        // Pods may also send replies, but a SYN or INIT is no reply.
         if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
             return self.begin(given, headers, key, Before::default(), seen);
         }
@@ -90,7 +90,7 @@ impl Model {
                 self.backend_sent(key, headers);
                 return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed]);
             }
-            // Egress translates it, so the filter in front may let it pass without a look.
+            // Egress translates the reply, so ingress may pass it without a lookup.
             return passes(
                 seen,
                 given.frame,
@@ -105,19 +105,19 @@ impl Model {
         self.begin(given, headers, key, Before::default(), seen)
     }
 
-    /// A client's packet of a known flow.
+    /// Judges a client's packet of a known flow.
     fn hit(&mut self, given: &Given<'_>, headers: &Headers, key: Key, seen: &Seen) -> Judgement {
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
         let mark = if flow.is_masqueraded { MARK } else { 0 };
-        // In a small ring, a flow that is over again meets its own name and goes.
+        // In a small ring, a flow that is closed again can overwrite its own last name, and goes.
         self.client_sent(key, headers);
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
     }
 
-    /// Whether the frontend of datagrams is no longer their service's, which is asked once a
+    /// Whether datagrams have lost their frontend to another service; this is checked once a
     /// second.
     fn lost_its_frontend(&mut self, key: Key) -> bool {
         let now = self.now;
@@ -132,13 +132,13 @@ impl Model {
         owner.map(|(live, _)| &live.service.name) != self.flows[&key].service.as_ref()
     }
 
-    /// Whether a packet of a known flow begins another one.
+    /// Whether a packet of a known flow begins another flow.
     fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
             return None;
         }
         let is_tcp_like = headers.tuple.protocol != UDP;
-        // Anyone may have sent a SYN that comes by a shared interface.
+        // Anyone may have sent a SYN that arrives at a shared interface.
         let is_genuine = key.interface != 0 || self.now - flow.last_seen > SILENCE;
         let is_safe =
             is_tcp_like && flow.life.acknowledged && !flow.life.is_closing() && !is_genuine;
@@ -153,7 +153,7 @@ impl Model {
         if is_tcp_like && is_over || !serves {
             return Some(Before::default());
         }
-        // The second repetition without an answer.
+        // The client repeats its SYN for the second time without an answer.
         (is_tcp_like && flow.life.is_unanswered_again(headers)).then(|| Before {
             avoided: Some(flow.backend),
             ..Before::default()
@@ -175,7 +175,7 @@ impl Model {
         passes(seen, &frame, given.mark, &[counter])
     }
 
-    /// What the identification of a first fragment has meant has ended.
+    /// Forgets the ports for the identification of this first fragment.
     pub(crate) fn forget_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
@@ -183,7 +183,7 @@ impl Model {
             self.fragments.remove(&key);
         }
     }
-    /// Notes the ports of a first fragment that is translated.
+    /// Records the ports of a first fragment that is translated.
     pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
@@ -191,7 +191,7 @@ impl Model {
             self.fragments.insert(key, (src.port(), dst.port()));
         }
     }
-    /// Gives a later fragment the ports of its first one, if that is known.
+    /// Gives a later fragment the ports of its first one; false if these are unknown.
     pub(crate) fn recall_fragment(&self, headers: &mut Headers) -> bool {
         let Fragment::Later(id) = headers.fragment else {
             return false;
@@ -212,7 +212,7 @@ impl Model {
 
 use super::wire::Tuple;
 
-/// Checks that a packet passes byte for byte.
+/// Checks that a packet passes unchanged.
 pub(crate) fn untouched(given: &Given<'_>, seen: &Seen) -> Judgement {
     passes(seen, given.frame, given.mark, &[Counter::Untouched])
 }

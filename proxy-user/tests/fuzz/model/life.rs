@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What has been seen of a flow, and what its numbers prove: ARCHITECTURE.md, "A flow's life".
+//! What is known of a flow, and what its numbers prove: ARCHITECTURE.md, "A flow's life".
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
-/// How far a number may be from what the other side has acknowledged last, in bytes.
+/// The largest distance of a number from the other side's last acknowledgement, in bytes.
 const WINDOW: i32 = 4 << 20;
-/// How much more than the backend's SYN the client's first acknowledgement may cover.
+/// The bytes after the backend's SYN that the client's first acknowledgement may cover.
 const FAST_OPEN: u32 = 1 << 16;
 
-/// What has been seen of a flow.
+/// What the packets of a flow have shown so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Life {
     pub(crate) answered: bool,
@@ -19,18 +19,19 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
-    /// It began in the middle of its connection, whose ends have proven nothing yet.
+    /// The flow began in the middle of its connection, whose ends have proven nothing yet.
     pub(crate) picked_up: bool,
-    /// TCP: what each side has acknowledged last; the client, until it does: what follows the
-    /// backend's SYN, and before that its own SYN's number. SCTP: the tag of each side's packets;
-    /// the client's, until it is answered: its INIT's own.
+    /// TCP: the last number that each side has acknowledged. Before the client's first
+    /// acknowledgement, its number is the one after the backend's SYN, and before that its own
+    /// SYN's. SCTP: the tag of each side's packets; until the answer, the client's is that of its
+    /// INIT.
     pub(crate) client_number: u32,
     pub(crate) backend_number: u32,
-    /// TCP: of the client's last FIN; 0 without one.
+    /// TCP: the timestamp of the client's last FIN; 0 without one.
     pub(crate) timestamp: u32,
 }
 
-/// As `portolan flows` names it.
+/// The state as `portolan flows` names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Unanswered,
@@ -54,7 +55,7 @@ impl Phase {
     }
 }
 
-/// Whether a number is as near to another as a sender gets; 0 is none.
+/// Whether a number is within a sender's window of another; 0 stands for no number.
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;
@@ -63,7 +64,7 @@ fn is_near(number: u32, last: u32) -> bool {
     (-WINDOW..=WINDOW).contains(&apart)
 }
 
-/// Notes what a segment acknowledges, if that can be.
+/// Records what a segment acknowledges, if that is possible.
 fn follow(last: &mut u32, headers: &Headers) {
     let acknowledges = headers.flags & (SYN | ACK) == ACK;
     if headers.tuple.protocol == TCP && acknowledges && is_near(headers.acknowledgement, *last) {
@@ -71,12 +72,12 @@ fn follow(last: &mut u32, headers: &Headers) {
     }
 }
 
-/// Data, or a bare acknowledgement.
+/// Whether a segment is data or a bare acknowledgement.
 fn goes_on(headers: &Headers) -> bool {
     headers.flags & (SYN | ACK | RST | FIN) == ACK
 }
 
-/// What tells a SYN or INIT from that of another connection; 0 for datagrams.
+/// The number that tells a SYN or INIT from that of another connection; 0 for datagrams.
 pub(crate) fn first_number(headers: &Headers) -> u32 {
     match headers.tuple.protocol {
         TCP => headers.sequence,
@@ -86,7 +87,7 @@ pub(crate) fn first_number(headers: &Headers) -> u32 {
 }
 
 impl Life {
-    /// That of a flow which begins with this packet.
+    /// The state of a flow that begins with this packet.
     pub(crate) fn begun_by(headers: &Headers) -> Self {
         let picked_up = !headers.begins();
         Self {
@@ -95,7 +96,7 @@ impl Life {
             ..Self::default()
         }
     }
-    /// Whether the backend does not answer the SYN that this packet repeats once more.
+    /// Whether this packet repeats a SYN once more that the backend does not answer.
     pub(crate) fn is_unanswered_again(&self, headers: &Headers) -> bool {
         self.repeated && !self.answered && self.client_number == first_number(headers)
     }
@@ -120,7 +121,7 @@ impl Life {
     pub(crate) fn is_closing(&self) -> bool {
         self.reset || self.client_fin || self.backend_fin
     }
-    /// Established, and nothing in doubt.
+    /// Whether the flow is established, without doubt.
     pub(crate) fn is_established(&self) -> bool {
         self.acknowledged
             && self.is_settled(UDP)
@@ -137,19 +138,19 @@ impl Life {
         !self.acknowledged || self.is_closed()
     }
 
-    /// Whether a packet that ends an established connection has the numbers of its sender; `other`:
-    /// of the other side.
+    /// Whether a packet that ends an established connection has its sender's numbers; `other` is
+    /// the other side's number.
     fn ends(&self, headers: &Headers, other: u32) -> bool {
         if !self.acknowledged {
             return true;
         }
         match headers.tuple.protocol {
             TCP => is_near(headers.sequence, other),
-            // One that does not know the association sends back the other's tag.
+            // A host that does not know the association sends back the other side's tag.
             _ => [self.client_number, self.backend_number].contains(&headers.tag),
         }
     }
-    /// A packet of the client. `is_trusted`: nobody else can have sent it.
+    /// Records a packet of the client. `is_trusted`: no one else can have sent it.
     pub(crate) fn client_sends(&mut self, headers: &Headers, is_trusted: bool) {
         let (was_acknowledged, flags) = (self.acknowledged, headers.flags);
         let is_believed = is_trusted || self.ends(headers, self.backend_number);
@@ -178,7 +179,7 @@ impl Life {
             follow(&mut self.client_number, headers);
         }
     }
-    /// What a client's packet proves of the backend's answer.
+    /// Records what a client's packet proves about the backend's answer.
     fn client_proves(&mut self, headers: &Headers) {
         let acknowledges = headers.flags & (SYN | ACK) == ACK;
         let next = self.client_number;
@@ -194,18 +195,18 @@ impl Life {
             self.picked_up = false;
         }
     }
-    /// Data ends the doubts: a reset was forged, or a SYN was.
+    /// Data ends the doubt: a reset or a SYN was forged.
     fn go_on(&mut self, headers: &Headers) {
         if goes_on(headers) {
             self.reset = false;
             self.renewed = false;
         }
     }
-    /// What a packet of the backend acknowledges, which is noted of each.
+    /// Records what a packet of the backend acknowledges; this is done for every packet.
     pub(crate) fn backend_acknowledges(&mut self, headers: &Headers) {
         follow(&mut self.backend_number, headers);
     }
-    /// A packet of the backend.
+    /// Records a packet of the backend.
     pub(crate) fn backend_sends(&mut self, headers: &Headers) {
         let (protocol, flags) = (headers.tuple.protocol, headers.flags);
         let is_believed = self.ends(headers, self.client_number);
@@ -224,7 +225,7 @@ impl Life {
             self.answered = true;
             self.renewed = false;
         } else if self.picked_up && !self.answered && goes_on(headers) {
-            // In the middle of a connection, its next segment is the answer.
+            // For a flow from mid-stream, the backend's next segment is the answer.
             (self.backend_number, self.client_number) = (headers.acknowledgement, headers.sequence);
             self.answered = true;
             self.renewed = false;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model of the packet path: what must become of a packet, by the project's documents. It keeps
-//! whole flows, not entries, and shares `decide` with the programs and nothing else. Where the
-//! programs choose at random, it takes the choice that it sees and says whether that one was
-//! allowed.
+//! The model of the packet path: what must happen to a packet, by the project's documents. It
+//! stores complete flows, not entries, and shares only `decide` with the programs. Where the
+//! programs choose at random, it accepts the choice that it sees and checks that it was allowed.
 
 mod begin;
 mod direct;
@@ -37,14 +36,14 @@ use rings::Rings;
 use wire::Tuple;
 pub(crate) use xdp::AtXdp;
 
-/// tc's verdicts.
+/// The verdicts of tc.
 pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
 /// The mark that asks egress to masquerade.
 pub(crate) const MARK: u32 = 1 << 14;
 
-/// What a program did with a packet.
+/// The result of a program's run on a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) verdict: u32,
@@ -59,54 +58,54 @@ pub(crate) struct Given<'a> {
     pub(crate) interface: Interface,
     pub(crate) frame: &'a [u8],
     pub(crate) mark: u32,
-    /// At egress: a process of this node has sent it.
+    /// At egress: true if a process of this node has sent the packet.
     pub(crate) is_own: bool,
 }
 
-/// What was seen differs from what must be.
+/// `Err` if the result differs from what must happen.
 pub(crate) type Judgement = Result<(), String>;
 
-/// What fragments of one datagram have in common: source, destination, identification, protocol and
-/// the client's interface.
+/// The key of a datagram's fragments: source, destination, identification, protocol and the
+/// client's interface.
 type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 
 /// The state of the packet path.
 pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
-    /// Packets may leave past the stack.
+    /// True if packets may leave past the stack.
     pub(crate) is_past: bool,
     services: HashMap<String, Live>,
     pub(crate) flows: HashMap<Key, Flow>,
-    /// From the tuples of replies, and of masqueraded replies, to their flows.
+    /// The flows by the tuples of their replies and of their masqueraded replies.
     replies: HashMap<Tuple, Key>,
     masqueraded: HashMap<Tuple, Key>,
-    /// Datagrams from served node ports: from the tuple of the answers to the state.
+    /// The state of datagrams from served node ports, by the tuple of the answers.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), AffinityEntry>,
     fragments: HashMap<Datagram, (u16, u16)>,
-    /// Tuples of replies to connections past every service, by their places in the map: a later one
-    /// may overwrite it.
+    /// The reply tuples of connections to no service, by their slots in the map: a later one may
+    /// overwrite an earlier one.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
-    /// Ports of backends that there have ever been.
+    /// All ports that backends have ever had.
     backend_ports: HashSet<u16>,
     incarnations: u64,
-    /// A full table has had the programs choose in a way that cannot be seen.
+    /// True once a full table has made the programs choose in a way that cannot be seen.
     pub(crate) is_lost: bool,
-    /// Seconds.
+    /// The time in seconds.
     pub(crate) now: u64,
-    /// What the counters must have come to.
+    /// The values that the counters must have.
     pub(crate) counts: HashMap<Counter, u64>,
 }
 
-/// A service, with the time in the service of each of its backends: another one once it has stopped
-/// serving.
+/// A service, with the incarnation of each backend: it changes when the backend serves again after
+/// it had stopped.
 pub(crate) struct Live {
     service: Service,
     incarnations: HashMap<SocketAddr, u64>,
 }
 
-/// The backend that affinity holds a client to.
+/// The backend of a client's session affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AffinityEntry {
     pub(crate) backend: SocketAddr,
@@ -115,7 +114,7 @@ pub(crate) struct AffinityEntry {
 }
 
 impl Model {
-    /// `ring` is the size of each ring; the table has room for eight times as many entries.
+    /// `ring` is the size of each ring; the table holds eight times as many entries.
     pub(crate) fn new(ring: u64) -> Self {
         Self {
             settings: NodeSettings::default(),
@@ -136,12 +135,12 @@ impl Model {
             counts: HashMap::new(),
         }
     }
-    /// A service is new or has changed.
+    /// Adds or changes a service.
     pub(crate) fn apply(&mut self, service: &Service) {
         let mut before = self
             .services
             .remove(&service.name)
-            // Another protocol is another service port.
+            // With another protocol it is another service port.
             .filter(|live| live.service.protocol == service.protocol)
             .map(|live| live.incarnations)
             .unwrap_or_default();
@@ -161,17 +160,17 @@ impl Model {
     pub(crate) fn remove(&mut self, name: &str) {
         self.services.remove(name);
     }
-    /// Ports that the maps already know when a sequence begins.
+    /// Adds ports that the maps already know when a sequence begins.
     pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>) {
         self.backend_ports.extend(backends);
     }
-    /// Whether a backend of a service still serves as it did.
+    /// Whether a backend of a service still serves in this incarnation.
     fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {
         self.services
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
-    /// The frontend of a destination: its own, else the node port's.
+    /// The frontend of a destination: its own one, or else the node port's.
     fn frontend(&self, to: SocketAddr, protocol: u8) -> Option<(&Live, &Frontend)> {
         let all = || {
             let services = self.services.values();
@@ -191,7 +190,7 @@ impl Model {
             })
         })
     }
-    /// Whether the address is the cluster IP of some service.
+    /// Whether the address is the cluster IP of a service.
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
         self.services.values().any(|live| {
             let frontends = &live.service.frontends;
@@ -200,7 +199,7 @@ impl Model {
                 .any(|one| one.kind == FrontendKind::ClusterIp && one.at.ip() == address)
         })
     }
-    /// How flows know the interface: 0 for those that many clients come by.
+    /// The interface in the keys of flows: 0 for one that many clients share.
     fn client_interface(interface: Interface) -> u32 {
         match interface {
             Interface::Uplink => 0,
@@ -209,7 +208,7 @@ impl Model {
     }
     /// Whether the frame is for this node.
     fn is_for_this_node(given: &Given<'_>) -> bool {
-        // At a bridge's port they are addressed to the bridge, or to a neighbour.
+        // At a bridge's port, frames are addressed to the bridge or to a neighbour.
         given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
     }
 }
@@ -225,7 +224,8 @@ impl Live {
     }
 }
 
-/// Checks that a packet passes with these bytes and this mark, and is counted as one of these.
+/// Checks that a packet passes with these bytes and this mark, and is counted by one of these
+/// counters.
 fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
     if seen.verdict != NEXT {
         return Err(format!(
@@ -260,7 +260,7 @@ fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
     ))
 }
 
-/// Checks that it is dropped for this reason.
+/// Checks that the packet is dropped for this reason.
 fn dropped(seen: &Seen, counter: Counter) -> Judgement {
     if (seen.verdict, seen.counter) == (SHOT, counter) {
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet must be
-//! what the stack would have made of it between ingress and egress, one hop older.
+//! Packets that leave past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet
+//! must be what the stack would have made of it between ingress and egress, with one hop less.
 
 use std::net::IpAddr;
 
@@ -14,23 +14,23 @@ use super::{
 };
 use crate::services::{self, Interface, is_node};
 
-/// How much further than the last reply that was noted another one may acknowledge, in bytes, and
-/// be none to note.
+/// The largest distance in bytes between the acknowledgements of the last recorded reply and of one
+/// that need not be recorded.
 const FAR: i32 = 1 << 20;
 
-/// How a packet goes on.
+/// The next step of a packet after ingress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
-    /// By the stack, if at all.
+    /// The packet goes to the stack, if it goes on at all.
     Stack,
-    /// To egress of the interface that it leaves by.
+    /// The packet goes to egress of its outgoing interface.
     Egress,
-    /// With both of its new ends.
+    /// The packet leaves with both of its new ends.
     Out,
 }
 
 impl Model {
-    /// Judges what ingress did with a packet where packets leave past the stack.
+    /// Judges what ingress did with a packet where packets may leave past the stack.
     pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Exit, String> {
         let is_answer = matches!(
             seen.counter,
@@ -83,8 +83,8 @@ impl Model {
         Ok(if at_once { Exit::Out } else { Exit::Egress })
     }
 
-    /// Judges a packet that has both of its new ends, if it does: as ingress and then egress would
-    /// have made it.
+    /// Judges a packet that has both of its new ends: ingress and then egress must give the same.
+    /// Returns false if it has not.
     fn at_once(
         &mut self,
         given: &Given<'_>,
@@ -150,13 +150,13 @@ impl Model {
         Ok(true)
     }
 
-    /// Whether a packet that was left to the stack has no reason to be there.
+    /// Whether a packet that was passed to the stack should have been redirected.
     fn must_leave(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> bool {
         let is_reply = matches!(
             seen.counter,
             Counter::ReplyPassed | Counter::ReplyUnmasqueraded
         );
-        // Whose flow an ICMP error belongs to is another question.
+        // This does not cover the question to which flow an ICMP error belongs.
         if headers.icmp_type(given.frame).is_some() || !is_reply && !is_forwarded(seen.counter) {
             return false;
         }
@@ -164,7 +164,7 @@ impl Model {
         to.is_some_and(|to| may_leave(given, headers, to)) && !self.needs_stack(given, headers)
     }
 
-    /// Whether the stack must judge packets of the flow that this one belongs to.
+    /// Whether the stack must judge packets of this packet's flow.
     fn needs_stack(&self, given: &Given<'_>, headers: &Headers) -> bool {
         let found = self.flow_of(given, headers);
         found.is_some_and(|(key, flow)| needs_stack(flow, key))
@@ -187,7 +187,7 @@ impl Model {
         Some((key, self.flows.get(&key)?))
     }
 
-    /// Whether both of a packet's ends were known, so that it needs no egress.
+    /// Whether both ends of a packet were known, so that it needs no egress.
     fn knows_both(
         &self,
         given: &Given<'_>,
@@ -213,8 +213,8 @@ impl Model {
             }
     }
 
-    /// Whether a reply to a masqueraded flow is none to note: another one like it was noted just
-    /// now.
+    /// Whether a reply to a masqueraded flow need not be recorded, because one like it was recorded
+    /// just now.
     pub(super) fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
         let Some((at, number)) = flow.answer_noted else {
             return false;
@@ -228,13 +228,13 @@ impl Model {
             }
     }
 
-    /// Notes a reply to a masqueraded flow, unless it is routine.
+    /// Records a reply to a masqueraded flow, unless it is routine.
     pub(crate) fn note_answer(&mut self, key: Key, headers: &Headers, frame: &[u8]) {
         if self.is_routine(&self.flows[&key], headers) {
             return;
         }
         let number = match headers.tuple.protocol {
-            // Of a later fragment, what lies there.
+            // For a later fragment, whatever bytes are at this offset.
             TCP => wire::word(frame, headers.l4 + 8).unwrap_or(0),
             _ => 0,
         };
@@ -260,14 +260,14 @@ fn is_of(key: Key, interface: Interface) -> bool {
     key.interface == Model::client_interface(interface)
 }
 
-/// Whether a flow has an end that the stack must judge: of a conversation past every service,
-/// nobody asks.
+/// Whether a flow has an end that the stack must judge; this is not checked for a connection to no
+/// service.
 pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
     let (client, backend) = (key.tuple.src.ip(), flow.backend.ip());
     flow.service.is_some() && (is_node(client) || is_node(backend))
 }
 
-/// Whether a packet may leave past the stack, to this destination, by what it is and where it is.
+/// Whether a packet may leave past the stack to this destination, by its headers and its interface.
 pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
     let header = if headers.is_v6() { 40 } else { 20 };
     given.interface.redirects()
@@ -279,7 +279,7 @@ pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> boo
         && !is_loopback(to)
 }
 
-/// A packet that has left, with the hop that it has lost.
+/// The frame of a packet that has left, with its lost hop restored.
 pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
     let mut back = frame.to_vec();
     let hop = headers.l3 + if headers.is_v6() { 7 } else { 8 };
@@ -291,7 +291,7 @@ pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> 
     Ok(back)
 }
 
-/// The same with the MACs that it came with; whether it got those of a pod's link.
+/// The same with the MACs of its arrival; true if it had those of a pod's link.
 fn as_before(given: &[u8], headers: &Headers, frame: &[u8]) -> Result<(Vec<u8>, bool), String> {
     let mut back = older(frame, headers)?;
     let is_handed = back[..12] == [services::POD_MAC, Interface::PodA.mac()].concat();

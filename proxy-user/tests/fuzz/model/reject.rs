@@ -8,14 +8,14 @@ use super::{
     wire::{self, ACK, FIN, Fragment, Headers, ICMP, ICMPV6, RST, SYN, TCP},
 };
 
-/// Judges the answer to a packet, for this reason.
+/// Judges the answer to a packet that was rejected for this reason.
 pub(crate) fn judge(
     given: &Given<'_>,
     headers: &Headers,
     seen: &Seen,
     counter: Counter,
 ) -> Judgement {
-    // A fragment cannot be answered, nor by ICMP what has a tag inside.
+    // A fragment cannot be answered; a frame with a VLAN tag inside cannot be answered by ICMP.
     let is_tagged = headers.l3 > 14;
     if headers.fragment != Fragment::No || is_tagged && headers.tuple.protocol != TCP {
         return dropped(seen, Counter::RejectedSilently);
@@ -71,7 +71,7 @@ pub(crate) fn judge(
     Ok(())
 }
 
-/// What is wrong with a reset.
+/// The fault of a reset, if any.
 fn reset(given: &Given<'_>, headers: &Headers, answer: &Headers) -> Option<&'static str> {
     let data = headers.l4 + 4 * usize::from(given.frame[headers.l4 + 12] >> 4);
     let mut length = headers.end.saturating_sub(data) as u32;

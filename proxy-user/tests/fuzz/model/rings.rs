@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rings: half-open connections and datagrams' flows in the order of their last use, closed
-//! ones in that of their end.
+//! The rings: half-open connections and UDP flows in the order of their last use, closed flows in
+//! the order of their end.
 
 use super::{
     Key, Model,
@@ -14,18 +14,18 @@ pub(crate) enum Ring {
     Closed,
 }
 
-/// What a place in a ring names: a flow, or an untouched one.
+/// The name in a slot of a ring: a flow, or an untouched one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
     Flow(Key),
     Untouched(Tuple),
 }
 
-/// A place in a ring.
+/// The position of a name: its ring, and its number in that ring.
 pub(crate) type Position = (Ring, u64);
 
 impl Ring {
-    /// The ring of a flow that gives way and is not over.
+    /// The ring of a flow that can be evicted and is not closed.
     pub(crate) fn of(tuple: &Tuple) -> Self {
         if tuple.protocol == UDP {
             Self::Datagrams
@@ -35,16 +35,16 @@ impl Ring {
     }
 }
 
-/// All rings of both families.
+/// The rings of both families.
 pub(crate) struct Rings {
     size: u64,
-    /// IPv4's, then IPv6's, each half-open, datagrams, closed.
+    /// The rings of IPv4, then those of IPv6: half-open, datagrams, closed.
     named: [Vec<Named>; 6],
-    /// How many of them have been taken out, to make room.
+    /// The number of names that were taken out of each ring to make room.
     emptied: [u64; 6],
 }
 
-/// How many names of one ring are taken out to make room.
+/// The number of names that are taken out of one ring to make room.
 const ROOM_TRIES: usize = 16;
 
 impl Rings {
@@ -58,8 +58,8 @@ impl Rings {
 }
 
 impl Model {
-    /// Puts a name into a ring. The flow of the name that it overwrites goes if it gives way and
-    /// has not been named since.
+    /// Puts a name into a ring. The flow of the overwritten name goes if it can be evicted and was
+    /// not named again later.
     pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
         let v6 = match named {
             Named::Flow(key) => key.tuple.src.is_ipv6(),
@@ -74,7 +74,7 @@ impl Model {
         self.evict(v6, (ring, n - self.rings.size));
         (ring, n)
     }
-    /// The flow named at a place goes if it gives way and has not been named since.
+    /// Removes the flow named at a position if it can be evicted and was not named again later.
     fn evict(&mut self, v6: bool, place: Position) {
         let (ring, n) = place;
         match self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize] {
@@ -92,7 +92,7 @@ impl Model {
             }
         }
     }
-    /// How many entries there is room for.
+    /// The number of free entries.
     pub(crate) fn room(&self, v6: bool) -> usize {
         let flows = self
             .flows
@@ -105,7 +105,7 @@ impl Model {
             .filter(|tuple| tuple.src.is_ipv6() == v6);
         (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
     }
-    /// In a full table, the oldest names of both rings are taken out, and their flows go.
+    /// In a full table, takes the oldest names out of all three rings; their flows go.
     pub(crate) fn make_room(&mut self, v6: bool) {
         for ring in [Ring::Closed, Ring::HalfOpen, Ring::Datagrams] {
             let index = usize::from(v6) * 3 + ring as usize;

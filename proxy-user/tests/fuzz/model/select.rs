@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policy and selection: what `decide` is asked, and which backends a client may get.
+//! Policy and selection: the question to `decide`, and the backends that a client may get.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -49,7 +49,7 @@ impl Model {
             Origin::External
         }
     }
-    /// The backend that affinity holds a client to, of those in the set.
+    /// The backend of a client's session affinity, if it is in the set.
     pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
         let timeout = u64::from(live.service.affinity);
         let AffinityEntry {
@@ -63,8 +63,7 @@ impl Model {
             && live.in_set(set, backend.is_ipv6()).contains(&backend);
         holds.then_some(backend)
     }
-    /// Which client is held to which backend that still serves, whether its time has run out or
-    /// not; in order.
+    /// The affinities of clients to backends that still serve, expired or not, in order.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
         let held = self
             .affinity
@@ -76,14 +75,15 @@ impl Model {
         held.sort();
         held
     }
-    /// Whether a segment in the middle of a connection to the frontend may be answered with a
-    /// reset: not at an address of the node.
+    /// Whether a mid-stream segment to the frontend may be answered with a reset: not at an address
+    /// of the node.
     pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
         let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {
             FrontendKind::NodePort => false,
             FrontendKind::ClusterIp => true,
-            // Another node with this address may masquerade from it: a backend's answer.
+            // The answer of a backend to another node that has this address and masquerades from
+            // it.
             _ => {
                 let is_answer = headers.flags & (SYN | ACK) == SYN | ACK
                     || self.backend_ports.contains(&src.port());

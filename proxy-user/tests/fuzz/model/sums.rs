@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes the ends of packets, with every checksum that covers them, by the standards; shares no
+//! Changes the ends of packets and every checksum that covers them, by the standards; shares no
 //! code with the programs.
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ fn checksum_offset(headers: &Headers) -> Option<usize> {
     }
 }
 
-/// The ones' complement sum of bytes.
+/// The one's complement sum of some bytes.
 pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
@@ -29,7 +29,7 @@ pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// A checksum after a change of what it covers, RFC 1624: HC' = ~(~HC + ~m + m').
+/// A checksum after a change of its input, RFC 1624: HC' = ~(~HC + ~m + m').
 fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     !sum(&[
         &(!checksum).to_be_bytes(),
@@ -38,7 +38,7 @@ fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     ])
 }
 
-/// Has a checksum follow the change of one half-word that it covers.
+/// Updates a checksum after the change of one half-word that it covers.
 pub(crate) fn follow_half(frame: &mut [u8], checksum: usize, before: &[u8], at: usize) {
     let get = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let value = updated(get(frame, checksum), get(before, at), get(frame, at));
@@ -60,7 +60,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The frame with other ends; every checksum that covers them follows, as right or wrong as it was.
+/// The frame with other ends; every checksum that covers them stays as right or wrong as it was.
 pub(crate) fn with_ends(
     frame: &[u8],
     headers: &Headers,
@@ -90,7 +90,7 @@ pub(crate) fn with_ends(
     let old_ports = &frame[headers.l4..headers.l4 + 4];
     changed[headers.l4..headers.l4 + 4].copy_from_slice(&ports);
     if let Some(at) = checksum_offset(headers) {
-        // An ICMP error may quote less.
+        // An ICMP error may quote fewer bytes.
         if at + 2 > frame.len() {
             return changed;
         }
@@ -106,13 +106,13 @@ pub(crate) fn with_ends(
         }
     } else {
         let at = headers.l4 + 8;
-        // An endpoint knows its packet by the tag; most quotes are too short for any CRC.
+        // An endpoint recognises its packet by the tag; most quotes are too short for a CRC.
         if headers.is_quoted {
             return changed;
         }
         let field = u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes"));
         if field != 0 {
-            // A CRC is linear, so one that was wrong stays wrong by the same difference.
+            // A CRC is linear, so a wrong one stays wrong by the same difference.
             let difference = sctp_crc(frame, headers) ^ sctp_crc(&changed, headers);
             changed[at..at + 4].copy_from_slice(&(field ^ difference).to_le_bytes());
         }
@@ -122,13 +122,13 @@ pub(crate) fn with_ends(
 
 fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     let mut bytes = frame[headers.l4..headers.end.min(frame.len())].to_vec();
-    // What is cut off is the same before and after.
+    // Bytes that were cut off are the same before and after.
     bytes.resize(headers.end - headers.l4, 0);
     bytes[8..12].fill(0);
     crc32c(&bytes)
 }
 
-/// The changed frame of an ICMP message, its checksum as right or wrong as it was.
+/// The changed frame of an ICMP message; its checksum stays as right or wrong as it was.
 pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     let at = headers.l4 + 2;
     let covered = |frame: &[u8]| {
@@ -144,7 +144,7 @@ pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers
     frame
 }
 
-/// Whether two frames are equal; the two forms of zero in a ones' complement checksum are one.
+/// Whether two frames are equal; both forms of zero in a one's complement checksum are the same.
 pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     if expected == seen {
         return true;
@@ -174,7 +174,7 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     expected == seen
 }
 
-/// What is wrong with a whole packet's checksums.
+/// The fault in the checksums of a complete packet, if any.
 pub(crate) fn fault(frame: &[u8]) -> Option<&'static str> {
     let headers = read(frame)?;
     let v6 = headers.is_v6();

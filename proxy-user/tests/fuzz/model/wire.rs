@@ -16,7 +16,7 @@ pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 
-/// Protocol, source and destination.
+/// Protocol, source and destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Tuple {
     pub(crate) protocol: u8,
@@ -34,7 +34,7 @@ impl Tuple {
     }
 }
 
-/// Whether a packet is a fragment, with the datagram's identification.
+/// Whether a packet is a fragment, with the identification of the datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fragment {
     No,
@@ -42,29 +42,29 @@ pub(crate) enum Fragment {
     Later(u32),
 }
 
-/// A packet's headers.
+/// The headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
-    /// Offsets of the IP header, of what follows it and its extensions, and of the packet's end by
-    /// its length field.
+    /// The offsets of the IP header, of the transport header after all extensions, and of the
+    /// packet's end by its length field.
     pub(crate) l3: usize,
     pub(crate) l4: usize,
     pub(crate) end: usize,
-    /// Ports are 0 for a later fragment, and for protocols without.
+    /// The tuple; ports are 0 in a later fragment and for protocols without ports.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
-    /// The client's interface at ingress, by which fragments of one client are told from those of
+    /// The client's interface at ingress, which tells the fragments of one client from those of
     /// another; else 0.
     pub(crate) interface: u32,
-    /// Quoted by an ICMP error.
+    /// True if an ICMP error quotes the packet.
     pub(crate) is_quoted: bool,
-    /// TCP's flags; for SCTP the flags that mean the same.
+    /// The TCP flags; for SCTP the flags with the same meaning.
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
-    /// TCP's timestamp; 0 without one.
+    /// The TCP timestamp; 0 without one.
     pub(crate) timestamp: u32,
-    /// SCTP's verification tag, and of an INIT or INIT ACK the tag that its sender wants.
+    /// The SCTP verification tag, and in an INIT or INIT ACK the tag that its sender wants.
     pub(crate) tag: u32,
     pub(crate) initiate_tag: u32,
 }
@@ -78,13 +78,13 @@ impl Headers {
         let first = frame.get(self.l4).copied();
         first.filter(|_| self.tuple.protocol == icmp)
     }
-    /// A SYN or an INIT.
+    /// Whether the packet begins a flow: a SYN, an INIT or a datagram.
     pub(crate) fn begins(&self) -> bool {
         self.tuple.protocol == UDP || self.flags & (SYN | ACK | RST) == SYN
     }
 }
 
-/// The timestamp among a TCP segment's options, RFC 7323.
+/// The timestamp option of a TCP segment, RFC 7323.
 fn timestamp(frame: &[u8], l4: usize) -> Option<u32> {
     let end = l4 + 4 * usize::from(*frame.get(l4 + 12)? >> 4);
     let mut at = l4 + 20;
@@ -116,7 +116,7 @@ pub(crate) fn address(frame: &[u8], at: usize, v6: bool) -> Option<IpAddr> {
     Some(octets.into())
 }
 
-/// Reads a frame; `None` if it is not IP, or cut short.
+/// Reads a frame; `None` if it is not IP or is cut short.
 pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
     let mut l3 = 14;
     let mut kind = half(frame, 12)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What XDP takes at the uplink: ARCHITECTURE.md, "At uplinks by XDP".
+//! Packets that XDP takes at the uplink: ARCHITECTURE.md, "At uplinks by XDP".
 
 use proxy_common::Counter;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::services::{self, Interface};
 
-/// What a program at XDP did with a frame.
+/// The result of the XDP program for a frame.
 pub(crate) struct AtXdp {
     pub(crate) is_taken: bool,
     pub(crate) frame: Vec<u8>,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has which address, and the objects that say so.
+//! The addresses of all hosts, and the Kubernetes objects that name them.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// The port at which pods serve.
 const PORT: u16 = 8080;
-/// Pods of both nodes.
+/// The address ranges of the pods of both nodes.
 pub(super) const CLUSTER: [&str; 4] = [
     "10.40.0.0/16",
     "10.41.0.0/16",
@@ -13,21 +13,21 @@ pub(super) const CLUSTER: [&str; 4] = [
     "fd00:41::/32",
 ];
 
-/// What networks are for; each lane has one of its own for each.
+/// The purpose of a network; each lane has its own network for each purpose.
 #[derive(Clone, Copy)]
 pub(super) enum Network {
-    /// The node and the client outside.
+    /// Between the node and the client outside.
     Uplink,
-    /// The client, which is the router there, and the other node.
+    /// Between the client, which is the router there, and the other node.
     Beyond,
-    /// The ends of the tunnel.
+    /// Between the ends of the tunnel.
     Tunnel,
     NearPod,
     FarPod,
     Services,
 }
 
-/// An address of a lane's network.
+/// An address in one of a lane's networks.
 pub(super) fn address(network: Network, v6: bool, lane: u8, last: u8) -> IpAddr {
     let (v4, in_v6) = match network {
         Network::Uplink => ("10.10", "fd00:10"),
@@ -45,14 +45,14 @@ pub(super) fn address(network: Network, v6: bool, lane: u8, last: u8) -> IpAddr 
     text.parse().expect("an address")
 }
 
-/// Where a backend is.
+/// The node on which a backend is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backend {
     Near,
     Far,
 }
 
-/// One service, of one family.
+/// One service of one address family.
 #[derive(Clone, Copy)]
 pub(super) struct Service {
     pub(super) lane: u8,
@@ -69,19 +69,19 @@ impl Service {
         30_000 + u16::from(self.lane) * 10 + u16::from(self.number()) + 2 * u16::from(self.v6)
     }
 
-    /// Its cluster IP, and port.
+    /// The cluster IP and port of the service.
     pub(super) fn inside(self) -> SocketAddr {
         let ip = address(Network::Services, self.v6, self.lane, self.number());
         SocketAddr::new(ip, 80)
     }
 
-    /// Its node port.
+    /// The address of the node and the node port of the service.
     pub(super) fn outside(self) -> SocketAddr {
         let ip = address(Network::Uplink, self.v6, self.lane, 1);
         SocketAddr::new(ip, self.port_of_node())
     }
 
-    /// Where its backend serves.
+    /// The address and port of the backend.
     pub(super) fn served_at(self) -> SocketAddr {
         let network = match self.backend {
             Backend::Near => Network::NearPod,
@@ -90,7 +90,7 @@ impl Service {
         SocketAddr::new(address(network, self.v6, self.lane, 10), PORT)
     }
 
-    /// The objects of it.
+    /// The manifest of the service.
     pub(super) fn objects(self) -> String {
         let family = if self.v6 { "IPv6" } else { "IPv4" };
         let (policy, node, place) = match self.backend {
@@ -127,7 +127,7 @@ endpoints: [{{addresses: ['{backend}'], nodeName: {node}}}]
     }
 }
 
-/// The node that the agent is on.
+/// The manifest of the node on which the agent runs.
 pub(super) fn node_object() -> String {
     let [v4, v6] = [false, true].map(|v6| address(Network::Uplink, v6, 1, 1));
     format!(

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of interfaces, as iproute2 makes them. In the commands, these words stand for what a
-//! lane fills in: UPLINK and TUNNEL for the names of interfaces, OUTSIDE for the client's
-//! namespace, OWN and OTHER for the addresses of the two nodes.
+//! The kinds of interfaces, as commands of iproute2. In the commands, a lane replaces these words:
+//! UPLINK and TUNNEL by names of interfaces, OUTSIDE by the client's network namespace, OWN and
+//! OTHER by the addresses of the two nodes.
 
 use rtnetlink::packet_route::link::NetkitMode;
 
-/// What is between a client, a node, its pods, and another node.
+/// The interfaces between a client, a node, its pods and another node.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) uplink: Uplink,
-    /// Without one, the nodes have routes to each other's pods.
+    /// The tunnel between the nodes; without one, they have routes to each other's pods.
     pub(super) tunnel: Option<Tunnel>,
-    /// What joins each pod to its node.
+    /// The interfaces that join each pod to its node.
     pub(super) pods: Pods,
-    /// Of the pods' interfaces and the tunnel, in bytes.
+    /// The MTU of the pods' interfaces and of the tunnel, in bytes.
     pub(super) mtu: u32,
     pub(super) by_stack: ByStack,
 }
 
-/// What passes the node's stack also with `forwarding: auto`.
+/// The packets that pass the node's stack even with `forwarding: auto`.
 #[derive(Clone, Copy)]
 pub(super) enum ByStack {
     Nothing,
-    /// What leaves by the tunnel, because that has no link layer.
+    /// Packets into the tunnel, because it has no link layer.
     IntoTunnel,
-    /// What enters pods, because they have no link-layer address.
+    /// Packets into pods, because their interfaces have no link-layer address.
     IntoPods,
 }
 
 impl ByStack {
-    /// Whether that is one direction of a flow.
+    /// Whether packets of one direction of a flow pass the stack.
     pub(super) const fn is_of(self, from_outside: bool, to_near_pod: bool) -> bool {
         match self {
             Self::Nothing => false,
@@ -40,25 +40,25 @@ impl ByStack {
     }
 }
 
-/// A pair of interfaces for each pod.
+/// The kind of interface pair of each pod.
 #[derive(Clone, Copy)]
 pub(super) enum Pods {
     Veth,
     Netkit(NetkitMode),
 }
 
-/// The interface at which the outside is. It has the same name at both ends.
+/// The interface towards the outside, by its name at each end. Both ends have the same name.
 #[derive(Clone, Copy)]
 pub(super) struct Uplink {
     pub(super) at_the_node: &'static str,
     pub(super) outside: &'static str,
 }
 
-/// What encapsulates packets between the nodes, over IPv4.
+/// A tunnel that encapsulates packets between the nodes over IPv4.
 #[derive(Clone, Copy)]
 pub(super) struct Tunnel {
     pub(super) link: &'static str,
-    /// Whether it takes IPv6 packets.
+    /// Whether the tunnel takes IPv6 packets.
     pub(super) v6: bool,
     /// Whether its ends need each other's keys.
     pub(super) keys: bool,

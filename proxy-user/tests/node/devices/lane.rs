@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One lane: a client outside, which is the router between two nodes as well, a pod on each node,
-//! and the interfaces of one kind between them.
+//! One lane: a client outside, which is also the router between two nodes, a pod on each node, and
+//! the interfaces of one kind between them.
 //!
 //!     near pod -- node -- uplink -- client -- other node -- far pod
 //!                   \------------ tunnel ------------/
@@ -32,7 +32,7 @@ pub(super) struct Lane {
     far_pod: NetNs,
 }
 
-/// From a client by a service to its backend.
+/// A flow from a client through a service to its backend.
 pub(super) struct Flow<'a> {
     name: String,
     pub(super) client: &'a NetNs,
@@ -40,7 +40,7 @@ pub(super) struct Flow<'a> {
     pub(super) backend: &'a NetNs,
     pub(super) served_at: SocketAddr,
     pub(super) is_masqueraded: bool,
-    /// One direction at least passes the node's stack also with `forwarding: auto`.
+    /// Whether at least one direction passes the node's stack even with `forwarding: auto`.
     pub(super) needs_stack: bool,
 }
 
@@ -51,7 +51,7 @@ impl Display for Flow<'_> {
 }
 
 impl Lane {
-    /// Builds it all but the node.
+    /// Builds the lane on an existing node.
     pub(super) fn build(node: &NetNs, kind: Kind, number: u8) -> Result<Self> {
         let lane = Self {
             kind,
@@ -96,7 +96,7 @@ impl Lane {
         address(network, v6, self.number, last).to_string()
     }
 
-    /// A whole network.
+    /// The address range of a network.
     fn all(&self, network: Network, v6: bool) -> String {
         format!("{}/{}", self.at(network, v6, 0), length(v6))
     }
@@ -140,7 +140,7 @@ impl Lane {
         self.client.ip(&outside)
     }
 
-    /// Gives an interface its addresses and sets it up.
+    /// The commands that give an interface its addresses and set it up.
     fn up(&self, interface: &str, network: Network, last: u8) -> String {
         let addresses = self.families().map(|v6| {
             let (ip, length) = (self.at(network, v6, last), length(v6));
@@ -184,7 +184,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Without a tunnel: the nodes and the router between them know where pods are.
+    /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router between
+    /// them.
     fn route_pods(&self, node: &NetNs) -> Result<()> {
         for (at, networks, network, last) in [
             (node, [Network::FarPod].as_slice(), Network::Uplink, 2),
@@ -220,7 +221,7 @@ impl Lane {
         self.services().map(Service::objects).collect()
     }
 
-    /// Every way of a connection through the lane.
+    /// All flows that a lane can carry.
     pub(super) fn flows(&self) -> Vec<Flow<'_>> {
         let mut flows = Vec::new();
         for service in self.services() {
@@ -258,7 +259,7 @@ const fn length(v6: bool) -> u8 {
     if v6 { 64 } else { 24 }
 }
 
-/// Both ends of a WireGuard tunnel get a key, and the other's.
+/// Gives each end of a WireGuard tunnel a key, and the other's public key.
 fn exchange_keys(name: &str, ends: [(&NetNs, &String); 2]) -> Result<()> {
     const PORT: u16 = 51820;
     let wg = |end: &NetNs, words: &str, input: &str| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Services through every kind of interface that clusters use: tunnels between nodes, uplinks,
-//! pairs that join pods. From outside, from a pod here and from a pod of another node, 300 kB each
-//! way over TCP, and datagrams.
+//! interface pairs of pods. A client outside, a pod here and a pod of another node each send 300 kB
+//! in both directions over TCP, and datagrams.
 
 mod addresses;
 mod kinds;
@@ -29,8 +29,8 @@ use rstest::rstest;
 use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
 use crate::world::{self, BINARY};
 
-/// Past the stack, a connection's beginning may still pass it. All of a transfer are three times as
-/// many at least, and one direction of it is half of that.
+/// The largest number of packets that may pass the stack with `redirect`: the first ones of a
+/// connection may. A transfer has three times as many at least, one of its directions half of that.
 const FEW: u64 = 15;
 
 // Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
@@ -63,7 +63,7 @@ fn services_are_reached_through(
         node_name: "node-a",
         cluster_cidrs: &cidrs,
         config: &format!("{{portolan: {{forwarding: {}}}}}", forwarding.name()),
-        // Otherwise pods' connections would pass as if there were no proxy.
+        // Otherwise the sockets of pods would be translated, and the packet path would do nothing.
         socket_balancing: SocketBalancing::Host,
         kubeconfig: None,
         cgroup_root: cgroup.path(),
@@ -99,7 +99,7 @@ fn services_are_reached_through(
     assert!(failures.is_empty(), "{failures:#?}\n{log:#?}");
 }
 
-/// How many packets of both families a node's stack has forwarded.
+/// The number of packets of both families that a node's stack has forwarded.
 fn forwarded(node: &NetNs) -> u64 {
     let counters = node.feed("cat", &["/proc/net/snmp6"], "");
     let counters = counters.expect("the stack's counters");

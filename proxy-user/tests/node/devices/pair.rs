@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pairs of interfaces that join pods to a node.
+//! The interface pairs that join pods to a node.
 
 use anyhow::{Context, Result, bail};
 use lab::node::netns::NetNs;
@@ -13,7 +13,7 @@ use rtnetlink::{LinkNetkit, packet_route::link::NetkitMode};
 
 use super::kinds::Pods;
 
-/// Makes a pair: `interface` in the node, and eth0 in the pod.
+/// Makes a pair: `interface` on the node and `eth0` in the pod.
 pub(super) fn make(kind: Pods, node: &NetNs, interface: &str, pod: &NetNs) -> Result<()> {
     let pod = pod.path();
     match kind {
@@ -27,7 +27,8 @@ pub(super) fn make(kind: Pods, node: &NetNs, interface: &str, pod: &NetNs) -> Re
     }
 }
 
-/// Makes a netkit pair in the calling thread's namespace. iproute2 can do it only since 6.7.
+/// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
+/// 6.7.
 fn netkit(interface: &str, peer: &str, mode: NetkitMode) -> Result<()> {
     let link = LinkNetkit::new(interface, peer, mode).build();
     let payload = NetlinkPayload::from(RouteNetlinkMessage::NewLink(link));

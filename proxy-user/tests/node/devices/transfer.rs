@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is sent through a service, both ways.
+//! The data that is sent through a service, in both directions.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -14,17 +14,17 @@ use socket2::SockRef;
 use super::lane::Flow;
 
 const LENGTH: usize = 300_000;
-/// If packets are lost the transfer stands still. Otherwise it takes milliseconds, in a virtual
-/// machine a second.
+/// How long to wait. With lost packets a transfer stalls; otherwise it takes milliseconds, in a
+/// virtual machine a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
-/// The first ones may ask for neighbours, and find out about the path.
+/// The first attempts may be lost to neighbour resolution and path MTU discovery.
 const ATTEMPTS: usize = 4;
 
 /// Sends a request to the service and gets it back, over one connection.
 pub(super) fn stream(flow: &Flow<'_>) -> io::Result<()> {
     let listener = inside(flow.backend, || TcpListener::bind(flow.served_at))?;
-    // For accepting.
+    // The timeout is for `accept`.
     SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
     thread::scope(|scope| {
         let backend = scope.spawn(|| {
@@ -64,8 +64,8 @@ pub(super) fn datagrams(flow: &Flow<'_>) -> io::Result<()> {
         })
     })?;
     client.connect(flow.service)?;
-    // One that every interface takes, and one that only those outside take: the sender learns from
-    // an ICMP error to cut it.
+    // The first length fits every interface, the second only those outside: an ICMP error tells the
+    // sender to fragment it.
     let largest = 1500 - if flow.service.is_ipv6() { 48 } else { 28 };
     [1200, largest].into_iter().try_for_each(|length| {
         let request = pattern(length);
@@ -104,7 +104,7 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// Bytes of which no two segments are alike.
+/// Bytes in which no two segments are alike.
 fn pattern(length: usize) -> Vec<u8> {
     let bytes = (0_u32..).flat_map(u32::to_be_bytes);
     bytes.take(length).collect()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host may do to packets: set up one by one, found, and gone again.
+//! Obstacles on the host: each is set up, found by `explain`, and removed again.
 
 use std::{net::TcpListener, os::fd::AsFd, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{objects::service, world::World};
 
 const CART: &str = "172.30.1.1:80";
 
-/// The service, served by programs that no agent repairs.
+/// Builds a node with a service, served by programs that no agent repairs.
 fn build() -> World {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
@@ -32,7 +32,7 @@ fn nft(world: &World, rules: &str) {
     fed.expect("rules");
 }
 
-/// Asks, and makes the connection that is asked about.
+/// Asks about a connection, makes it, and expects both results to agree.
 #[track_caller]
 fn agree(world: &World, flags: &[&str]) -> Said {
     let said = ask(world, CLIENT, CART, flags);
@@ -41,7 +41,7 @@ fn agree(world: &World, flags: &[&str]) -> Said {
     said
 }
 
-/// An obstacle is there, is found and stops the connection; then it is gone.
+/// Sets up an obstacle that must be found and must stop the connection, then removes it.
 #[track_caller]
 fn stops(world: &World, words: &str, make: impl FnOnce(), undo: impl FnOnce()) {
     make();
@@ -170,7 +170,7 @@ add chain ip nat KUBE-SERVICES
     world.node().ip(&failed).expect("changed");
     agree(&world, &[]).finds("differs", "10.40.1.20 was asked for in vain a moment ago");
 
-    // What another has translated for the same client, and still holds.
+    // A connection that another proxy has translated for the same client, and that is still open.
     let rules = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8080
@@ -205,8 +205,7 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
     agree(&world, &[]).is_clean();
 }
 
-/// Detaches the link that is pinned there, at once; without its pin the kernel would do so some
-/// time later.
+/// Detaches a pinned link at once; removing its pin would detach it some time later.
 fn detach_at(pin: &Path) {
     let link = get_pinned(pin, false).expect("a link");
     detach(link.as_fd()).expect("detached");
@@ -231,7 +230,7 @@ fn a_program_that_is_missing_is_named_with_its_place() {
             &format!("no program of portolan's is attached at {hook}"),
         );
         assert_eq!(said.status, 3);
-        // The agent puts it back.
+        // A new agent attaches the program again.
         assert!(world.start(7).stop().success());
         agree(&world, &[]).is_clean();
     }
@@ -273,7 +272,7 @@ fn a_client_that_comes_in_by_another_interface_than_its_route_is_found_with_stri
     let node_port = "10.40.0.1:30001";
     ask(&world, OUTSIDE, node_port, &[]).is_clean();
     let interface = world.interface_to(OUTSIDE);
-    // The node's route to the client leads by another interface than it comes in by.
+    // The node's route to the client uses another interface than the client's packets do.
     let pod = world.client_interface();
     world
         .node()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bad input: one line that says what to write, and status 2. And the text for people.
+//! Bad input gets a one-line message that says what to write, and status 2. Also the text output.
 
 use super::{CLIENT, run};
 use crate::{objects::service, world::World};

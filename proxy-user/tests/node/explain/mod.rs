@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan explain`: its word, what then happens to real packets, and that it changes nothing.
+//! `portolan explain`: its answer agrees with what happens to real packets, and it changes nothing.
 
 mod host;
 mod input;
@@ -25,9 +25,9 @@ use crate::{
     world::{BINARY, PATIENCE, World},
 };
 
-/// The pod that does not serve.
+/// The address of the client pod.
 const CLIENT: &str = "10.40.1.10";
-/// A client beyond the node that is no pod.
+/// The address of a client outside the node that is no pod.
 pub(crate) const OUTSIDE: &str = "198.51.100.7";
 
 pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
@@ -41,13 +41,13 @@ pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
     output.expect("enter the node").expect("its output")
 }
 
-/// One answer.
+/// One answer of `portolan explain`.
 pub(crate) struct Said {
     pub(crate) status: i32,
     pub(crate) report: Value,
 }
 
-/// Asks, with a dry run.
+/// Runs `portolan explain` with a dry run.
 pub(crate) fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
     let mut all = vec!["--from", from, "--to", to, "--output", "json"];
     all.extend(flags);
@@ -61,7 +61,7 @@ pub(crate) fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Sa
     }
 }
 
-/// Asks without a dry run.
+/// Runs `portolan explain` without a dry run.
 fn ask(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
     let mut all = vec!["--no-dry-run"];
     all.extend(flags);
@@ -96,8 +96,8 @@ impl Said {
         let outcomes = steps.iter().map(|step| step["outcome"].as_str());
         outcomes.map(|one| one.expect("an outcome")).collect()
     }
-    /// Expects a finding of a level with these words, with a page; and a remedy unless it is a
-    /// note.
+    /// Expects a finding of this level with these words and a page; unless it is a note, also a
+    /// remedy.
     #[track_caller]
     pub(crate) fn finds(&self, level: &str, words: &str) {
         let findings = self.report["findings"].as_array().expect("findings");
@@ -116,22 +116,22 @@ impl Said {
         );
         assert_eq!(found["remedy"].is_string(), level != "note", "{found:#}");
     }
-    /// Whether nothing but notes was found.
+    /// Expects that nothing but notes was found.
     #[track_caller]
     fn is_clean(&self) {
         assert_eq!(self.status, 0, "{:#}", self.report);
     }
 }
 
-/// What explain must not change.
+/// The state of the node that `explain` must not change.
 #[derive(PartialEq, Debug)]
 struct State {
     flows: Vec<Flow>,
     affinity: Vec<(AffinityKey<V4>, AffinityEntry)>,
     sockets: usize,
-    /// But that of packets that concern no service: neighbours are asked for at any time.
+    /// All counters but that of packets to no service: neighbours are looked up at any time.
     counters: Vec<u64>,
-    /// Pushed, emptied.
+    /// For each ring the numbers of entries pushed and emptied.
     rings: Vec<(u32, [u64; 2])>,
     ports: Vec<(u32, u64)>,
     direct: Vec<(u32, u32)>,
@@ -139,7 +139,7 @@ struct State {
 }
 
 impl State {
-    /// Once the connections that were made before have ended, on a machine that may be busy.
+    /// The state once the earlier connections have ended; the machine may be busy.
     fn at_rest(world: &World) -> Self {
         let deadline = Instant::now() + PATIENCE;
         let mut before = Self::of(world);
@@ -188,7 +188,7 @@ fn entries<K: Plain, V: Plain>(world: &World, map: &str) -> Vec<(K, V)> {
     table(world, map).entries().expect("entries")
 }
 
-/// Asks, and expects that nothing is changed by it.
+/// Runs `explain` and expects that it changes nothing.
 fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
     let before = State::at_rest(world);
     let said = explain(world, from, to, flags);
@@ -196,14 +196,14 @@ fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said 
     said
 }
 
-/// A client beyond the node that is no pod.
+/// Joins a client to the node that is no pod.
 pub(crate) fn outside(world: &World) -> NetNs {
     let outside = NetNs::new("outside").expect("run as root");
     plug(world.node(), &outside, &[OUTSIDE]).expect("joined");
     outside
 }
 
-/// Another address of the pod that serves, which answers there, too.
+/// Gives the server pod another address, at which it answers too.
 pub(crate) fn serve_also(world: &World, address: &str) {
     let add = format!("address add {address}/32 dev eth0\n");
     world.server().ip(&add).expect("an address");

@@ -4,7 +4,7 @@
 use super::{OUTSIDE, ask, outside, run};
 use crate::{objects::service, server::prepare, world::World};
 
-/// Endpoints beside the one that serves: not ready, terminating, hinted for another zone.
+/// More endpoints of the service: one not ready, one terminating, one with a hint for another zone.
 const OTHERS: &str = "endpoints: [
   {addresses: [10.40.1.31], conditions: {ready: false, serving: false}, targetRef: {kind: Pod, name: cart-new}},
   {addresses: [10.40.1.32], conditions: {ready: false, serving: true, terminating: true}, targetRef: {kind: Pod, name: cart-old}},
@@ -53,7 +53,7 @@ fn pods_are_named_and_those_left_out_with_the_reason() {
     assert!(agent.stop().success());
 }
 
-/// Between the line that names the command and the end of the block.
+/// The report on a page: the text block after the line with this command.
 fn report_of_page(page: &str, command: &str) -> String {
     let (_, rest) = page.split_once(command).expect("the command");
     let lines = rest.lines().skip(1);

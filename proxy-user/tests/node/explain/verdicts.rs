@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every verdict of the policy: explain's word, the dry run's, and what then happens to a
+//! Every verdict of the policy: `explain` and its dry run must tell what then happens to a real
 //! connection.
 
 use proxy_common::maps;
@@ -14,7 +14,7 @@ use crate::{
 const CART: &str = "172.30.1.1:80";
 const SERVER: &str = "10.40.1.20:8080";
 
-/// Asks about a connection, which nothing is changed by, and makes it.
+/// Runs `explain`, which must change nothing, makes the connection, and expects both to agree.
 #[track_caller]
 fn agree(world: &World, from: &str, pod: &lab::node::netns::NetNs, to: &str) -> Said {
     let said = explain_quietly(world, from, to, &[]);
@@ -116,7 +116,7 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
         left_out["because"],
         "on another node, and the traffic policy is Local"
     );
-    // Pods are short-circuited.
+    // The Local policy does not bind pods: their traffic is short-circuited.
     let said = agree(&world, CLIENT, client, "10.40.0.1:30003");
     assert_eq!(said.endpoints(), ["10.40.1.21:8080"]);
 
@@ -128,7 +128,8 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
         "loadBalancerSourceRanges 192.0.2.0/24"
     );
 
-    // A range that cannot be read lets nobody in, although one of the other family can.
+    // If no range of its family is readable, no client is let in, although a range of the other
+    // family is readable.
     for (from, client) in [(CLIENT, client), (OUTSIDE, &outside)] {
         let said = agree(&world, from, client, "203.0.113.5:80");
         assert_eq!(said.steps(), ["dropped_source_range"]);
@@ -142,7 +143,7 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     assert_eq!(said.steps(), ["untouched"]);
     said.finds("differs", "no service has this address");
     said.finds("in-the-way", "there is no route");
-    // No service's either, and answered.
+    // The destination is of no service, and answers.
     let said = agree(&world, CLIENT, client, SERVER);
     assert_eq!(
         (said.status, said.outcome()),
@@ -248,7 +249,7 @@ fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     assert!(world.start(7).stop().success());
     explain(&world, CLIENT, CART, &[]).is_clean();
-    // Its only slot leads to another service's endpoint now.
+    // The service's only slot now leads to an endpoint of another service.
     let backends = table::<u32, proxy_common::Backend<proxy_common::V4>>(&world, maps::BACKENDS_V4);
     let own = |id: u32| backends.lookup(&id).expect("readable").expect("an element");
     let id = (1..100)

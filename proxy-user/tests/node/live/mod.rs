@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live `portolan top` in a real terminal: driven by keys in tmux, its screens compared with
-//! kept pictures, and the terminal as it was before, however the command ends.
+//! The live `portolan top` in a real terminal: the test sends keys through tmux and compares the
+//! screens with stored pictures. The terminal must be as before, however the command ends.
 
 use std::{
     fs::{self, File},
@@ -28,10 +28,10 @@ use crate::{
 
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node live";
 const LINES: u16 = 16;
-/// What ends the use of the terminal's other screen.
+/// The sequence that leaves the terminal's alternate screen.
 const BACK: &str = "\x1b[?1049l";
 
-/// A shell on a terminal that tmux has. It ends with this.
+/// A shell on a terminal of tmux; dropping this ends it.
 struct Tmux<'a> {
     world: &'a World,
     socket: PathBuf,
@@ -74,14 +74,14 @@ impl<'a> Tmux<'a> {
         self.run(&[&["send-keys"], keys].concat());
     }
 
-    /// The screen, without the ends of lines that are blank.
+    /// The screen as text, without trailing blanks.
     fn screen(&self) -> String {
         let screen = self.run(&["capture-pane", "-p"]);
         let lines = screen.lines().map(|line| format!("{}\n", line.trim_end()));
         lines.collect()
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until the screen is as `is_it` wants.
     fn wait(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE / 10;
         loop {
@@ -94,13 +94,13 @@ impl<'a> Tmux<'a> {
         }
     }
 
-    /// Waits until the screen is as the kept picture.
+    /// Waits until the screen equals the stored picture.
     fn compare(&self, name: &str) {
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join("tests/node/live")
             .join(format!("{name}.txt"));
         if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
-            // Until rates are 0 again.
+            // Waits until all rates are 0 again.
             thread::sleep(Duration::from_secs(2));
             fs::write(&file, self.screen()).expect("the picture");
         }
@@ -118,7 +118,7 @@ impl Drop for Tmux<'_> {
     }
 }
 
-/// A node on which some packets have passed and some have been rejected.
+/// Makes some packets pass and some be rejected on the node.
 fn used(world: &World) {
     world.write("questions.yaml", QUESTIONS);
     let nobodys = service("nobodys", "172.30.1.2");
@@ -142,7 +142,7 @@ fn pass_some(world: &World) {
 fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     let world = World::build();
     used(&world);
-    // So that pods' packets are translated one by one.
+    // Pods' packets are translated one by one in this configuration.
     let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
     pass_some(&world);
     let script = world.folder().join("top");
@@ -185,7 +185,7 @@ fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     }
 }
 
-/// A terminal of this size, and what a command has written to it so far.
+/// A terminal of a given size, and all that a command has written to it so far.
 struct Terminal {
     master: File,
     slave: OwnedFd,
@@ -207,7 +207,7 @@ impl Terminal {
             shown: String::new(),
         }
     }
-    /// Reads until the terminal has shown this.
+    /// Reads until the terminal has shown this text.
     fn wait(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         while !self.shown.contains(text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What bpftool prints, with the fields in the order of the layout, and in fewer lines.
+//! The output of bpftool with its fields in the order of the layout, on fewer lines.
 
 use std::{
     collections::BTreeSet,
@@ -61,7 +61,7 @@ impl Json {
         named.next().map(|(_, value)| value)
     }
 
-    /// A number, or that of a type which holds one.
+    /// A number, or the number inside a type that wraps one.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Number(number) => u64::try_from(*number).ok(),
@@ -69,12 +69,12 @@ impl Json {
         }
     }
 
-    /// Everything on one line.
+    /// Formats the value on one line.
     pub(super) fn line(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
             Self::Array(elements) => {
-                // Texts and lists are long, and end in zeros.
+                // Texts and lists are long and end in zeros.
                 let zeros = elements.iter().rev();
                 let zeros = zeros.take_while(|element| matches!(element, Self::Number(0)));
                 let shown = match elements.len() {
@@ -95,7 +95,7 @@ impl Json {
         }
     }
 
-    /// One field on a line, unless it is short.
+    /// Formats one field a line; a short value stays on one line.
     pub(super) fn fold(&self, depth: usize, text: &mut String) {
         const WIDTH: usize = 100;
         let line = self.line();
@@ -120,7 +120,7 @@ impl Json {
         write!(text, "\n{}}}", "  ".repeat(depth)).expect("a String");
     }
 
-    /// The paths of all fields; elements of an array have the same.
+    /// The paths of all fields; all elements of an array share their paths.
     pub(super) fn fields(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         self.collect("", &mut found);

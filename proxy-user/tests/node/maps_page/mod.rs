@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/maps.md against the maps of a real node: each map has its section, with an output of
-//! bpftool that has the fields which the kernel knows, and says of each field what it means. With
+//! Compares docs/maps.md with the maps of a real node: each map has a section, which shows an
+//! output of bpftool with the fields that the kernel knows and says what each field means. With
 //! PORTOLAN_UPDATE_DOCS=1 the outputs are renewed.
 
 mod json;
@@ -28,21 +28,21 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/maps.md");
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node maps_page";
 const BEGIN: &str = "```console\n";
 const END: &str = "\n```\n";
-/// What the element has that the page shows, of maps with several.
+/// Texts that tell which element of a map the page shows, where the map has several.
 const TELLING: [(&str, &str); 7] = [
     ("frontends_v4", "[172,30,1,1]"),
-    // Port 80, not all its other ports.
+    // Port 80; the other entry is for all other ports of the address.
     ("frontends_v4", "20480"),
     ("addresses_v4", "[10,40,0,1]"),
     ("sockets_v4", "\"role\": {\"__0\": 2}"),
     ("flows_v4", "[172,30,1,1]"),
     // The client's direction.
     ("flows_v4", "\"kind\": {\"__0\": 1}"),
-    // cart
+    // The bytes of `cart`.
     ("names", "[99,97,114,116]"),
 ];
 
-/// With affinity and allowed sources.
+/// A service with session affinity and allowed source ranges.
 const LOGIN: &str = "apiVersion: v1
 kind: Service
 metadata: {name: login, namespace: shop}
@@ -63,14 +63,14 @@ ports: [{name: web, protocol: TCP, port: 8080}]
 endpoints: [{addresses: [10.40.1.20], nodeName: node-a}]
 ";
 
-/// bpftool's answers from a node on which every map holds something.
+/// Reads the maps of a node with bpftool; every map holds something.
 struct Maps<'a> {
     world: &'a World,
 }
 
 impl Maps<'_> {
-    /// What follows `bpftool map` for a map, without its path: the whole map, or one element of an
-    /// array.
+    /// The arguments after `bpftool map`, without the path: dump the map, or look up one element of
+    /// an array.
     fn words(&self, map: &str) -> Vec<String> {
         let Some(index) = self.index(map) else {
             return vec!["dump".to_owned()];
@@ -81,7 +81,7 @@ impl Maps<'_> {
         words
     }
 
-    /// The element of an array that is worth a look; none for other maps.
+    /// The index of the array element that the page shows; none for a map that is no array.
     fn index(&self, map: &str) -> Option<u32> {
         let value_of = |map: &str| {
             let element = self.ask(map);
@@ -91,7 +91,7 @@ impl Maps<'_> {
         let name = map.trim_end_matches("_v4").trim_end_matches("_v6");
         Some(match name {
             "records" => value_of("frontends_v4"),
-            // A block has the first slot in its upper half.
+            // A block's upper half is its first slot.
             "slots" => {
                 let record = self.ask("records_v4");
                 let block = record.get("value").and_then(|value| value.get("internal"));
@@ -115,7 +115,7 @@ impl Maps<'_> {
         })
     }
 
-    /// An element of the map; of several, a telling one.
+    /// An element of the map: one that `TELLING` chooses, or else the first.
     fn ask(&self, map: &str) -> Json {
         let pin = self.world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));
         let words = self.words(map);
@@ -141,7 +141,7 @@ impl Maps<'_> {
         }
     }
 
-    /// How the page shows it.
+    /// The command and its output as the page shows them.
     fn shown(&self, map: &str) -> String {
         let words = self.words(map);
         let mut text = format!(
@@ -157,7 +157,7 @@ impl Maps<'_> {
     }
 }
 
-/// The page's sections by the maps in their headings: `## `frontends_v4`, `frontends_v6``.
+/// The sections of the page with the maps of each heading: `## `frontends_v4`, `frontends_v6``.
 fn sections(page: &str) -> Vec<(Vec<String>, String)> {
     let sections = page.split("\n## ").skip(1);
     let with_maps = sections.map(|section| {
@@ -170,12 +170,12 @@ fn sections(page: &str) -> Vec<(Vec<String>, String)> {
         .collect()
 }
 
-/// Has everything happen that fills a map.
+/// Makes connections and datagrams that fill every map.
 fn use_everything(world: &World) -> (Vec<Open>, Vec<UdpSocket>) {
     answer_questions(world.server());
     let cart = "172.30.1.1:80";
     let mut open = Vec::new();
-    // Packet by packet, to a cluster IP and to a node port.
+    // These connections are translated packet by packet, to a cluster IP and to a node port.
     for to in [cart, "10.40.0.1:30001", "172.30.1.2:443"] {
         open.push(world.connect(to).expect("served"));
     }
@@ -185,7 +185,7 @@ fn use_everything(world: &World) -> (Vec<Open>, Vec<UdpSocket>) {
     open.push(pod.expect("served"));
     let sending = || {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        // From a pod, larger than a packet.
+        // A datagram from a pod that is larger than a packet.
         let sent = socket.send_to(&[0; 3000], "172.30.1.9:53");
         sent.expect("sent");
         socket
@@ -226,7 +226,7 @@ fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
             let (_, after) = rest.split_once(END).expect("its end");
             let shown = maps.shown(&names[0]);
             let renewed = format!("{before}{BEGIN}{shown}{END}{after}");
-            // The heading names no other section.
+            // The heading tells this section from the others.
             let heading = |text: &str| format!("`{}`\n{text}", names[names.len() - 1]);
             page = page.replace(&heading(&text), &heading(&renewed));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan services NAME --bpftool`: the commands that it prints are run, and lead from a
+//! `portolan services NAME --bpftool`: the test runs the printed commands, which lead from a
 //! frontend to its endpoint.
 
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{LOGIN, QUESTIONS, json::Json, use_everything};
 use crate::{objects::service, world::World};
 
-/// What a printed command answers, with its comment. Of a whole map, the first element.
+/// The answer to each printed command, with its comment; for a dumped map, its first element.
 fn answers(world: &World, name: &str) -> Vec<(String, String, Json)> {
     let said = world.told(&["services", name, "--bpftool"]);
     let lines: Vec<_> = said.lines().skip(1).collect();
@@ -36,7 +36,7 @@ fn of<'a>(all: &'a [(String, String, Json)], map: &str, word: &str) -> &'a Json 
         .iter()
         .find(|(of, comment, _)| of == map && comment.contains(word));
     let (.., answer) = found.unwrap_or_else(|| panic!("no {map} with {word}: {all:?}"));
-    // Of a map with a value for each CPU all of them.
+    // A per-CPU map has `values`, one for each CPU.
     let value = answer.get("value").or(answer.get("values"));
     value.expect("a value")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has which address in one family, and the objects that say so.
+//! The addresses of one family, and the Kubernetes objects that name them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,11 +8,11 @@ use super::world::Through;
 const PORT: u16 = 8080;
 const NODE_PORT: u16 = 30_080;
 
-/// The addresses of one family.
+/// The addresses of the test in one address family.
 pub(super) struct Cluster {
-    /// From the node to the client outside.
+    /// The links from the node to the client outside: both ends of each.
     pub(super) to_client: [[IpAddr; 2]; 3],
-    /// From the node to the backend beyond it.
+    /// The links from the node to the backend behind the routers: both ends of each.
     pub(super) to_backend: [[IpAddr; 2]; 3],
     pub(super) client_pod: IpAddr,
     pub(super) backend_pod: IpAddr,
@@ -48,7 +48,7 @@ impl Cluster {
         }
     }
 
-    /// Where the backend serves.
+    /// The address and port at which the backend serves.
     pub(super) fn backend(&self, through: Through) -> SocketAddr {
         let address = match through {
             Through::Preserved(_) => self.backend_pod,
@@ -58,7 +58,7 @@ impl Cluster {
         SocketAddr::new(address, PORT)
     }
 
-    /// Whom the client calls.
+    /// The frontend that the client sends to.
     pub(super) fn service(&self, through: Through) -> SocketAddr {
         if through.is_from_outside() {
             SocketAddr::new(self.to_client[0][0], NODE_PORT)
@@ -67,7 +67,7 @@ impl Cluster {
         }
     }
 
-    /// The node, and one service over TCP and UDP.
+    /// The manifest of the node and one service over TCP and UDP.
     pub(super) fn objects(&self, through: Through) -> String {
         let family = if self.cluster_ip.is_ipv6() {
             "IPv6"

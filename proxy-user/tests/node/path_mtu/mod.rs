@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Path MTU discovery through a service: a router that finds a packet too large says so to an
-//! address that it knows, and the end that sent it learns it, whatever was translated between them.
+//! Path MTU discovery through a service: a router that finds a packet too large reports it to an
+//! address that it knows, and the sender must learn it, whatever was translated in between.
 
 mod cluster;
 mod transfer;
@@ -29,7 +29,8 @@ fn a_narrow_link_towards_the_backend_is_learned(
     let world = World::new(v6, through);
     let is_translated = !through.is_at_the_socket();
     check(&world, Side::Backend, Where::Router, is_translated);
-    // Over its own narrow link, a process of the node asks for small packets to begin with.
+    // If the node's own link is narrow, a process of the node asks for small packets from the
+    // start.
     if through != Through::NodeSocket {
         check(&world, Side::Backend, Where::Node, is_translated);
     }
@@ -50,14 +51,15 @@ fn a_narrow_link_towards_the_client_is_learned(
 ) {
     let world = World::new(v6, through);
     check(&world, Side::Client, Where::Router, true);
-    // What the node itself says to a pod that serves is about packets as that pod knows them.
+    // The node's own error to a backend pod quotes the packet as the pod knows it: nothing is
+    // translated.
     let is_translated = through.is_masqueraded();
     if !matches!(through, Through::ToNode(_)) {
         check(&world, Side::Client, Where::Node, is_translated);
     }
 }
 
-/// Both ends of a connection, and of a conversation by datagrams, find out about the narrow link.
+/// Checks that both ends of a TCP connection and of a UDP exchange learn of the narrow link.
 fn check(world: &World, side: Side, at: Where, is_translated: bool) {
     world.narrow(side, at);
     let before = world.count(Counter::IcmpTranslated);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Large transfers both ways, and what each end has learned of the path by then.
+//! Large transfers in both directions, and the path MTU that each end has learned from them.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -15,9 +15,9 @@ use socket2::SockRef;
 use super::world::{Through, World};
 
 const MIB: usize = 1 << 20;
-/// If an error is lost the transfer stands still. Otherwise it takes milliseconds.
+/// How long to wait. A transfer whose error was lost stalls; otherwise it takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// An answer that says that the one asked for was too large to be sent.
+/// The answer that replaces one that was too large to be sent.
 const REFUSED: &[u8] = b"too large";
 
 /// The path MTU that each end's socket knows, in bytes.
@@ -30,7 +30,7 @@ pub(super) struct Learned {
 /// Sends 1 MiB to the service and gets 1 MiB back, over one connection.
 pub(super) fn stream(world: &World) -> io::Result<Learned> {
     let listener = world.at_the_backend(|| TcpListener::bind(world.backend()))?;
-    // For accepting.
+    // The timeout is for `accept`.
     SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
     thread::scope(|scope| {
         let backend = scope.spawn(|| serve_stream(&listener));
@@ -57,7 +57,7 @@ fn serve_stream(listener: &TcpListener) -> io::Result<u32> {
     let mut request = vec![0; MIB];
     stream.read_exact(&mut request)?;
     stream.write_all(&request)?;
-    // The client's end: it has read all.
+    // The client's end: at EOF it has read the complete answer.
     stream.read_to_end(&mut Vec::new())?;
     path_mtu(&stream, from.is_ipv6())
 }
@@ -75,11 +75,11 @@ fn failed(who: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{who}: {why}"))
 }
 
-/// Sends datagrams that may not be cut until each end's kernel refuses large ones.
+/// Sends datagrams that may not be fragmented until each end's kernel refuses large ones.
 pub(super) fn datagrams(world: &World) -> io::Result<u32> {
     let service = world.service();
     let v6 = service.is_ipv6();
-    // As large as their interfaces take.
+    // The largest datagram that the interfaces of both ends take.
     let largest = vec![1; 1500 - if v6 { 48 } else { 28 }];
     converse(world, &largest, |server, client| {
         never_cut(server, v6)?;
@@ -91,7 +91,9 @@ pub(super) fn datagrams(world: &World) -> io::Result<u32> {
         until("the backend's kernel refuses no datagram", || {
             ask(client, service, b"?").is_ok_and(|answer| answer == REFUSED)
         })?;
-        // Where its single datagrams have gone: a pod's connected socket is the packet path's.
+        // Connects to where the single datagrams have gone, to read the MTU of that path. A pod's
+        // connected socket is translated packet by packet, so that for `PodSocket` this is the
+        // backend itself.
         let at_the_pods_socket = world.through == Through::PodSocket;
         client.connect(if at_the_pods_socket {
             world.backend()
@@ -102,7 +104,7 @@ pub(super) fn datagrams(world: &World) -> io::Result<u32> {
     })
 }
 
-/// Sends datagrams that are larger than any link, until one is answered by such a one.
+/// Sends datagrams larger than any link until one of them gets an answer of the same size.
 pub(super) fn fragments(world: &World) -> io::Result<()> {
     let large = vec![1; 4000];
     converse(world, &large, |_, client| {
@@ -112,7 +114,7 @@ pub(super) fn fragments(world: &World) -> io::Result<()> {
     })
 }
 
-/// Runs a client's part while the backend answers everything by `answer`, or says that it is too
+/// Runs `part` while the backend sends `answer` to each datagram, or `REFUSED` where that is too
 /// large.
 fn converse<T>(
     world: &World,
@@ -143,7 +145,7 @@ fn converse<T>(
     })
 }
 
-/// Sends one datagram; returns the next that comes.
+/// Sends one datagram; returns the next one that arrives.
 fn ask(client: &UdpSocket, service: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
     client.send_to(request, service)?;
     let mut answer = vec![0; 8192];
@@ -174,7 +176,7 @@ fn is_too_large(sent: &io::Result<usize>) -> bool {
     error == Some(libc::EMSGSIZE)
 }
 
-/// Sets the bit "don't fragment" in all that the socket sends, and lets it send nothing that is too
+/// Sets the bit "don't fragment" in all packets of the socket, and lets it send nothing that is too
 /// large for its path.
 fn never_cut(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     let (level, option, value) = if v6 {
@@ -207,7 +209,7 @@ fn never_cut(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     }
 }
 
-/// The MTU of a connected socket's path as its kernel knows it, in bytes.
+/// The path MTU of a connected socket as its kernel knows it, in bytes.
 fn path_mtu(socket: &impl AsRawFd, v6: bool) -> io::Result<u32> {
     let (level, option) = if v6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU)

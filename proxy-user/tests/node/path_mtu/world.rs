@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node between a client far away and a backend far away, with a client and a backend in pods as
-//! well, in one address family. Every interface of theirs takes 1500 bytes; one link on the way is
-//! narrower.
+//! A node between a client and a backend behind routers, with a client and a backend in pods as
+//! well, in one address family. Every interface takes 1500 bytes; one link on the path is narrower.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -24,11 +23,11 @@ use proxy_common::Counter;
 use super::cluster::Cluster;
 use crate::world::BINARY;
 
-/// Of the narrow link, in bytes. IPv6 asks for 1280 at least.
+/// The MTU of the narrow link, in bytes. IPv6 requires 1280 at least.
 pub(super) const NARROW: u32 = 1400;
 
-/// What firewalls and CNIs have: whatever belongs to no connection that the node's stack knows is
-/// dropped.
+/// Rules like those of firewalls and CNIs: they drop every packet of a connection that the node's
+/// stack does not know.
 const STRICT: &str = "add table inet strict
 add chain inet strict input { type filter hook input priority filter; }
 add rule inet strict input ct state invalid drop
@@ -36,7 +35,7 @@ add chain inet strict forward { type filter hook forward priority filter; }
 add rule inet strict forward ct state invalid drop
 ";
 
-/// How a client's packets reach the backend.
+/// The path of a client's packets to the backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Through {
     /// From a process of the node, translated at its socket.
@@ -45,11 +44,11 @@ pub(super) enum Through {
     PodSocket,
     /// From a pod, translated packet by packet.
     PodPackets(Forwarding),
-    /// From outside by a node port, masqueraded.
+    /// From outside to a node port, masqueraded.
     Masquerade(Forwarding),
-    /// From outside by a node port to a pod, with the client's own address.
+    /// From outside to a node port and on to a pod, with the client's own address.
     Preserved(Forwarding),
-    /// From outside by a node port to a process of the node.
+    /// From outside to a node port and on to a process of the node.
     ToNode(Forwarding),
 }
 
@@ -77,19 +76,19 @@ impl Through {
     }
 }
 
-/// The side of the node that the narrow link is on.
+/// The side of the node where the narrow link is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Client,
     Backend,
 }
 
-/// Who finds a packet to be too large.
+/// The one that finds a packet too large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Where {
     /// The node itself.
     Node,
-    /// A router beyond it.
+    /// A router behind the node.
     Router,
 }
 
@@ -109,7 +108,7 @@ impl World {
     pub(super) fn new(v6: bool, through: Through) -> Self {
         bpffs::prepare().expect("a BPF file system");
         let cluster = Cluster::of(v6);
-        // As long as the test program lives: the agent refers to it.
+        // Leaked on purpose: the agent refers to the node as long as the test program lives.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
         node.set(&NODE_PARAMETERS).expect("forwarding");
         node.ip("link set lo up\n").expect("loopback");
@@ -159,15 +158,14 @@ impl World {
             cluster,
         };
         for end in [world.client(), world.server()] {
-            // Otherwise TCP would find out by trying, a few seconds later.
+            // Otherwise TCP finds the path MTU by probing, a few seconds later.
             end.set(&[("ipv4/tcp_mtu_probing", "0")])
                 .expect("no probing");
         }
         world
     }
 
-    /// Makes one link of a side narrow, and the others wide; both ends forget what they have
-    /// learned.
+    /// Makes one link of a side narrow and the others wide; both ends forget their path MTU.
     pub(super) fn narrow(&self, side: Side, at: Where) {
         let way = match side {
             Side::Client => &self.clients,
@@ -196,7 +194,7 @@ impl World {
         }
     }
 
-    /// Does something where the client is; sockets made there belong there for good.
+    /// Does some work in the client's network namespace; sockets made there stay there.
     pub(super) fn at_the_client<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.through.is_from_outside() {
             return self.client().enter(work).expect("enter the host");
@@ -207,22 +205,22 @@ impl World {
             .expect("enter the namespace")
     }
 
-    /// Does something where the backend is.
+    /// Does some work in the backend's network namespace.
     pub(super) fn at_the_backend<T>(&self, work: impl FnOnce() -> T) -> T {
         self.server().enter(work).expect("enter the host")
     }
 
-    /// Where the backend serves.
+    /// The address and port at which the backend serves.
     pub(super) fn backend(&self) -> SocketAddr {
         self.cluster.backend(self.through)
     }
 
-    /// Whom the client calls.
+    /// The frontend that the client sends to.
     pub(super) fn service(&self) -> SocketAddr {
         self.cluster.service(self.through)
     }
 
-    /// Both ends forget what they have learned.
+    /// Makes both ends forget their path MTU.
     pub(super) fn forget(&self) {
         for end in [self.client(), self.server()] {
             for family in ["-4", "-6"] {

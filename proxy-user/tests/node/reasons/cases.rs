@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reasons one by one: how each is provoked, and what is asked about it. In this order: the
-//! last ones use up what others need.
+//! The cases: how each reason is provoked, and what is asked about it. Their order matters: the
+//! last ones fill up what others need.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -17,28 +17,28 @@ use super::{
 /// One reason.
 pub(super) struct Case {
     pub(super) reason: Counter,
-    /// What must be there before.
+    /// Sets up the state that the case needs.
     pub(super) prepare: Option<fn(&Scene<'_>)>,
-    /// The packets or calls.
+    /// Sends the packets or makes the calls.
     pub(super) provoke: fn(&Scene<'_>),
     pub(super) undo: Option<fn(&Scene<'_>)>,
-    /// Other reasons that are counted with it.
+    /// Other reasons that are counted at the same time.
     pub(super) beside: &'static [Counter],
     pub(super) explain: Explain,
 }
 
-/// What `portolan explain` says of such a flow: `from`, `to`.
+/// The answer of `portolan explain` about a flow with these `from` and `to`.
 pub(super) enum Explain {
-    /// The reason, by the maps and by the dry run.
+    /// The reason, from the maps and from the dry run.
     Outcome(&'static str, &'static str),
-    /// The reason by the dry run alone, which differs from what the maps say.
+    /// The reason from the dry run only, because the maps say something else.
     DryRun(&'static str, &'static str),
-    /// What the policy says, of which the reason follows.
+    /// The policy's verdict, from which the reason follows.
     Policy(&'static str, &'static str, Counter),
-    /// Afterwards, a note that flows have met the reason; with the protocol. Its dry run has tables
-    /// of its own.
+    /// A note, afterwards, that flows have met the reason; with the protocol. The dry run cannot
+    /// show it, because it has its own tables.
     Note(&'static str, &'static str, &'static str),
-    /// Why it cannot be asked.
+    /// The reason why nobody can ask.
     CannotBeAsked(&'static str),
 }
 
@@ -46,10 +46,10 @@ const CART: &str = "172.30.1.1:80";
 const EMPTY: &str = "172.30.1.2:80";
 const TORN: &str = "172.30.1.5:80";
 const UNSERVED: &str = "172.30.1.1:81";
-/// Of a service with externalTrafficPolicy Local.
+/// A node port of a service with externalTrafficPolicy Local.
 const LOCAL: &str = "10.40.0.1:30003";
 const UNALLOCATED: &str = "172.30.1.99:80";
-/// Services of the same endpoint.
+/// Other services with the same endpoint.
 const OTHERS: [&str; 3] = ["172.30.1.11:80", "172.30.1.12:80", "172.30.1.13:80"];
 
 const NO_NEW_FLOW: &str =
@@ -58,7 +58,7 @@ const A_MOMENT: &str = "It is over before an answer could be read, and the conne
 const NO_PACKET: &str =
     "It is asked about packets and connections, not about other calls of a process.";
 
-/// One that needs nothing but a packet of a client, from this port.
+/// A case that needs only one packet of a client, from this port.
 macro_rules! refused {
     ($reason:ident, $from:ident, $port:literal, $to:ident) => {
         Case {
@@ -102,7 +102,7 @@ pub(super) const CASES: &[Case] = &[
         beside: &[],
         explain: Explain::CannotBeAsked(NO_NEW_FLOW),
     },
-    // Nothing of what is sent back may be shorter than what a device is asked to fill in.
+    // The reset would be too short for the checksum that a device is asked to fill in.
     Case {
         reason: Counter::DroppedRewrite,
         prepare: None,
@@ -121,7 +121,7 @@ pub(super) const CASES: &[Case] = &[
             assert!(connected.is_err(), "the policy drops it");
         },
         undo: None,
-        // At the socket, which marks it.
+        // The socket hook counts this and marks the packet.
         beside: &[Counter::DroppedSource],
         explain: Explain::Policy("node", BALANCED, Counter::DroppedSource),
     },
@@ -153,7 +153,7 @@ pub(super) const CASES: &[Case] = &[
         beside: &[],
         explain: Explain::Note("node", "172.30.1.9:53", "udp"),
     },
-    // One connection keeps its port, two have the only others that there are.
+    // The first connection keeps its source port, the next two take the only other ports.
     Case {
         reason: Counter::DroppedNoTuple,
         prepare: Some(|scene| {
@@ -178,7 +178,7 @@ pub(super) const CASES: &[Case] = &[
         beside: &[],
         explain: Explain::Note(OUTSIDE, CART, "tcp"),
     },
-    // As while it is being imported, which takes no longer than a moment.
+    // Normally an entry is in this state only for a moment, during an import.
     Case {
         reason: Counter::DroppedHeld,
         prepare: Some(|scene| {
@@ -204,7 +204,7 @@ pub(super) const CASES: &[Case] = &[
         beside: &[],
         explain: Explain::DryRun(POD, TORN),
     },
-    // Established connections never give way.
+    // Established connections are never evicted.
     Case {
         reason: Counter::DroppedFlowTableFull,
         prepare: None,
@@ -219,7 +219,7 @@ pub(super) const CASES: &[Case] = &[
         beside: &[],
         explain: Explain::Note(POD, CART, "tcp"),
     },
-    // More than both processors may answer at once.
+    // More packets than both processors may answer at once.
     Case {
         reason: Counter::RejectedSilently,
         prepare: None,
@@ -234,14 +234,14 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Has a process of the node do something.
+/// Does some work in a process of the node.
 fn in_the_node<T>(scene: &Scene<'_>, work: impl FnOnce() -> T) -> T {
     let world = scene.world;
     let done = world.cgroup().inside(|| world.node().enter(work));
     done.expect("enter the cgroup").expect("enter the node")
 }
 
-/// Gives the entry of a client's packets another kind.
+/// Changes the kind of the entry for a client's packets.
 fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {
     let table = scene.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
     let entries = table.entries().expect("entries");
@@ -253,7 +253,7 @@ fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {
     table.update(&key, &entry.sealed(&key)).expect("stored");
 }
 
-/// Has the only slot of a service lead to another service's endpoint, or back.
+/// Makes the only slot of a service lead to an endpoint of another service, or back.
 fn tear(scene: &Scene<'_>, by: u32) {
     let backends = scene.table::<u32, Backend<V4>>(maps::BACKENDS_V4);
     let own = |id: &u32| backends.lookup(id).expect("readable").expect("an element");

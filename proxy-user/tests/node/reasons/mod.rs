@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every reason for which a packet or a call is dropped, rejected or refused: provoked with real
-//! packets on a real node, and named by every witness that an operator may ask. A reason is a case
-//! of `cases`, a way to ask one of `witnesses`.
+//! Every reason for which a packet or a call is dropped, rejected or refused: the test provokes it
+//! with real packets on a real node, and every source that an operator can ask must name it.
+//! `cases` has a case for each reason, `witnesses` a type for each source.
 
 mod cases;
 mod packets;
@@ -18,10 +18,10 @@ use cases::{CASES, Case};
 use scene::Scene;
 use witnesses::{Counters, Explained, Metrics, Topped, Traced, Witness};
 
-/// Reasons that cannot be provoked here, each with the sentence why.
+/// Reasons that cannot be provoked here, each with a sentence that says why.
 const NOT_PROVOKED: [(Counter, &str); 0] = [];
 
-/// The reasons: every outcome that a client suffers from, so that it has a runbook.
+/// The reasons: every outcome that harms a client, so that it has a runbook.
 fn reasons() -> BTreeSet<Counter> {
     let all = Counter::ALL.iter().copied();
     all.filter(|counter| of_outcome(*counter).is_some())
@@ -51,7 +51,7 @@ fn every_reason_of_a_drop_or_a_rejection_is_provoked_and_named_by_all_witnesses(
     assert!(agent.stop().success());
 }
 
-/// Has a case happen, before all witnesses.
+/// Runs one case while all witnesses watch.
 fn provoke(case: &Case, scene: &Scene<'_>, witnesses: &mut [Box<dyn Witness>]) {
     println!("{}", case.reason.name());
     if let Some(prepare) = case.prepare {

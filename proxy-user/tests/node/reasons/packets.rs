@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! IPv4 packets as they come in by a device without a link layer.
+//! IPv4 packets as a device without a link layer delivers them.
 
 use std::net::SocketAddrV4;
 
@@ -8,10 +8,10 @@ use etherparse::{
     checksum::Sum16BitWords,
 };
 
-/// The number of every first segment.
+/// The sequence number of every SYN.
 const FIRST: u32 = 1000;
 
-/// A connection's first segment, with data if any.
+/// The SYN of a connection, with data if there is any.
 pub(super) fn syn(from: SocketAddrV4, to: SocketAddrV4, data: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), 64)
@@ -22,7 +22,7 @@ pub(super) fn syn(from: SocketAddrV4, to: SocketAddrV4, data: &[u8]) -> Vec<u8> 
     packet
 }
 
-/// The segment by which a client acknowledges a backend's first one.
+/// The segment with which a client acknowledges a backend's SYN-ACK.
 pub(super) fn ack(from: SocketAddrV4, to: SocketAddrV4, number: u32) -> Vec<u8> {
     let mut packet = Vec::new();
     PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), 64)
@@ -33,8 +33,8 @@ pub(super) fn ack(from: SocketAddrV4, to: SocketAddrV4, number: u32) -> Vec<u8> 
     packet
 }
 
-/// The number that acknowledges a packet, if it accepts the connection of this client with this
-/// server.
+/// The number that acknowledges a packet, if the packet is the SYN-ACK of this server to this
+/// client.
 pub(super) fn accepted(packet: &[u8], client: SocketAddrV4, server: SocketAddrV4) -> Option<u32> {
     let packet = SlicedPacket::from_ip(packet).ok()?;
     let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) =
@@ -48,7 +48,7 @@ pub(super) fn accepted(packet: &[u8], client: SocketAddrV4, server: SocketAddrV4
     is_it.then(|| tcp.sequence_number().wrapping_add(1))
 }
 
-/// A fragment of a datagram that is not its first.
+/// A fragment of a datagram that is not its first fragment.
 pub(super) fn later_fragment(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     let mut packet = header(from, to, IpNumber::UDP, 64);
     packet.fragment_offset = IpFragOffset::try_new(8).expect("small");
@@ -56,15 +56,14 @@ pub(super) fn later_fragment(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     written(packet, &[0; 64])
 }
 
-/// The word of a router, in the name of the client, that it should have sent its answer to this
-/// client elsewhere.
+/// An ICMP redirect of a router in the client's name: the server should send its answer elsewhere.
 pub(super) fn redirect(client: SocketAddrV4, server: SocketAddrV4) -> Vec<u8> {
     let mut answer = Vec::new();
     PacketBuilder::ipv4(server.ip().octets(), client.ip().octets(), 64)
         .tcp(server.port(), client.port(), 1, 65000)
         .write(&mut answer, &[])
         .expect("a packet");
-    // Type 5, code 1, checksum, the other router's address, the packet that it is about.
+    // Type 5, code 1, checksum, the address of the other router, then the quoted packet.
     let mut message = vec![5, 1, 0, 0, 192, 0, 2, 1];
     message.extend(&answer[..28]);
     let checksum = Sum16BitWords::new().add_slice(&message).ones_complement();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which the cases happen: small tables, few ports to masquerade with, services of
-//! every kind, and two devices by which any packet of any client can come in.
+//! The node of all cases: small tables, few masquerade ports, services of every kind, and two
+//! devices through which packets of any client can arrive.
 
 use std::{
     cell::RefCell,
@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 use super::packets::{accepted, ack, syn};
 use crate::{agent::Agent, objects::service, repair::table, tunnel::Tunnel, world::World};
 
-/// Tables that a handful of connections fills and that may not grow, and two ports to masquerade
-/// with.
+/// A configuration with tables that a few connections fill and that may not grow, and with two
+/// masquerade ports.
 pub(super) const CONFIG: &str = "portolan:
   unallocatedClusterIPs: drop
   reserveNodePorts: true
@@ -26,13 +26,13 @@ const RANGE: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metad
 
 /// The address of a pod behind the device `tun0`.
 pub(super) const POD: &str = "10.40.9.2";
-/// The address of a client there that is no pod.
+/// The address of a client behind `tun0` that is no pod.
 pub(super) const OUTSIDE: &str = "10.9.0.2";
-/// One behind the device whose packets leave their checksums to others.
+/// The address of a pod behind the device whose packets leave their checksum to be filled in.
 const ODD: &str = "10.40.9.3";
-/// A load balancer's address that allows neither of them.
+/// A load balancer's address that allows none of these clients.
 pub(super) const BALANCED: &str = "203.0.113.4:80";
-/// The port of the endpoint that no map leads to.
+/// The port of the endpoint to which no map leads.
 pub(super) const TORN_PORT: u16 = 8099;
 
 /// Services for all cases.
@@ -71,7 +71,7 @@ pub(super) fn write_objects(world: &World) {
     world.write("objects.yaml", &objects.join("\n---\n"));
 }
 
-/// A UDP service with more ports than the sockets map has room for.
+/// The manifest of a UDP service with more ports than the sockets map can hold.
 fn questions() -> String {
     let ports = |target: &str| {
         let ports = QUESTIONS.map(|port| {
@@ -99,7 +99,7 @@ endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
         ports("target")
     )
 }
-/// The ports of that service.
+/// The ports of the UDP service.
 pub(super) const QUESTIONS: std::ops::Range<u16> = 53..73;
 
 /// The node with its agent and devices.
@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
             tunnel: RefCell::new(tunnel),
             odd: RefCell::new(odd),
         };
-        // As soon as its programs are at the devices.
+        // Waits until the programs are attached to both devices.
         crate::agent::eventually("both devices are served", agent, || {
             let attached = agent.metrics("/metrics");
             attached.contains("portolan_interfaces_attached 5\n")
@@ -134,22 +134,22 @@ impl<'a> Scene<'a> {
         scene
     }
 
-    /// Has a packet come in.
+    /// Makes a packet arrive through `tun0`.
     pub(super) fn send(&self, packet: &[u8]) {
         self.tunnel.borrow_mut().send(packet).expect("sent");
     }
 
-    /// Has one come in whose checksum somebody is asked to fill in, far behind its header.
+    /// Makes a packet arrive that asks for a checksum to be filled in, far behind its header.
     pub(super) fn send_odd(&self, from_port: u16, to: &str) {
         let from = SocketAddrV4::new(ODD.parse().expect("an address"), from_port);
-        // A virtio_net_hdr: fill in a checksum; it covers what follows byte 100, and lies 16 bytes
-        // behind.
+        // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes after
+        // that.
         let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
         packet.extend(syn(from, at(to), &[0; 200]));
         self.odd.borrow_mut().send(&packet).expect("sent");
     }
 
-    /// Makes a connection; whether it was accepted.
+    /// Opens a connection; true if the server accepted it.
     pub(super) fn connect(&self, from: &str, port: u16, to: &str) -> bool {
         let (client, server) = (from_port(from, port), at(to));
         self.send(&syn(client, server, &[]));
@@ -169,7 +169,7 @@ impl<'a> Scene<'a> {
         table(self.world, map)
     }
 
-    /// While maps are wrong, the agent must not mend them.
+    /// Stops the agent, so that it does not repair maps while they are wrong.
     pub(super) fn halt_agent(&self) {
         self.agent.signal(Signal::SIGSTOP);
     }
@@ -178,12 +178,12 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// An address and port.
+/// Parses an address and port.
 pub(super) fn at(text: &str) -> SocketAddrV4 {
     text.parse().expect("an address and port")
 }
 
-/// A client's.
+/// The address and port of a client.
 pub(super) fn from_port(address: &str, port: u16) -> SocketAddrV4 {
     let address: Ipv4Addr = address.parse().expect("an address");
     SocketAddrV4::new(address, port)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who names a reason: one type for each. What is asked before a case happens, after it, and at the
-//! end of all.
+//! The sources that name a reason: one type for each. Each is asked before a case, after it, and at
+//! the end of all cases.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -16,18 +16,17 @@ use super::{
 };
 use crate::{agent::eventually, explain::explain, trace::Tracing, world::BINARY};
 
-/// One column of the table of cases: it watches each of them and panics if it does not name the
-/// reason.
+/// A source that watches every case and panics if it does not name the reason.
 pub(super) trait Witness {
     fn before(&mut self, scene: &Scene<'_>, case: &Case);
     fn after(&mut self, scene: &Scene<'_>, case: &Case);
     fn at_the_end(&mut self, scene: &Scene<'_>);
 }
 
-/// Every outcome with its count.
+/// The count of every outcome.
 type Counts = BTreeMap<String, u64>;
 
-/// What `portolan counters` prints.
+/// The counts that `portolan counters` prints.
 fn counted(scene: &Scene<'_>) -> Counts {
     let mut command = Command::new(BINARY);
     command.args(["counters", "--output", "json", "--pin-dir"]);
@@ -42,7 +41,7 @@ fn counted(scene: &Scene<'_>) -> Counts {
     rows.collect()
 }
 
-/// `portolan counters`: the reason has been counted, and no other one.
+/// `portolan counters`: it has counted the reason, and no other.
 #[derive(Default)]
 pub(super) struct Counters(Counts);
 
@@ -74,8 +73,7 @@ impl Witness for Counters {
     }
 }
 
-/// `portolan explain`, asked about the flow before it happens; about what others have used up,
-/// afterwards.
+/// `portolan explain`: asked about the flow before it happens; for `Note`, afterwards.
 pub(super) struct Explained;
 
 impl Witness for Explained {
@@ -97,7 +95,7 @@ impl Witness for Explained {
                 assert_eq!(said.outcome(), policy.name(), "{:#}", said.report);
                 assert_eq!(said.status, 3, "{:#}", said.report);
             }
-            // Not before anything has happened.
+            // Nothing to ask before anything has happened.
             Explain::Note(..) => {}
             Explain::CannotBeAsked(why) => assert!(why.ends_with('.'), "a sentence: {why}"),
         }
@@ -111,8 +109,7 @@ impl Witness for Explained {
     fn at_the_end(&mut self, _: &Scene<'_>) {}
 }
 
-/// `/metrics`: every reason counts there what it counts in the map. The agent reads the map once a
-/// second.
+/// `/metrics`: every reason rises as in the map. The agent reads the map once a second.
 pub(super) struct Metrics(Counts);
 
 impl Metrics {
@@ -157,11 +154,11 @@ impl Witness for Metrics {
     }
 }
 
-/// `portolan top`: the reason has a row which counts it, and no other one counts more.
+/// `portolan top`: the row of the reason counts it, and no other row counts more.
 #[derive(Default)]
 pub(super) struct Topped(Counts);
 
-/// Each reason with what all service ports, and none in particular, have of it.
+/// The count of each reason: the sum of all service ports and of packets to none.
 fn topped(scene: &Scene<'_>) -> Counts {
     let said = scene.world.told(&["top", "--reasons", "-o", "json"]);
     let said: Value = serde_json::from_str(&said).expect("JSON");
@@ -214,10 +211,10 @@ impl Witness for Topped {
     }
 }
 
-/// `portolan trace`: each reason is shown as it happens.
+/// `portolan trace`: it shows each reason when it happens.
 pub(super) struct Traced(Option<Tracing>);
 
-/// What it does not show, each with the sentence why.
+/// Reasons that the trace does not show, each with a sentence that says why.
 const NOT_TRACED: [(Counter, &str); 1] = [(
     Counter::SocketTableFull,
     "The socket has no entry that would tell what its process has asked for.",

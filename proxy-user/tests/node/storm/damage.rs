@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What somebody breaks by hand, and the agent repairs.
+//! Damage that is done by hand, and that the agent repairs.
 
 use std::{collections::HashSet, fs, process::Command, thread::sleep, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
     repair::{detach, pins, repairs, table},
 };
 
-/// The whole look comes every 30 s and compares 256 services; there may be a thousand, and the
-/// machine may be busy.
+/// The time limit for a repair. The complete check comes every 30 s and compares 256 services;
+/// there may be a thousand, and the machine may be busy.
 const REPAIRED: Duration = Duration::from_secs(240);
 
 const fn by_hand(name: &'static str, harm: Harm, run: fn(&mut Node<'_>) -> bool) -> Disturbance {
@@ -24,7 +24,7 @@ const fn by_hand(name: &'static str, harm: Harm, run: fn(&mut Node<'_>) -> bool)
 pub(crate) const ALL: [Disturbance; 9] = [
     by_hand("pins removed", Harm::Nothing, pins_removed),
     by_hand("bpffs unmounted", Harm::Nothing, unmounted),
-    // The kernel stops the interface for a moment when a qdisc comes or goes.
+    // When a qdisc is added or removed, the kernel stops the interface for a moment.
     by_hand("clsact qdisc deleted", Harm::All, qdisc_deleted),
     by_hand(
         "program of an interface detached",
@@ -38,7 +38,7 @@ pub(crate) const ALL: [Disturbance; 9] = [
     by_hand("settings emptied", Harm::All, settings_emptied),
 ];
 
-/// Waits until more repairs of a kind are counted, and a moment for what was on its way.
+/// Waits until more repairs of a kind are counted, and a moment longer for requests in flight.
 fn wait_for_repair(node: &Node<'_>, kind: &str, before: u64) {
     node.wait(kind, REPAIRED, || repairs(node.agent(), kind) > before);
     node.wait_until_well();
@@ -56,7 +56,7 @@ fn pins_removed(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Runs a command with the agent's mounts.
+/// Runs a command in the agent's mount namespace.
 fn beside(agent: &Agent<'_>, command: &str) {
     let pid = agent.pid().to_string();
     let mut nsenter = Command::new("nsenter");
@@ -87,7 +87,7 @@ fn unmounted(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// One of the interfaces that packets take.
+/// One of the interfaces that the requests use.
 fn interface(node: &mut Node<'_>) -> String {
     match node.random.below(3) {
         0 => "uplink".to_owned(),
@@ -107,7 +107,7 @@ fn qdisc_deleted(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Detaches one of the links whose names are so; false if there is none, because maps have begun to
+/// Detaches one of the links with a wanted name; false if there is none because maps have begun to
 /// grow.
 fn detach_one(node: &mut Node<'_>, kind: &str, is_wanted: fn(&str) -> bool) -> bool {
     let all = pins(node.world);
@@ -136,7 +136,7 @@ fn program_before(node: &mut Node<'_>) -> bool {
     let egress = node.random.one_in(2);
     let world = node.world;
     let before = Foreign::new(world.node(), &interface, egress, ChainPosition::First, END);
-    // Ours goes before it, unless it has done so a moment ago.
+    // Ours moves before the foreign program, unless it has just done so.
     sleep(Duration::from_secs(3));
     drop(before);
     node.wait_until_well();
@@ -149,7 +149,7 @@ fn frontends_changed(node: &mut Node<'_>) -> bool {
         let frontends = table::<K, u32>(node.world, map);
         let all = frontends.entries().expect("readable");
         for (at, (key, record)) in all.iter().enumerate() {
-            // The agent may be changing it as well.
+            // The agent may be changing the entry at the same time.
             _ = match at % 2 {
                 0 => frontends.delete(key).map(drop),
                 _ => frontends.update(key, &(record + 1)),
@@ -171,7 +171,7 @@ fn frontends_changed(node: &mut Node<'_>) -> bool {
     let before = repairs(node.agent(), "service");
     change::<FrontendKey<V4>>(node, maps::FRONTENDS_V4);
     change::<FrontendKey<V6>>(node, maps::FRONTENDS_V6);
-    // The agent looks at one service after another.
+    // The agent compares one service after another.
     node.wait("all frontends are back", REPAIRED, || all(node) == stored);
     wait_for_repair(node, "service", before);
     true
@@ -188,7 +188,8 @@ fn backends_changed(node: &mut Node<'_>) -> bool {
             backends.update(&id, &backend).expect("changed");
         }
     }
-    // Endpoints change meanwhile, and maps may have grown: other elements, maybe in other maps.
+    // Endpoints change meanwhile, and maps may have grown: the elements may be others, in other
+    // maps.
     let are_back = || {
         let now = table::<u32, Backend<V4>>(node.world, maps::BACKENDS_V4);
         let now = now.entries().expect("readable");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disturbances that nobody may notice: of the agent, of its maps, of the API server and of
-//! what it tells.
+//! Disturbances that no client may notice: of the agent, its maps, the API server and its data.
 
 use std::{
     net::UdpSocket,
@@ -19,12 +18,12 @@ use super::{
 };
 use crate::{next_layout, world::BINARY};
 
-/// Maps that are larger do not grow any more in a storm: it would take long.
+/// The size up to which maps are made to grow in a storm; larger ones would take long.
 const LARGEST: u32 = 65_536;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Something that happens to the node. It returns when all is served again, or false if it cannot
-/// be.
+/// A disturbance of the node. It returns once everything is served again, or false if it is not
+/// possible now.
 pub(crate) struct Disturbance {
     pub(crate) name: &'static str,
     pub(crate) harm: Harm,
@@ -91,7 +90,7 @@ fn upgraded(node: &mut Node<'_>) -> bool {
 
 fn killed_in_an_upgrade(node: &mut Node<'_>) -> bool {
     assert!(node.take().stop().success());
-    // Sometimes the next is of the other layout again, sometimes of the first.
+    // The next agent may have the other layout again, or the first one.
     for binary in [next_layout::binary(), Path::new(BINARY)] {
         node.world.change(binary);
         for _ in 0..=node.random.below(2) {
@@ -112,7 +111,7 @@ fn resized(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Does more and more until a map has grown; the pause is between two looks.
+/// Calls `more` until a map has grown.
 fn until_grown(
     node: &mut Node<'_>,
     size: fn(&Capacities) -> u32,
@@ -148,14 +147,14 @@ fn growth_by_services(node: &mut Node<'_>) -> bool {
     has_grown
 }
 
-/// Flows of UDP: a socket of its own for each, which is closed at once.
+/// Makes UDP flows until the map grows: each has its own socket, which is closed at once.
 fn growth_by_flows(node: &mut Node<'_>) -> bool {
     let place = node.place;
     until_grown(
         node,
         |sizes| sizes.flows,
         |_, size| {
-            // In a second, a tenth of the room that is left when it begins to grow.
+            // One second fills a tenth of the entries that are free when growing begins.
             let pace = Duration::from_secs(1) / (size / 80);
             let end = Instant::now() + Duration::from_millis(500);
             place.home(ClientKind::Packet4).run(|| {
@@ -163,7 +162,7 @@ fn growth_by_flows(node: &mut Node<'_>) -> bool {
                     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
                     _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
                     let to = target(Kind::New, ClientKind::Packet4);
-                    // The second one establishes it.
+                    // The second datagram establishes the flow.
                     for _ in 0..2 {
                         _ = socket.send_to(b"flow", to);
                         _ = socket.recv_from(&mut [0; 64]);
@@ -178,7 +177,7 @@ fn growth_by_flows(node: &mut Node<'_>) -> bool {
 fn server_killed(node: &mut Node<'_>) -> bool {
     node.objects.server_mut().kill();
     pause(node, 3000);
-    // etcd has it; the agent learns it when the server is back.
+    // etcd stores the change; the agent learns of it when the server is back.
     node.change(false);
     node.objects.server_mut().revive().expect("it is back");
     node.follow();
@@ -235,7 +234,7 @@ fn interfaces(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Nothing begins meanwhile; the next agent finds what it was.
+/// Drains for a while: no connection begins meanwhile, and the next agent finds the old ones.
 fn drained(node: &mut Node<'_>) -> bool {
     assert!(node.take().stop().success());
     let mut drain = node.world.cleanup(&["--drain"]);

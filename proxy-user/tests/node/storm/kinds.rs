@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked, by which way, and what a disturbance may break by design.
+//! The kinds of requests, the paths that they take, and what a disturbance may break by design.
 
-/// What a client does.
+/// The kind of a client's requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
-    /// A new TCP connection for each request.
+    /// One new TCP connection for each request.
     New,
-    /// A new UDP socket for each request.
+    /// One new UDP socket for each request.
     Datagram,
-    /// TCP connections that stay, and exchange a request several times a second.
+    /// Open TCP connections that carry several requests a second.
     Open,
-    /// TCP connections that stay, and speak every ten seconds.
+    /// Open TCP connections that carry a request every ten seconds.
     Idle,
-    /// UDP sockets that stay, and exchange a request several times a second.
+    /// Open UDP sockets that carry several requests a second.
     Talk,
-    /// A new TCP connection for each request, to a service that keeps its clients.
+    /// One new TCP connection for each request, to a service with session affinity.
     Sticky,
     /// `New`, to a service whose endpoints change.
     MovingNew,
@@ -64,14 +64,14 @@ impl Kind {
     }
 }
 
-/// What is asked for. Each has both families, TCP and UDP.
+/// The requested service. Each has both families, TCP and UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
-    /// Its endpoints stay.
+    /// A service whose endpoints stay.
     Steady,
-    /// With `sessionAffinity: ClientIP`.
+    /// A service with `sessionAffinity: ClientIP`.
     Sticky,
-    /// Its endpoints change.
+    /// A service whose endpoints change.
     Moving,
 }
 
@@ -87,18 +87,18 @@ impl Service {
     }
 }
 
-/// From where and through what a client reaches a service.
+/// The place of a client and the path on which it reaches a service.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ClientKind {
-    /// A pod whose sockets the hooks do not reach.
+    /// A pod that no socket hook reaches.
     Packet4,
     Packet6,
-    /// A pod whose sockets they reach.
+    /// A pod whose sockets the hooks translate.
     Socket4,
     Socket6,
     /// A process of the node.
     Node4,
-    /// A client outside, by a node port.
+    /// A client outside, through a node port.
     Outside4,
     Outside6,
 }
@@ -135,24 +135,24 @@ impl ClientKind {
     }
 }
 
-/// What a disturbance breaks by design, until it is repaired.
+/// The requests that a disturbance may break by design, until it is repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Harm {
     Nothing,
-    /// All that takes the packet path.
+    /// All requests on the packet path.
     Packets,
-    /// All that the socket hooks translate.
+    /// All requests that the socket hooks translate.
     Sockets,
-    /// What begins: nothing that is open.
+    /// New connections and sockets, but no open ones.
     New,
-    /// Whatever selects a backend: all but open TCP connections.
+    /// All requests that select a backend: all but open TCP connections.
     Selection,
-    /// All.
+    /// All requests.
     All,
 }
 
 impl Harm {
-    /// Whether this may fail meanwhile.
+    /// Whether this request may fail meanwhile.
     pub(crate) const fn includes(self, kind: Kind, way: ClientKind, is_new: bool) -> bool {
         match self {
             Self::Nothing => false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A storm: clients of every kind ask without a pause while one disturbance follows another.
-//! Nothing may be lost, and nobody answered by whom he may not be: docs/reliability.md. `cargo
+//! A storm: clients of every kind send requests without a pause while one disturbance follows
+//! another. No request may be lost, and no wrong backend may answer: docs/reliability.md. `cargo
 //! xtask storm` runs it longer.
 
 mod damage;
@@ -35,9 +35,9 @@ use crate::{
 };
 
 const SECONDS: u64 = 60;
-/// New connections and sockets a second, of all clients.
+/// The new connections and sockets a second of all clients together.
 const RATE: u64 = 200;
-/// Kinds of clients that make them.
+/// The number of kinds of clients that make new ones.
 const NEW: u32 = 4;
 
 #[test]
@@ -54,7 +54,7 @@ fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
     let done = AtomicBool::new(false);
     let begun = Instant::now();
     thread::scope(|scope| {
-        // Also if a disturbance panics.
+        // Ends the clients even if a disturbance panics.
         let _end = End(&done);
         let clients = ClientKind::ALL.len() as u32 * NEW;
         let pace = Duration::from_secs(1) * clients / rate.max(1) as u32;
@@ -87,7 +87,7 @@ fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
     );
 }
 
-/// Ends the clients.
+/// Ends the clients when it is dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -96,7 +96,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// One disturbance after another, in an order of its own each round.
+/// Runs one disturbance after another, in a new order each round.
 fn disturb(node: &mut Node<'_>, deadline: Instant) {
     const PAUSE: Duration = Duration::from_secs(1);
     let only = env::var("PORTOLAN_STORM_ONLY").ok();
@@ -126,6 +126,6 @@ fn disturb(node: &mut Node<'_>, deadline: Instant) {
         sleep(PAUSE);
         node.settle();
     }
-    // Answers that are on their way.
+    // Waits for answers in flight.
     sleep(PAUSE);
 }

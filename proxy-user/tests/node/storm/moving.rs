@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The endpoints of the service whose endpoints change, over time: which of them may answer, and
-//! when a conversation may move.
+//! The endpoints of the service `Moving` over time: which of them may answer, and when a client may
+//! be moved to another one.
 
 use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-/// From the write of a change to the API until no packet follows what was before.
+/// The time from writing a change to the API until no packet follows the old state.
 pub(crate) const ALLOWANCE: Duration = Duration::from_secs(3);
 
-/// A set of backends, as bits, and when it may have been in force.
+/// A set of backends, as bits, and the time in which it may have been in force.
 struct Set {
     backends: u8,
     from: Instant,
@@ -29,7 +29,7 @@ impl Moving {
         Self(Mutex::new(vec![first]))
     }
 
-    /// A change is written. With `at_once`, an agent follows it; otherwise [`Moving::settle`] says
+    /// Records a change. With `at_once`, an agent follows it; otherwise [`Moving::settle`] tells
     /// when.
     pub(crate) fn change(&self, backends: u8, at_once: bool) {
         let mut sets = self.0.lock().expect("no panic");
@@ -44,7 +44,7 @@ impl Moving {
         });
     }
 
-    /// An agent follows all changes from now on.
+    /// Records that an agent follows all changes from now on.
     pub(crate) fn settle(&self) {
         let mut sets = self.0.lock().expect("no panic");
         let last = sets.pop().expect("one at least");
@@ -57,7 +57,7 @@ impl Moving {
         self.any(from, to, |set| set >> backend & 1 == 1)
     }
 
-    /// Whether it may have been left between them.
+    /// Whether it may have been no endpoint at some time between two moments.
     pub(crate) fn may_be_left(&self, backend: u8, from: Instant, to: Instant) -> bool {
         self.any(from, to, |set| set >> backend & 1 == 0)
     }
@@ -71,7 +71,7 @@ impl Moving {
     }
 }
 
-/// What was before goes out of force.
+/// Ends the earlier sets, after the allowance.
 fn close(sets: &mut [Set], now: Instant) {
     for set in sets.iter_mut().filter(|set| set.until.is_none()) {
         set.until = Some(now + ALLOWANCE);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the storm: the agent that runs there, the API server that it follows, and how both
-//! are changed.
+//! The node of the storm: its agent, the API server that the agent follows, and how both change.
 
 use std::{
     thread::sleep,
@@ -25,13 +24,13 @@ use crate::{
     world::{PATIENCE, World},
 };
 
-/// Services that no client asks, whose endpoints change.
+/// The number of services without a client; their endpoints change.
 pub(crate) const OTHERS: u32 = 100;
-/// At the start, so that they grow.
+/// The sizes of maps at the start, small so that they grow.
 const SIZES: &str = "frontends: 256, records: 256, slots: 512, backends: 256";
 const FLOWS: u64 = 16_384;
 
-/// The node, and what is changed on it.
+/// The node, and everything on it that changes.
 pub(crate) struct Node<'a> {
     pub(crate) world: &'a World,
     pub(crate) place: &'a Topology<'a>,
@@ -59,7 +58,8 @@ impl<'a> Node<'a> {
             let stored = server.store(&slices(service, STEADY));
             stored.expect("their endpoints");
         }
-        // As many endpoints as they ever have: full maps refuse changes until they have grown.
+        // Begins with the largest number of endpoints: full maps refuse changes until they have
+        // grown.
         objects.grow(OTHERS, 3).expect("more services");
         let mut node = Self {
             world,
@@ -79,12 +79,12 @@ impl<'a> Node<'a> {
         self.agent.as_ref().expect("it runs")
     }
 
-    /// Takes the agent, which somebody ends.
+    /// Takes the agent out, for a caller that ends it.
     pub(crate) fn take(&mut self) -> Agent<'a> {
         self.agent.take().expect("it runs")
     }
 
-    /// Starts an agent, and waits for nothing.
+    /// Starts an agent and waits for nothing.
     pub(crate) fn spawn(&mut self) {
         let flows = self.flows;
         let kubeconfig = self.objects.kubeconfig();
@@ -92,26 +92,26 @@ impl<'a> Node<'a> {
             "portolan: {{maps: {{{SIZES}, flows: {flows}}}}}\nclientConnection: {{kubeconfig: '{}'}}\n",
             kubeconfig.display()
         ));
-        // With mounts of its own, so that one can be taken away.
+        // The agent has its own mount namespace, so that a test can unmount something.
         let starter = ["unshare", "--mount"];
         let agent = self.world.spawn_by(&starter, &["--config", &config]);
         self.record.follow(agent.log_file());
         self.agent = Some(agent);
     }
 
-    /// Starts an agent, and waits until everything is served by it.
+    /// Starts an agent and waits until it serves everything.
     pub(crate) fn begin(&mut self) {
         self.spawn();
         self.wait_until_well();
         self.follow();
     }
 
-    /// The next agent has other sizes of maps in its settings.
+    /// Gives the next agent other sizes of maps.
     pub(crate) fn resize(&mut self) {
         self.flows += 1024 + self.random.below(1024);
     }
 
-    /// Waits until the agent says that all is well, and one generation of maps is left.
+    /// Waits until the agent reports no fault and only one generation of maps is left.
     pub(crate) fn wait_until_well(&self) {
         self.wait("all is well", PATIENCE, || self.is_well());
     }
@@ -122,7 +122,7 @@ impl<'a> Node<'a> {
         status == 200 && is_alone && body.contains(r#""faultCount":0"#)
     }
 
-    /// Waits until all has been well for longer than from one look at the maps to the next: none is
+    /// Waits until this has lasted longer than the time between two looks at the maps: none is
     /// about to grow.
     pub(crate) fn settle(&self) {
         let mut since = Instant::now();
@@ -147,8 +147,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Writes other endpoints of the service whose endpoints change. Without `at_once`,
-    /// [`Self::follow`] has to be called.
+    /// Writes other endpoints for the service `Moving`. Without `at_once`, call [`Self::follow`]
+    /// afterwards.
     pub(crate) fn change(&mut self, at_once: bool) {
         self.moving = 1 + self.random.below((1 << BACKENDS) - 1) as u8;
         self.record.moving.change(self.moving, at_once);
@@ -166,7 +166,7 @@ impl<'a> Node<'a> {
         self.wait("the last endpoints", PATIENCE, || {
             let rows = Reader::open(self.world.pins()).and_then(|reader| reader.backends());
             let Ok(rows) = rows else {
-                // Of another layout.
+                // The maps have another layout.
                 return true;
             };
             let ours = rows.iter().filter(|row| row.service.ends_with("/moving"));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts what was asked and what became of it, by the disturbance of the time, and keeps what went
-//! wrong.
+//! Counts the requests and their results by the disturbance at that time, and keeps the failures.
 
 use std::{
     collections::BTreeMap,
@@ -20,23 +19,23 @@ use super::{
 };
 
 pub(crate) const BETWEEN: &str = "none";
-/// Failures that are printed.
+/// The number of failures that are printed.
 const PRINTED: usize = 30;
 
-/// A question and its answer.
+/// A request and its answer.
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
     pub(crate) way: ClientKind,
     pub(crate) local: Option<SocketAddr>,
-    /// When the same connection or client was answered last; for a new one, when it began.
+    /// When the same connection or client last had an answer; for a new one, when it began.
     pub(crate) since: Instant,
     pub(crate) begun: Instant,
     pub(crate) is_new: bool,
-    /// Who answered.
+    /// The number of the backend that answered.
     pub(crate) answer: Result<u8, String>,
-    /// Who has to, if the client has been answered before.
+    /// The backend that must answer, if the client has had an answer before.
     pub(crate) expected: Option<u8>,
-    /// Segments sent again for it.
+    /// The number of segments retransmitted for the request.
     pub(crate) repeated: u32,
 }
 
@@ -46,7 +45,7 @@ pub(crate) struct Tally {
     pub(crate) requests: u64,
     pub(crate) lost: u64,
     pub(crate) wrong: u64,
-    /// Lost or wrong while that was broken by hand.
+    /// Requests that were lost or wrong during damage by hand.
     pub(crate) harmed: u64,
     pub(crate) repeated: u64,
     pub(crate) longest: Duration,
@@ -72,7 +71,7 @@ struct Phase {
     ended: Option<Instant>,
 }
 
-/// How often a disturbance was, and how long it took at most until all was served again.
+/// How often a disturbance came, and the longest time until everything was served again.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) count: u32,
@@ -106,7 +105,7 @@ impl Record {
         record
     }
 
-    /// A disturbance begins, or has ended.
+    /// Records that a disturbance begins, or has ended.
     pub(crate) fn enter(&self, name: &'static str, harm: Harm) {
         let mut state = self.state.lock().expect("no panic");
         let now = Instant::now();
@@ -121,7 +120,7 @@ impl Record {
         });
     }
 
-    /// A disturbance was served through.
+    /// Records that everything is served again after a disturbance.
     pub(crate) fn done(&self, name: &'static str, took: Duration) {
         let mut state = self.state.lock().expect("no panic");
         let times = state.times.entry(name).or_default();
@@ -129,7 +128,7 @@ impl Record {
         times.longest = times.longest.max(took);
     }
 
-    /// The log of the agent that runs now.
+    /// Adds the log of the agent that runs now.
     pub(crate) fn follow(&self, log: &Path) {
         self.state
             .lock()
@@ -149,8 +148,8 @@ impl Record {
         let is_allowed = fault.is_some()
             && during(asked.since)
                 .any(|phase| phase.harm.includes(asked.kind, asked.way, asked.is_new));
-        // What went wrong belongs to the last disturbance; what did not, to that at which it was
-        // asked.
+        // A fault is counted for the last disturbance since `asked.since`, a good answer for the
+        // one in which it was asked.
         let from = if fault.is_some() {
             asked.since
         } else {
@@ -164,7 +163,7 @@ impl Record {
         });
         let name = named.map_or(BETWEEN, |phase| phase.name);
         let message = fault.as_ref().filter(|_| !is_allowed).map(|(_, fault)| {
-            // As the agent's log has it.
+            // The time as the agent's log writes it.
             let at = Timestamp::now() - SignedDuration::try_from(now - asked.begun).expect("short");
             let phases: Vec<_> = during(asked.since)
                 .map(|phase| format!("{} ({:.1?} ago)", phase.name, now - phase.begun))
@@ -211,7 +210,7 @@ impl Record {
         }
     }
 
-    /// What is wrong with an answer, and whether it is lost.
+    /// The fault of an answer, if any; true if the answer is lost.
     fn fault(&self, asked: &Asked, now: Instant) -> Option<(bool, String)> {
         let by = match &asked.answer {
             Ok(by) => *by,
@@ -226,7 +225,7 @@ impl Record {
             }
         }
         let has = if is_moving {
-            // What stays with its backend may outlive the endpoint.
+            // An open connection may outlive its endpoint.
             let may_outlive = asked.kind == Kind::MovingOpen && !asked.is_new;
             may_outlive || self.moving.may_answer(by, asked.since, now)
         } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the storm has counted, as tables of a document.
+//! The counts of the storm as tables of a document.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ fn row(text: &mut String, first: &str, tally: &Tally) {
     text.push_str(&line);
 }
 
-/// Sums by one part of the key, each named; the last row is the sum of all.
+/// A table of sums by one part of the key; its last row is the sum of all.
 fn sums<K: Ord>(
     record: &Record,
     title: &str,
@@ -53,7 +53,7 @@ fn sums<K: Ord>(
     text
 }
 
-/// The tables.
+/// The document with all tables.
 pub(crate) fn render(record: &Record, took: Duration, seed: impl Display) -> String {
     let times = record.times();
     let mut text = String::new();
@@ -90,7 +90,7 @@ pub(crate) fn render(record: &Record, took: Duration, seed: impl Display) -> Str
     text + &crossed(record)
 }
 
-/// Disturbances by kinds.
+/// The table of disturbances by kinds of requests.
 fn crossed(record: &Record) -> String {
     let mut by: BTreeMap<(&str, Kind), Tally> = BTreeMap::new();
     for ((phase, kind, _), tally) in record.tallies() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the storm is: a node with two client pods, four pods that answer and a client outside, all
-//! of both families; and the services, as objects of an API server.
+//! The hosts of the storm: a node with two client pods, four pods that answer and a client outside,
+//! all of both families. Also the services, as objects of an API server.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use super::kinds::{ClientKind, Kind, Service};
 use crate::world::World;
 
-/// Pods that answer; their numbers are their names.
+/// The number of pods that answer; each answers with its number.
 pub(crate) const BACKENDS: u8 = 4;
-/// Those of the services whose endpoints stay, as bits.
+/// The backends of the services whose endpoints stay, as bits.
 pub(crate) const STEADY: u8 = 0b0111;
 const PORT: u16 = 8080;
 
-/// The namespaces beside those of `World`.
+/// The network namespaces in addition to those of `World`.
 pub(crate) struct Topology<'a> {
     world: &'a World,
-    /// One whose sockets the hooks do not reach, and one whose they do.
+    /// A pod that no socket hook reaches, and one whose sockets the hooks translate.
     clients: [NetNs; 2],
     outside: NetNs,
     _backends: Vec<NetNs>,
@@ -70,7 +70,7 @@ link set eth0 up
         }
     }
 
-    /// Where a client of this way lives.
+    /// The place where a client of this kind runs.
     pub(crate) fn home(&self, way: ClientKind) -> Home<'_> {
         let cgroup = way.is_at_sockets().then(|| self.world.cgroup());
         let namespace = match way {
@@ -82,7 +82,7 @@ link set eth0 up
     }
 }
 
-/// Where a client's sockets are made.
+/// The place where a client's sockets are made.
 pub(crate) struct Home<'a> {
     cgroup: Option<&'a Cgroup>,
     namespace: &'a NetNs,
@@ -98,13 +98,13 @@ impl Home<'_> {
     }
 }
 
-/// A pod's addresses, by their last number.
+/// The addresses of a pod that end in this number.
 fn addresses(last: u8) -> [IpAddr; 2] {
     let v6 = [0xfd00, 0x40, 0, 1, 0, 0, 0, u16::from(last)];
     [IpAddr::from([10, 40, 1, last]), IpAddr::from(v6)]
 }
 
-/// Apart from the addresses of `load::objects`.
+/// The last number of a backend's addresses, different from those of `load::objects`.
 const fn last_of(backend: u8) -> u8 {
     120 + backend
 }
@@ -162,7 +162,7 @@ fn cluster_ips(service: Service) -> [IpAddr; 2] {
     [IpAddr::from([172, 30, 240, number as u8]), IpAddr::from(v6)]
 }
 
-/// Whom a client of this kind and way asks.
+/// The frontend that a client of this kind asks.
 pub(crate) fn target(kind: Kind, way: ClientKind) -> SocketAddr {
     let family = usize::from(way.is_v6());
     let node_port = 30_000 + number(kind.service());
@@ -173,7 +173,7 @@ pub(crate) fn target(kind: Kind, way: ClientKind) -> SocketAddr {
     }
 }
 
-/// The services.
+/// The manifests of the services.
 pub(crate) fn services() -> String {
     let port = |service: Service, name: &str| {
         let node_port = 30_000 + number(service);
@@ -198,7 +198,7 @@ pub(crate) fn services() -> String {
     all.join("\n---\n")
 }
 
-/// A service's slices with these backends, as the server keeps them.
+/// The EndpointSlices of a service with these backends, as the server stores them.
 pub(crate) fn slices(service: Service, backends: u8) -> [Record; 2] {
     ["IPv4", "IPv6"].map(|family| {
         let at = usize::from(family == "IPv6");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clients: each asks by one kind and way, at its pace, until it is told to end.
+//! The clients: each sends requests of one kind on one path, at its own pace, until it is told to
+//! end.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
@@ -16,9 +17,9 @@ use super::{
 };
 use crate::connection::repeated;
 
-/// Longer than a segment that is sent again takes.
+/// How long to wait for an answer: longer than a retransmission takes.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Connections of a client that stay.
+/// The numbers of open connections of a client.
 const HELD: usize = 3;
 const IDLE: usize = 10;
 
@@ -26,19 +27,19 @@ const IDLE: usize = 10;
 pub(crate) struct Client<'a> {
     pub(crate) kind: Kind,
     pub(crate) way: ClientKind,
-    /// From one new connection to the next.
+    /// The time between two new connections.
     pub(crate) pace: Duration,
     pub(crate) record: &'a Record,
     pub(crate) done: &'a AtomicBool,
 }
 
-/// A number that no other question has.
+/// A number that no other request has.
 fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Who has answered this number.
+/// The number of the backend in the answer to this request.
 fn who(answer: &str, nonce: u64) -> io::Result<u8> {
     let fault = || io::Error::other(format!("the answer to {nonce} is {answer:?}"));
     let (by, rest) = answer.trim_end().split_once(' ').ok_or_else(fault)?;
@@ -48,10 +49,10 @@ fn who(answer: &str, nonce: u64) -> io::Result<u8> {
     by.parse().map_err(|_| fault())
 }
 
-/// What is asked by: a connection, or a socket.
+/// A connection or socket for requests.
 enum Line {
     Tcp(BufReader<TcpStream>, u32),
-    /// Connected, and not.
+    /// A connected socket, and one that is not connected.
     Udp(UdpSocket),
     Unconnected(UdpSocket, SocketAddr),
 }
@@ -68,7 +69,7 @@ impl Line {
         let any = if way.is_v6() { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(any)?;
         socket.set_read_timeout(Some(ANSWER))?;
-        // Sockets that send without being connected meet hooks of their own.
+        // Unconnected sockets meet other socket hooks than connected ones.
         if way.is_at_sockets() || kind == Kind::Datagram {
             return Ok(Self::Unconnected(socket, to));
         }
@@ -114,7 +115,7 @@ impl Line {
         who(&String::from_utf8_lossy(&buffer[..length]), nonce)
     }
 
-    /// Segments that were sent again since the last call.
+    /// The number of segments retransmitted since the last call.
     fn repeated(&mut self) -> u32 {
         let Self::Tcp(stream, before) = self else {
             return 0;
@@ -126,7 +127,7 @@ impl Line {
     }
 }
 
-/// A line that stays: who answers, and when that was last.
+/// An open connection or socket: the backend that answers, and when it last did.
 struct OpenLine {
     line: Line,
     by: u8,
@@ -134,7 +135,7 @@ struct OpenLine {
 }
 
 impl Client<'_> {
-    /// Asks until the end.
+    /// Sends requests until the end.
     pub(crate) fn run(&self) {
         match self.kind {
             Kind::New | Kind::Datagram | Kind::Sticky | Kind::MovingNew => self.ask_anew(),
@@ -168,7 +169,7 @@ impl Client<'_> {
         }
     }
 
-    /// A new connection, and its first question.
+    /// Opens a new connection and sends its first request.
     fn open(&self, since: Option<Instant>, expected: Option<u8>) -> Option<OpenLine> {
         let begun = Instant::now();
         let mut opened = Line::open(self.kind, self.way);
@@ -199,15 +200,15 @@ impl Client<'_> {
             let (by, last) = kept.unzip();
             let held = self.open(last, by);
             if let Some(held) = held.filter(|_| self.kind == Kind::Sticky) {
-                // One that began while nobody served may have been answered by another way, which
-                // has an affinity of its own.
+                // Counts from the beginning: a connection that began during an outage may have been
+                // served on another path, which has its own affinity.
                 kept = Some((held.by, begun));
             }
             sleep((begun + self.pace).saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Keeps so many lines, and asks by one after another.
+    /// Keeps this many connections open and uses one after another.
     fn keep(&self, count: usize, pace: Duration) {
         let mut lines: Vec<Option<OpenLine>> = (0..count).map(|_| None).collect();
         let mut next = 0;

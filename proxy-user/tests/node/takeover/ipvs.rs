@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that IPVS has translated, as kube-proxy's mode ipvs sets it up, become ours, so that
-//! IPVS may go. Needs the module `ip_vs`, which `cargo xtask kernels` loads in its virtual
+//! Connections that IPVS has translated, set up as in kube-proxy's mode ipvs, are imported, so that
+//! IPVS can go. Needs the module `ip_vs`, which `cargo xtask kernels` loads in its virtual
 //! machines.
 
 use super::{STREAMS, feed, flows, forget_the_other, imported, outside, streams, translated};
@@ -10,7 +10,7 @@ use crate::{
     world::World,
 };
 
-/// The device on which kube-proxy puts the address of every service: IPVS acts on packets for the
+/// The device that has the address of every service under kube-proxy: IPVS acts on packets to the
 /// node itself.
 const DEVICE: &str = "link add kube-ipvs0 type dummy\naddress add 172.30.1.1/32 dev kube-ipvs0\n";
 const SERVERS: &str = "-A -t 172.30.1.1:80 -s rr
@@ -18,7 +18,7 @@ const SERVERS: &str = "-A -t 172.30.1.1:80 -s rr
 -A -t 10.40.0.1:30001 -s rr
 -a -t 10.40.0.1:30001 -r 10.40.1.20:8090 -m
 ";
-/// Node ports are masqueraded, by a mark as kube-proxy's sets of addresses give it.
+/// Rules that masquerade node ports by a mark, as kube-proxy's sets of addresses do.
 const MASQUERADE: &str = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 10.40.0.1 tcp dport 30001 meta mark set meta mark | 0x4000
@@ -34,7 +34,8 @@ fn connections_that_ipvs_has_translated_go_on_without_it() {
     serve(world.server(), STREAMS);
     let outside = outside(&world);
     node.ip(DEVICE).expect("kube-proxy's device");
-    // As kube-proxy has it: without, nf_conntrack does not see what IPVS makes of a connection.
+    // kube-proxy sets these too: without them, nf_conntrack does not see how IPVS translates a
+    // connection.
     node.set(&[("ipv4/vs/conntrack", "1"), ("ipv4/vs/conn_reuse_mode", "0")])
         .expect("IPVS: the module ip_vs");
     node.feed("ipvsadm", &["--restore"], SERVERS)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What another proxy leaves behind, its rules and ended connections, keeps none of ours from being
-//! made or from going on.
+//! The remains of another proxy, its rules and ended connections, do not stop our connections from
+//! beginning or going on.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -83,14 +83,14 @@ fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=1", "left=\"0\""]);
     assert!(translated(world.node()).is_empty());
-    // Connections are tracked all the same, but nothing is translated.
+    // These rules track connections but translate nothing.
     let other = "delete table ip other
 add table ip firewall
 add chain ip firewall forward { type filter hook forward priority filter; }
 add rule ip firewall forward ct state invalid counter
 ";
     feed(world.node(), other);
-    // As a socket that was given the endpoint: its client's port is not in use there.
+    // Such a socket was given the endpoint's address, and its source port is free there.
     let only = format!("{port} {port}");
     let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");

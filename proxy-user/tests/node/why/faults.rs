@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faults: how each comes about, how its client suffers, what helps. In the order of the page.
+//! The faults: how each is made, how its client suffers, what helps. In the order of the page.
 
 use lab::node::foreign::{ChainPosition, END, Foreign};
 
@@ -16,10 +16,10 @@ const DEAF: &str = "172.30.1.4:80";
 const LOGIN: &str = "10.40.0.1:30005";
 const RANGED: &str = "203.0.113.6:80";
 const CART_FROM_OUTSIDE: &str = "10.40.0.1:30001";
-/// Of a service that is no more.
+/// The frontend of a service that is gone.
 const GONE: &str = "172.30.1.7:80";
 
-/// What kube-proxy's mode nftables leaves behind.
+/// Rules that kube-proxy's mode nftables leaves behind.
 const CHAINS: &str = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add rule ip kube-proxy services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8080
@@ -163,7 +163,7 @@ pub(super) const ALL: &[Fault] = &[
             look();
             scene.nft("delete table ip kube-proxy\n");
         },
-        // The service is gone: it should not answer.
+        // The service is gone, so it must not answer.
         is_well: |scene| !scene.pod_reaches(GONE),
     },
 ];

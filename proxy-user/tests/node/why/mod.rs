@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faults of docs/why.md: each is set up, its client suffers, the page's command is run as it
-//! stands there and prints what the page shows; then the page's remedy is used, and the client is
-//! served.
+//! The faults of docs/why.md. For each: the test sets it up and its client suffers; the page's
+//! command, as written there, prints what the page shows; the page's remedy makes the client served
+//! again.
 
 mod faults;
 mod page;
@@ -10,10 +10,10 @@ mod scene;
 use page::Section;
 use scene::Scene;
 
-/// A fault, by the title of its section.
+/// A fault, with the title of its section.
 struct Fault {
     title: &'static str,
-    /// Makes it, has it looked at, and uses the page's remedy.
+    /// Makes the fault, calls the function that checks it, and applies the page's remedy.
     happen: fn(&Scene, &dyn Fn()),
     /// Whether the client is served as its user expects.
     is_well: fn(&Scene) -> bool,
@@ -37,7 +37,7 @@ fn every_fault_of_the_page_is_found_by_its_command_and_gone_after_its_remedy() {
     }
 }
 
-/// Whether the section's command prints its lines, in their order.
+/// Checks that the section's command prints the section's lines in their order.
 fn shows(scene: &Scene, section: &Section) {
     let printed = scene.run(&section.command);
     let mut lines = printed.lines();

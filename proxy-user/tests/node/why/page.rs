@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/why.md, read: a section for each fault with its command and what that prints.
+//! Reads docs/why.md: each section is a fault with a command and its output.
 
 const PAGE: &str = include_str!("../../../../docs/why.md");
 
-/// Stands for lines that the page leaves out, or for a part of a line.
+/// Marks lines, or a part of a line, that the page leaves out.
 const LEFT_OUT: &str = "...";
 
-/// One fault.
+/// The section of one fault.
 pub(super) struct Section {
     pub(super) title: &'static str,
-    /// The words behind `portolan`.
+    /// The words after `portolan`.
     pub(super) command: Vec<&'static str>,
-    /// The lines that it prints, but those that are left out.
+    /// The printed lines, without those left out.
     pub(super) output: Vec<&'static str>,
 }
 
@@ -35,7 +35,7 @@ fn section(text: &'static str) -> Section {
     }
 }
 
-/// Whether the page shows a printed line so.
+/// Whether the page shows a printed line as `shown`.
 pub(super) fn is_shown_as(line: &str, shown: &str) -> bool {
     let mut rest = line.trim_end();
     let mut parts = shown.split(LEFT_OUT).peekable();

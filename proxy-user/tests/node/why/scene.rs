@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the faults: two pods, a client outside, and services of which each has what its
-//! fault needs. Its programs serve without an agent, so that nobody mends anything.
+//! The node of the faults: two pods, a client outside, and a service for each fault. Its programs
+//! serve without an agent, so that nothing is repaired.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -16,14 +16,14 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// Who is served answers within this time.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 pub(super) struct Scene {
     pub(super) world: World,
     pub(super) outside: NetNs,
-    /// The interfaces to the client, the server and the client outside, and as what the page knows
-    /// them.
+    /// The interfaces to the client, the server and the client outside, each with its name on the
+    /// page.
     interfaces: [(String, &'static str); 3],
 }
 
@@ -48,13 +48,13 @@ impl Scene {
         }
     }
 
-    /// Replaces an object, by an agent that then ends.
+    /// Replaces an object through an agent that then ends.
     pub(super) fn replace(&self, name: &str, text: &str) {
         self.world.write(name, text);
         assert!(self.world.start(7).stop().success());
     }
 
-    /// What a command of the page prints, with the page's names of interfaces.
+    /// The output of a command of the page, with the page's names of interfaces.
     pub(super) fn run(&self, words: &[&str]) -> String {
         let mut command = Command::new(BINARY);
         command.args(words.iter().map(|word| self.interface(word)));
@@ -109,12 +109,12 @@ impl Scene {
         reaches(self.world.client(), to)
     }
 
-    /// Whether the client outside is.
+    /// Whether the client outside is accepted there.
     pub(super) fn outside_reaches(&self, to: &str) -> bool {
         reaches(&self.outside, to)
     }
 
-    /// The node's route to the client outside.
+    /// Makes the node's route to the client outside use this interface.
     pub(super) fn route_outside_by(&self, page: &str) {
         self.ip(&format!(
             "route change {OUTSIDE}/32 dev {}",
@@ -129,7 +129,7 @@ fn reaches(host: &NetNs, to: &str) -> bool {
     connected.expect("enter the host").is_ok()
 }
 
-/// The objects, by the names of their files.
+/// The manifests by the names of their files.
 fn objects() -> Vec<(&'static str, String)> {
     vec![
         ("cart.yaml", service("cart", "172.30.1.1")),
@@ -141,7 +141,7 @@ fn objects() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A service with affinity and endpoints with these addresses.
+/// A service with session affinity and endpoints with these addresses.
 pub(super) fn sticky(endpoints: &str) -> String {
     let sticky = service("sticky", "172.30.1.3");
     let kind = "type: NodePort, sessionAffinity: ClientIP,";
@@ -163,12 +163,12 @@ pub(super) fn pay(ready: bool) -> String {
     )
 }
 
-/// One whose targetPort is this.
+/// A service with this targetPort.
 pub(super) fn deaf(port: u16) -> String {
     service("deaf", "172.30.1.4").replace("port: 8080", &format!("port: {port}"))
 }
 
-/// One with externalTrafficPolicy Local, whose only pod is on this node.
+/// A service with externalTrafficPolicy Local, whose only pod is on `node`.
 pub(super) fn login(node: &str) -> String {
     let login = service("login", "172.30.1.5");
     let login = login.replace(
@@ -178,7 +178,7 @@ pub(super) fn login(node: &str) -> String {
     login.replace("nodeName: node-a", &format!("nodeName: {node}"))
 }
 
-/// One whose balancer's address may be asked from these addresses only.
+/// A service whose load balancer address is open only to these addresses.
 pub(super) fn ranged(range: &str) -> String {
     let kind = format!("type: LoadBalancer, loadBalancerSourceRanges: [{range}],");
     let ranged = service("ranged", "172.30.1.6").replace("type: NodePort,", &kind);

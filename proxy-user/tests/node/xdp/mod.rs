@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `xdp` on a node: connections and datagrams through it, its next hops, and what it leaves behind.
+//! `xdp` on a node: connections and datagrams through it, its next hops, and when its programs come
+//! and go.
 
 mod world;
 
@@ -32,7 +33,8 @@ fn large_transfers_arrive_both_ways_and_datagrams_too(
     send(&mut near, &mut far, 300_000);
     send(&mut far, &mut near, 300_000);
     let [there, back] = world.taken();
-    // Segments of at most 1500 bytes, and their acknowledgements; some go to the stack on purpose.
+    // 300,000 bytes in segments of at most 1500, and their acknowledgements; the stack gets some
+    // packets on purpose.
     assert!(there > 190 && back > 190, "{there} {back}");
 
     let (near, far) = world.datagrams();
@@ -110,7 +112,7 @@ fn a_connection_goes_on_without_an_agent() {
         after[0] > before[0] + 20 && after[1] > before[1] + 20,
         "{before:?} {after:?}"
     );
-    // Two connections that begin now: tc serves them.
+    // Without an agent, tc still serves a connection that begins now.
     let (mut other, mut end) = world.connect();
     ping(&mut other, &mut end);
 }
@@ -258,7 +260,7 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
         ping(&mut near, &mut far);
         world.taken()[0] > before[0] + 5
     });
-    // A rule that XDP cannot follow takes it away again.
+    // A rule that XDP cannot follow makes the agent detach XDP again.
     let rule = "rule add priority 900 fwmark 7 lookup main\n";
     world.node.ip(rule).expect("a rule");
     world.says(&["interface clients", "priority 900"]);

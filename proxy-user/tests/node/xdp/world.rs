@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node between a client far away and a backend far away, in one address family, with XDP at both
-//! of its uplinks.
+//! A node between a client and a backend behind routers, in one address family, with XDP at both of
+//! its uplinks.
 
 use std::{
     io::{Read, Write},
@@ -30,7 +30,7 @@ const PORT: u16 = 8080;
 const NODE_PORT: u16 = 30_080;
 /// The node's uplinks.
 pub(super) const UPLINKS: [&str; 2] = ["clients", "backends"];
-/// A lost packet shows within this time.
+/// A packet that has not arrived within this time is lost.
 const SOON: Duration = Duration::from_secs(5);
 
 pub(super) struct World {
@@ -105,7 +105,7 @@ endpoints: [{{addresses: ['{backend}'], nodeName: node-b}}]
     )
 }
 
-/// The configuration of a mode.
+/// The configuration for one mode of XDP.
 pub(super) fn config(xdp: Xdp) -> String {
     let [a, b] = UPLINKS;
     format!(
@@ -118,11 +118,11 @@ impl World {
     pub(super) fn new(v6: bool, xdp: Xdp) -> Self {
         Self::prepared(v6, xdp, |_| {})
     }
-    /// The same on a node that something was done to before.
+    /// Builds the same on a node that `prepare` has changed before.
     pub(super) fn prepared(v6: bool, xdp: Xdp, prepare: impl FnOnce(&NetNs)) -> Self {
         bpffs::prepare().expect("a BPF file system");
         let [to_client, to_backend] = addresses(v6);
-        // As long as the test program lives: the agent refers to it.
+        // Leaked on purpose: the agent refers to the node as long as the test program lives.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
         node.set(&NODE_PARAMETERS).expect("forwarding");
         node.ip("link set lo up\n").expect("loopback");
@@ -166,7 +166,7 @@ impl World {
         self.wait();
     }
 
-    /// What a command says of this node.
+    /// The output of a command about this node.
     pub(super) fn told(&self, words: &[&str]) -> String {
         let mut command = Command::new(BINARY);
         let command = command
@@ -210,7 +210,7 @@ impl World {
             thread::sleep(Duration::from_millis(50));
         }
     }
-    /// Waits until a line of the log has all these parts.
+    /// Waits until a line of the log contains all these parts.
     pub(super) fn says(&self, parts: &[&str]) {
         self.eventually(&format!("{parts:?}"), || {
             let lines = self.agent.log_tail(200);
@@ -220,17 +220,18 @@ impl World {
         });
     }
 
-    /// What was counted so far.
+    /// The present value of a counter.
     pub(super) fn counted(&self, counter: Counter) -> u64 {
         let counters = Reader::open(self.agent.pin_dir()).and_then(|reader| reader.counters());
         counters.expect("counters")[counter as usize]
     }
-    /// Packets that XDP has taken: to the backend, and back.
+    /// The numbers of packets that XDP has forwarded: to the backend, and back.
     pub(super) fn taken(&self) -> [u64; 2] {
         [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.counted(counter))
     }
 
-    /// A connection to the service, and its other end. The backend knows the node.
+    /// A connection to the service, and the backend's end of it. The backend sees the node as its
+    /// client.
     pub(super) fn connect(&self) -> (TcpStream, TcpStream) {
         let listener = self
             .at_backend(|| TcpListener::bind(self.backend))
@@ -246,7 +247,7 @@ impl World {
         }
         (near, far)
     }
-    /// Two connected ends for datagrams.
+    /// Two connected UDP sockets: the client's and the backend's.
     pub(super) fn datagrams(&self) -> (UdpSocket, UdpSocket) {
         let any: IpAddr = if self.service.is_ipv6() {
             [0; 16].into()
@@ -285,7 +286,7 @@ fn options<'a>(config: &'a str, cgroup_root: &'a Path) -> Options<'a> {
     }
 }
 
-/// Sends bytes one way and compares them at the other end.
+/// Sends bytes to the other end, which must receive the same.
 pub(super) fn send(from: &mut TcpStream, to: &mut TcpStream, length: usize) {
     let sent: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
     thread::scope(|scope| {
@@ -296,7 +297,7 @@ pub(super) fn send(from: &mut TcpStream, to: &mut TcpStream, length: usize) {
     });
 }
 
-/// Sends a line there and back.
+/// Sends some bytes to the other end, and some back.
 pub(super) fn ping(near: &mut TcpStream, far: &mut TcpStream) {
     send(near, far, 5);
     send(far, near, 5);

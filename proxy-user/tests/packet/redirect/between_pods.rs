@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections between two pods of the node that need no translation: past the stack from their SYN
-//! on, or the stack's.
+//! Connections between two pods of the node that need no translation: they bypass the stack from
+//! their SYN on, or belong to the stack.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ fn prepare(v6: bool) -> (Node, SocketAddr, SocketAddr) {
     (node, client, server)
 }
 
-/// How packets reach both pods.
+/// The map entries of both pods.
 fn links(client: SocketAddr, server: SocketAddr) -> [PodLink; 2] {
     [(client, CLIENTS, 8), (server, PODS, 9)].map(|(end, interface, last)| PodLink {
         address: end.ip(),
@@ -53,7 +53,7 @@ fn a_connection_is_past_the_stack_from_its_syn_on(#[values(false, true)] v6: boo
     let (node, client, server) = prepare(v6);
     let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
-    // It has begun elsewhere.
+    // The connection has begun elsewhere.
     assert!(!is_past(&there(Tcp::Ack)) && !is_past(&back(Tcp::SynAck)));
     let syn = there(Tcp::Syn);
     assert!(is_past(&syn));
@@ -62,7 +62,7 @@ fn a_connection_is_past_the_stack_from_its_syn_on(#[values(false, true)] v6: boo
     let answer = back(Tcp::SynAck);
     assert!(is_past(&answer) && is_past(&there(Tcp::Ack)) && is_past(&back(Tcp::Ack)));
     assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
-    // Another of the same pods.
+    // Another connection of the same pods.
     let other = tcp(at(client.ip(), 40_001), server, Tcp::Ack, b"");
     assert!(!is_past(&node.ingress(&other, CLIENTS)));
 }
@@ -72,7 +72,7 @@ fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(false, true)] 
     let (node, client, server) = prepare(v6);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
-    // The agent, which would have taken it from the map, is dead.
+    // No agent runs that would remove the pod from the map.
     node.ip("link del pods\n");
     assert!(!is_past(&node.ingress(&syn, CLIENTS)));
 }
@@ -85,14 +85,14 @@ fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(
     let syn = tcp(client, server, Tcp::Syn, b"");
     let answer = |node: &Node| node.ingress(&tcp(server, client, Tcp::SynAck, b""), PODS);
     assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // Later one by a host port, which the stack has translated into this one, while the agent knows
-    // no pod.
+    // A later connection to a host port, which the stack has translated into this one while the
+    // agent knew no pod.
     node.world.set_pods(&[]);
     node.egress(&syn, PODS);
     node.world.set_pods(&links(client, server));
     assert!(!is_past(&answer(&node)));
     assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // What is in the middle of a connection says nothing.
+    // A segment in the middle of a connection changes nothing.
     node.egress(&tcp(client, server, Tcp::Ack, b""), PODS);
     assert!(is_past(&answer(&node)));
 }
@@ -137,7 +137,7 @@ fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(false, true)]
     assert!(!is_past(&node.ingress(&syn, CLIENTS)));
 }
 
-/// As its bridge would hand it on, but to a port that gets it.
+/// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
 fn a_bridged_frame_arrives_as_it_was_sent(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
@@ -156,14 +156,14 @@ fn a_bridged_frame_arrives_as_it_was_sent(#[values(false, true)] v6: bool) {
     let isolated = port | interface::ISOLATED;
     assert!(!is_handed(isolated, port, 7, &frame));
     assert!(!is_handed(port, isolated, 7, &frame));
-    // The server is a neighbour at another bridge.
+    // The server is at a port of another bridge.
     assert!(!is_handed(port, port, 8, &frame));
-    // Its bridge would hand it to somebody else.
+    // The bridge would deliver the frame to another port.
     frame[5] ^= 1;
     assert!(!is_handed(port, port, 7, &frame));
 }
 
-/// To the bridge itself, which routes it.
+/// The frame is for the bridge itself, which routes it.
 #[rstest]
 fn a_frame_to_the_bridge_is_routed(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);
@@ -177,7 +177,7 @@ fn a_frame_to_the_bridge_is_routed(#[values(false, true)] v6: bool) {
     assert_eq!(handed.packet[..6], SERVERS_MAC);
 }
 
-/// Else half of a connection would be past the stack.
+/// Otherwise only one half of a connection would bypass the stack.
 #[rstest]
 fn both_interfaces_have_the_agents_leave(#[values(false, true)] v6: bool) {
     let (mut node, client, server) = prepare(v6);

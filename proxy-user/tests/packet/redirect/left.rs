@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: auto`: packets that the stack drops, or must see, are left to it.
+//! `forwarding: auto`: packets that the stack drops, or must see, are passed to the stack.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::{
     world::{NEXT, Outcome, REDIRECT},
 };
 
-/// The verdict on a connection's first and second packet, and on an answer from its backend.
+/// The verdicts on a connection's first and second packet, and on an answer of its backend.
 fn verdicts(node: &Node, client: IpAddr) -> [(u32, Counter); 3] {
     let (client, backend) = (at(client, 40_000), at(node.addresses.backend, 8080));
     let first = node.ingress(&tcp(client, node.service(), Tcp::Syn, b""), PODS);
@@ -41,7 +41,8 @@ fn all(verdict: u32) -> [(u32, Counter); 3] {
     ]
 }
 
-/// A default route leads to every address, so the route is no reason to leave them to the stack.
+/// A node with a default route to every address, so that a missing route is no reason for the
+/// stack.
 fn with_default_route(v6: bool) -> Node {
     let node = Node::new(v6);
     let any = if v6 { "::/0" } else { "0.0.0.0/0" };
@@ -87,7 +88,7 @@ fn a_spoofed_source_of_a_masqueraded_flow_is_left_to_the_stack_both_ways(
     #[values(false, true)] v6: bool,
 ) {
     let mut node = with_default_route(v6);
-    // Not a pod's: masqueraded.
+    // The client is no pod, so the flow is masqueraded.
     let source = if v6 { "2001:db8:113::9" } else { "203.0.113.9" };
     let client = at(source.parse().expect("an address"), 40_000);
     node.world
@@ -109,7 +110,7 @@ fn ipv4_options_are_the_stacks() {
     let node = Node::new(false);
     let client = at(node.addresses.pod, 40_000);
     let mut packet = tcp(client, node.service(), Tcp::Syn, b"");
-    // Four times "no operation".
+    // Adds the IPv4 option "no operation" four times.
     packet.splice(34..34, [1; 4]);
     packet[14] += 1;
     let length = u16::try_from(packet.len() - 14).expect("short");
@@ -124,7 +125,7 @@ fn ipv4_options_are_the_stacks() {
     );
 }
 
-/// Options for the hops on the way, options for the receiver, a routing header without segments
+/// Options for the hops on the path, options for the receiver, a routing header without segments
 /// left.
 #[rstest]
 fn ipv6_extension_headers_are_the_stacks(#[values(0, 60, 43)] kind: u8) {
@@ -140,7 +141,7 @@ fn ipv6_extension_headers_are_the_stacks(#[values(0, 60, 43)] kind: u8) {
     );
 }
 
-/// Its receiver's ports are in no later fragment, so no rule by ports could hold for all of them.
+/// Later fragments have no ports, so a rule by ports could not hold for all of them.
 #[test]
 fn fragments_are_the_stacks() {
     const MORE: u8 = 0x20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that
-//! are left to the stack.
+//! are passed to the stack.
 
 mod between_pods;
 mod left;
@@ -19,7 +19,7 @@ use crate::{
 };
 use node::{Node, OUTSIDE, PODS};
 
-/// Hops that a packet has left; IPv4's header checksum is looked at.
+/// The remaining hops of a packet; checks the checksum of an IPv4 header.
 fn hops(packet: &[u8]) -> u8 {
     if packet[12..14] == [8, 0] {
         assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
@@ -117,7 +117,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[values(false, true)] v6: bool
         "what changes the flow's state is egress' to account"
     );
 
-    // From now on, nothing is left to egress.
+    // From now on, ingress does everything.
     for _ in 0..2 {
         let there = node.ingress(&tcp(client, node.service(), Tcp::Ack, b""), OUTSIDE);
         assert_eq!(
@@ -131,7 +131,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[values(false, true)] v6: bool
     let answers = [
         (Tcp::Ack, Counter::ReplyTranslated),
         (Tcp::Ack, Counter::ReplyTranslated),
-        // Egress accounts it.
+        // Egress updates the flow.
         (Tcp::Fin, Counter::ReplyUnmasqueraded),
     ];
     for (flags, counter) in answers {
@@ -145,7 +145,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[values(false, true)] v6: bool
     }
 }
 
-/// The addresses of its frame are the pod's and the node's, and its neighbour is not asked for.
+/// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
 #[rstest]
 fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
@@ -180,7 +180,7 @@ fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(#[values(false, 
     }
 }
 
-/// Why a packet is left to the stack.
+/// The reason why a packet is passed to the stack.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Why {
     Expired,
@@ -214,7 +214,7 @@ fn what_needs_the_stack_is_left_to_it(
     let mut hop_limit = 64;
     let payload = match why {
         Why::TooLarge => 1401 - headers(backend),
-        // One byte more than the interface takes.
+        // Segments one byte larger than the interface takes.
         Why::SegmentsTooLarge => {
             segment = 1401 - headers(backend);
             3000
@@ -237,7 +237,7 @@ fn what_needs_the_stack_is_left_to_it(
     match why {
         Why::SomebodyElses => packet[5] ^= 0xf0,
         Why::Broadcast => packet[..6].fill(0xff),
-        // The tag is in the packet: the kernel did not remove it.
+        // The tag is in the packet because the kernel did not remove it.
         Why::Tagged => drop(packet.splice(12..12, [0x81, 0, 0, 5])),
         _ => {}
     }
@@ -269,7 +269,7 @@ fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[values(false, true)]
     }
 }
 
-/// The kernel asks for its address, and keeps the packet until then.
+/// The kernel resolves the next hop's address and keeps the packet until then.
 #[rstest]
 fn a_next_hop_need_not_be_resolved(#[values(false, true)] v6: bool) {
     let node = Node::new(v6);
@@ -285,7 +285,7 @@ fn a_next_hop_need_not_be_resolved(#[values(false, true)] v6: bool) {
 }
 
 /// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node
-/// forwards them all the same.
+/// forwards them nevertheless.
 #[test]
 fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
     let mut node = Node::new(false);
@@ -303,7 +303,7 @@ fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
     assert_eq!(node.ingress(&packet, PODS).verdict, REDIRECT);
 }
 
-/// Of IP and TCP.
+/// The length of the IP and TCP headers.
 fn headers(family: IpAddr) -> u32 {
     if family.is_ipv4() { 40 } else { 60 }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with routes and neighbours, and the programs for it.
+//! A node with routes and neighbours, and the programs that run on it.
 
 use std::net::SocketAddr;
 
@@ -12,13 +12,13 @@ use crate::{
     world::{Context, Outcome, World},
 };
 
-/// Of the interface that packets come by: the outsiders' side.
+/// The index of the interface on the outsiders' side.
 pub(super) const OUTSIDE: u32 = 10;
 
-/// Of the interface that pods are behind.
+/// The index of the interface to the pods.
 pub(super) const PODS: u32 = 20;
 
-/// A node with routes and neighbours, and the programs for it.
+/// A node with routes and neighbours, and the programs that run on it.
 pub(super) struct Node {
     netns: NetNs,
     pub(super) world: World,
@@ -72,14 +72,14 @@ impl Node {
         }
     }
 
-    /// Takes away the backend's route or neighbour.
+    /// Removes the backend's route or neighbour.
     pub(super) fn remove(&self, what: &str) {
         let backend = self.addresses.backend;
         let line = format!("{what} del {backend} dev pods\n");
         self.netns.ip(&line).expect("removed");
     }
 
-    /// Adds a routing rule for the family.
+    /// Adds a routing rule for the address family.
     pub(super) fn add_rule(&self, rule: &str) {
         let family = if self.addresses.pod.is_ipv6() {
             "-6"

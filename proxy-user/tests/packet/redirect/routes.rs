@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: auto`: routes are looked up with all that the stack would look them up with.
+//! `forwarding: auto`: routes are looked up with everything that the stack would use.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const BRIDGE: u32 = 30;
 
-/// A node whose only route to the backend is in a table of its own.
+/// A node whose only route to the backend is in a separate routing table.
 fn node(v6: bool) -> Node {
     let node = Node::new(v6);
     node.remove("route");
@@ -25,7 +25,7 @@ fn node(v6: bool) -> Node {
     node
 }
 
-/// The verdict on a new connection from a port.
+/// The verdict on a new connection from this source port.
 fn verdict(node: &Node, port: u16) -> u32 {
     let client = at(node.addresses.pod, port);
     let packet = tcp(client, node.service(), Tcp::Syn, b"");
@@ -50,7 +50,7 @@ fn a_rule_by_protocol_and_ports_holds(#[values(false, true)] v6: bool) {
     assert_eq!(verdict(&node, 40_001), REDIRECT);
 }
 
-/// Of two next hops only one can be reached without the stack; a connection's ports choose.
+/// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
 #[rstest]
 fn of_several_next_hops_a_connections_ports_choose_one(#[values(false, true)] v6: bool) {
     let mut node = Node::new(v6);
@@ -61,7 +61,7 @@ fn of_several_next_hops_a_connections_ports_choose_one(#[values(false, true)] v6
         ("ipv4/fib_multipath_hash_policy", "10.40.1.10/32")
     };
     node.set(&[(policy, "1")]);
-    // IPv6 takes several next hops only with addresses.
+    // IPv6 accepts several next hops only with addresses.
     let hops = if v6 {
         "nexthop via fe80::a dev pods nexthop via fe80::b dev outside"
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What XDP leaves to tc: as it came, and counted by tc alone.
+//! Packets that XDP passes to tc: unchanged, and counted by tc only.
 
 use proxy_common::{
     FlowEntry, FlowKind, FlowState, Port, V4, maps,
@@ -66,10 +66,10 @@ fn frames_that_only_the_stack_may_judge(
     node.left(&packet, OUTSIDE);
 }
 
-/// What an entry may lack.
+/// The property that makes an entry unfit for XDP.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Entry {
-    /// Of an older version.
+    /// The entry was made by an older version.
     WithoutChoice,
     NeedsStack,
     Closing,

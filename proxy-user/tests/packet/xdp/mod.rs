@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `xdp`: packets of known flows between a client and a backend that are both beyond uplinks, and
-//! all that is left to tc.
+//! `xdp`: packets of known flows between a client and a backend that are both behind uplinks, and
+//! all the packets that are passed to tc.
 
 mod left;
 mod node;
@@ -14,7 +14,7 @@ use rstest::rstest;
 use crate::packets::{NODE_MAC, Tcp, internet_sum, numbered, seen};
 use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX, with_hops};
 
-/// Hops that a packet has left; IPv4's header checksum is looked at.
+/// The remaining hops of a packet; checks the checksum of an IPv4 header.
 fn hops(packet: &[u8]) -> u8 {
     if packet[12..14] == [8, 0] {
         assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
@@ -119,7 +119,7 @@ fn entries<A: proxy_common::Addr + linux::Plain>(
     }
 }
 
-/// Makes all entries look as if nothing had been seen for two seconds.
+/// Makes all entries look as if no packet had come for two seconds.
 fn age(node: &Node) {
     let back = |seen: &mut u64| *seen -= 2_000_000_000;
     node.world
@@ -154,11 +154,11 @@ fn acknowledged_numbers_are_followed_in_both_directions() {
     node.taken(&ack(70_000), OUTSIDE);
     let of = entries::<V4>(&node, maps::FLOWS_V4);
     assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
-    // A number that cannot be is not believed.
+    // An impossible number is ignored.
     node.taken(&ack(1 << 30), OUTSIDE);
     let of = entries::<V4>(&node, maps::FLOWS_V4);
     assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
-    // Of replies, each mebibyte.
+    // The numbers of replies are stored at least once a mebibyte.
     let mut number = of(FlowKind::REPLY).sequence;
     for _ in 0..40 {
         number = number.wrapping_add(200_000);
@@ -213,7 +213,7 @@ fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
     node.taken(&node.question(b"in time"), OUTSIDE);
     node.world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
         if entry.kind == FlowKind::ORIGINAL {
-            // In units of 2^20 ns.
+            // The field counts in units of 2^20 ns.
             entry.reuse = entry.reuse.wrapping_sub(1_000);
         }
     });
@@ -229,7 +229,7 @@ fn another_neighbour_is_used_after_a_second_without_an_agent() {
     node.taken(&node.question(b""), OUTSIDE);
     node.set_backend_mac("02:00:00:00:00:77");
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    // The first packet goes to the stack, which so sees that the neighbour is in use.
+    // The first packet goes to the stack, which thereby sees that the neighbour is in use.
     let there = node.taken(&node.question(b""), OUTSIDE);
     assert_eq!(there.packet[..6], [2, 0, 0, 0, 0, 0x77]);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with two uplinks, a client beyond one and a backend beyond the other, and the programs
-//! for it.
+//! A node with two uplinks, a client behind one and a backend behind the other, and the programs
+//! that run on it.
 
 use std::net::SocketAddr;
 
@@ -18,21 +18,21 @@ use crate::{
     world::{Context, NEXT, Outcome, World},
 };
 
-/// XDP's actions.
+/// The actions of XDP.
 pub(super) const PASS: u32 = 2;
 pub(super) const TX: u32 = 3;
 pub(super) const REDIRECT: u32 = 4;
 
-/// Index of the uplink that clients are beyond.
+/// The index of the uplink to the clients.
 pub(super) const OUTSIDE: u32 = 10;
-/// Of the one that the backend is beyond.
+/// The index of the uplink to the backend.
 pub(super) const INSIDE: u32 = 20;
 
 pub(super) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 pub(super) const BACKEND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub(super) const INSIDE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// A packet that XDP has taken.
+/// A packet that XDP has forwarded.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) verdict: u32,
@@ -40,7 +40,7 @@ pub(super) struct Taken {
     pub(super) counter: Counter,
 }
 
-/// The node.
+/// The node of these tests.
 pub(super) struct Node {
     netns: NetNs,
     pub(super) world: World,
@@ -52,7 +52,7 @@ fn mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// A packet with another hop limit.
+/// The same packet with another hop limit.
 pub(super) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     if packet[12..14] == [8, 0] {
         packet[22] = hops;
@@ -127,7 +127,7 @@ impl Node {
     pub(super) fn backend(&self) -> SocketAddr {
         at(self.addresses.backend, 8080)
     }
-    /// A packet in the middle of the conversation.
+    /// A packet in the middle of the connection or exchange.
     pub(super) fn between(&self, src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
         if self.udp {
             udp(src, dst, payload)
@@ -135,17 +135,17 @@ impl Node {
             tcp(src, dst, Tcp::Ack, payload)
         }
     }
-    /// The client's.
+    /// A packet of the client.
     pub(super) fn question(&self, payload: &[u8]) -> Vec<u8> {
         self.between(self.client(), self.service(), payload)
     }
-    /// The backend's, to the node's address with a masquerade port. It comes by the inner uplink,
-    /// which has another address.
+    /// A packet of the backend to the node's address and a masquerade port. It arrives at the inner
+    /// uplink, which has another address.
     pub(super) fn answer(&self, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         self.between(self.backend(), to, payload)
     }
 
-    /// Begins the conversation, through tc; returns the source that the backend knows.
+    /// Begins the connection through tc; returns the source that the backend sees.
     pub(super) fn establish(&self) -> SocketAddr {
         let (client, service) = (self.client(), self.service());
         let syn = if self.udp {
@@ -167,7 +167,7 @@ impl Node {
         source
     }
 
-    /// Passes a client's packet through tc, in and out; returns it.
+    /// Passes a client's packet through tc, in and out; returns the result.
     pub(super) fn by_tc(&self, packet: &[u8]) -> Vec<u8> {
         let inside = self.ingress(packet, OUTSIDE);
         assert_eq!(inside.verdict, NEXT, "{inside:?}");
@@ -193,7 +193,7 @@ impl Node {
         self.netns.enter(run).expect("enter the node")
     }
 
-    /// The packet as it comes by an interface: for that one's own address.
+    /// The packet as it arrives at an interface, with that interface's link-layer address.
     fn framed(&self, packet: &[u8], interface: u32) -> Vec<u8> {
         let mut packet = packet.to_vec();
         let is_ours = packet[..6] == NODE_MAC;
@@ -208,8 +208,8 @@ impl Node {
         self.netns.enter(run).expect("enter the node")
     }
 
-    /// A packet that XDP takes, at the latest when its next hop is at hand: some go to the stack so
-    /// that that sees them.
+    /// Expects that XDP takes a packet, at the latest once its next hop is known: some packets go
+    /// to the stack so that the stack sees them.
     pub(super) fn taken(&self, packet: &[u8], interface: u32) -> Taken {
         let packet = self.framed(packet, interface);
         for _ in 0..8 {
@@ -229,7 +229,7 @@ impl Node {
         }
         panic!("XDP does not take it")
     }
-    /// A packet that XDP leaves to tc, as it came and without counting it.
+    /// Expects that XDP passes a packet to tc, unchanged and uncounted.
     pub(super) fn left(&self, packet: &[u8], interface: u32) {
         let packet = self.framed(packet, interface);
         for _ in 0..3 {
@@ -239,7 +239,7 @@ impl Node {
         }
     }
 
-    /// What was counted of the backend.
+    /// The traffic counted for the backend.
     pub(super) fn traffic(&self) -> Traffic {
         let counted = self.world.counted();
         let mut found = counted.backends.iter();
@@ -247,7 +247,7 @@ impl Node {
         one.expect("it is counted").traffic
     }
 
-    /// The backend is beyond the outer uplink from now on.
+    /// Moves the backend behind the outer uplink.
     pub(super) fn move_backend_outside(&self) {
         let (backend, length) = (self.addresses.backend, self.length());
         self.ip(&format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model's part about what is sent and answered.
+//! The part of the model for messages and their answers.
 
 use std::net::SocketAddr;
 
@@ -9,20 +9,20 @@ use super::{
 };
 use crate::world::From;
 
-/// What may come of something that is sent.
+/// The allowed results of a message.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Outlook {
-    /// Pods that may answer.
+    /// The pods that may answer.
     pods: Vec<u8>,
-    /// One of them must.
+    /// True if one of the pods must answer.
     pub(crate) answers: bool,
     /// The call must fail, with this error if it is not 0.
     fails: Option<i32>,
-    /// Where an answer may come from, as the application sees it.
+    /// The sources that an answer may have, as the application sees them.
     from: Vec<SocketAddr>,
-    /// Backends that a new choice is made from.
+    /// The backends from which a new choice is made.
     pub(crate) chosen: Vec<Backend>,
-    /// What is sent may pass the packet path, which may change its port.
+    /// True if the message may go through the packet path, which may change its source port.
     pub(crate) per_packet: bool,
 }
 
@@ -63,7 +63,7 @@ impl Model {
         }
     }
 
-    /// By a connected socket.
+    /// Returns the results of a message on a connected socket.
     fn to_peer(&self, talk: &Talk, peer: &Peer) -> Outlook {
         let to = peer.to;
         let fate = || self.fate(talk, to);
@@ -84,7 +84,7 @@ impl Model {
                 let outlook = Outlook::answer(pods(backends), to);
                 if serves { outlook } else { outlook.maybe() }
             }
-            // A pod's packets to the service's own address are served one by one.
+            // A pod's packets to the service's own address are served packet by packet.
             Route::Direct(None) if talk.kind.place == From::Pod => match fate() {
                 Fate::Served(_) => Outlook {
                     per_packet: true,
@@ -103,14 +103,14 @@ impl Model {
             },
         }
     }
-    /// All backends of a service, whoever is held to which.
+    /// Returns all backends of a service, without regard to affinity.
     fn any(&self, talk: &Talk, to: SocketAddr) -> Vec<Backend> {
         let (place, to) = (talk.kind.place, plain(to));
         let service = self.services.service(place, to, talk.kind.udp);
         service.map_or_else(Vec::new, |number| self.services.backends(number))
     }
 
-    /// A datagram of an unconnected socket.
+    /// Returns the results of a datagram of an unconnected socket.
     fn to_address(&self, talk: &Talk, to: SocketAddr) -> Outlook {
         if Self::is_foreign(talk.kind, to) {
             return Outlook::failure(0);
@@ -131,7 +131,7 @@ impl Model {
         let v6 = plain(to).is_ipv6();
         match self.fate(talk, to) {
             Fate::Served(allowed) => {
-                // Not one whose answers are another service's, where there is a choice.
+                // If there is a choice, avoids a backend whose answers count as another service's.
                 let is_free = |one: &&Backend| {
                     let last = talk.last.get(&(one.pod, v6));
                     last.is_none_or(|last| *last == plain(to))
@@ -152,7 +152,7 @@ impl Model {
             Fate::Refused => Outlook::failure(libc::ECONNREFUSED),
             Fate::Dropped if talk.kind.place == From::Node => Outlook::failure(libc::EPERM),
             Fate::Untouched(Some(pod)) => {
-                // Answers of a pod that is a backend, too, may count as the service's.
+                // If the pod is also a backend, its answers may count as the service's.
                 let led = talk.led.iter().filter(|(one, _)| *one == pod);
                 let from = led.map(|(_, to)| *to).chain([to]);
                 Outlook {
@@ -165,7 +165,8 @@ impl Model {
         }
     }
 
-    /// A datagram to an address by a connected socket, which hears its peer only.
+    /// Returns the results of a datagram to an address by a connected socket, which hears only its
+    /// peer.
     fn past_peer(&self, talk: &Talk, peer: &Peer, to: SocketAddr) -> Outlook {
         let is_named = match peer.way {
             Route::Backend(_) => true,
@@ -200,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Judges what came of something that was sent.
+    /// Judges the result of a message.
     pub(crate) fn ask(&mut self, socket: u8, to: Option<SocketAddr>, seen: &Seen) -> Judgement {
         let outlook = self.outlook(socket, to);
         let talk = &self.talks[&socket];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A datagram and its answer.
+//! Sends a datagram and waits for its answer.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 use super::model::Seen;
 use crate::clients::parse;
 
-/// An error's number.
+/// Returns an error's number.
 pub(crate) fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
@@ -18,7 +18,7 @@ pub(crate) fn number(error: &io::Error) -> i32 {
     })
 }
 
-/// Sends a text and waits for the answer to it.
+/// Sends a text, and waits for the answer to it.
 pub(crate) fn converse(
     socket: &UdpSocket,
     text: &str,
@@ -40,7 +40,7 @@ pub(crate) fn converse(
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
                 let said = String::from_utf8_lossy(&buffer[..length]);
-                // One that comes late answers an earlier text.
+                // A late answer belongs to an earlier text.
                 if said.ends_with(&format!(" {text}")) {
                     let port = socket.local_addr()?.port();
                     return Ok(Seen::Answer(parse(&said, from), port));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random sequences with real sockets against a model of what an application may see:
-//! docs/fuzzing.md.
+//! Runs random sequences with real sockets, and compares them with a model of what an application
+//! may see: docs/fuzzing.md.
 
 mod ask;
 mod converse;
@@ -26,7 +26,7 @@ use crate::{
     shorten::shorten,
 };
 
-/// A sequence that takes longer to shorten is left as it is then.
+/// The time limit for shortening a sequence. After that, the shortest one so far is used.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -64,14 +64,14 @@ fn sockets_go_as_the_model_says() {
     );
 }
 
-/// The shortest part that was found to fail.
+/// Returns the shortest part of a sequence that was found to fail.
 fn shrink(
     node: &mut Node,
     sequence: &Sequence<Operation>,
     first: Difference,
 ) -> (Sequence<Operation>, Difference) {
     const TRIES: usize = 6;
-    // The same difference, by its first words.
+    // Two differences count as the same if their first characters are equal.
     let words = |text: &str| text.chars().take(20).collect::<String>();
     let wanted = words(&first.text);
     let fails = |steps: &[Operation]| {

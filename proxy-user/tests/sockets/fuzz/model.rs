@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model: what an application may see of its sockets. Where the hooks choose at random, it
-//! takes the choice that is seen and says whether that one was allowed.
+//! The model of what an application may see of its sockets. Where the hooks choose at random, the
+//! model takes over the choice that it sees, and says whether it was allowed.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,42 +13,43 @@ use super::{
 };
 use crate::{clients::Answer, world::From};
 
-/// What a socket was given by a connect.
+/// The destination that a connect has given to a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// One of these; which one, answers show.
+    /// One of these backends; answers show which.
     Backend(Vec<Backend>),
-    /// The policy drops what it sends.
+    /// The policy drops everything that the socket sends.
     Dropped,
-    /// The address itself, perhaps a pod's. What a pod's datagram socket sends to a service is
-    /// served packet by packet.
+    /// The address itself, perhaps a pod's. Datagrams of a pod's socket to a service are served
+    /// packet by packet.
     Direct(Option<u8>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
-    /// As the application wrote it.
+    /// The address that the application gave.
     pub(crate) to: SocketAddr,
     pub(crate) way: Route,
 }
 
-/// A socket.
+/// The state of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Talk {
     pub(crate) kind: Kind,
     pub(crate) peer: Option<Peer>,
-    /// Where it has sent datagrams, and the backend that got them, if that is known.
+    /// The destinations of its datagrams, with the backend that got them, if that is known.
     pub(crate) sent: HashMap<SocketAddr, Option<Backend>>,
-    /// The service's address that was used last with a pod.
+    /// The service address that was last used with each pod, by pod and IP family.
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
-    /// Every address that it has asked for, by the pod that it may have led to.
+    /// All service addresses that it has used, with each pod that they may have led to.
     pub(crate) led: HashSet<(u8, SocketAddr)>,
-    /// Linux does not forget the peer of an IPv6 socket that is disconnected: it hears nobody else.
+    /// True if the socket hears only its old peer: Linux does not forget the peer of a disconnected
+    /// IPv6 socket.
     pub(crate) is_deaf: bool,
-    /// A connect has passed the hook. Where the kernel refuses it then, the entry stays: nothing
-    /// uses it but the list.
+    /// True if a connect has passed the hook. If the kernel then refuses it, the entry stays, but
+    /// only the list shows it.
     pub(crate) tried: bool,
-    /// Where it was connected last.
+    /// The address of its last connect.
     pub(crate) was_connected: Option<SocketAddr>,
 }
 
@@ -59,14 +60,14 @@ impl Talk {
     }
 }
 
-/// What an operation showed.
+/// The result of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
     /// The answer, and the client's own port.
     Answer(Answer, u16),
     Error(i32),
     Silence,
-    /// It worked; there is no answer to wait for.
+    /// The operation succeeded; there is no answer to wait for.
     Done,
 }
 
@@ -92,13 +93,13 @@ impl Model {
         };
         self.talks.insert(socket, talk);
     }
-    /// Whether the socket cannot reach this kind of address at all.
+    /// Returns whether the socket cannot reach this kind of address at all.
     pub(crate) fn is_foreign(kind: Kind, to: SocketAddr) -> bool {
         kind.family == Family::V6 && plain(to).is_ipv4()
     }
-    /// Whether the kernel itself makes nothing sensible of it, or the model cannot say what comes
-    /// of it: a socket that has been connected has a family for good; with a connection to loopback
-    /// it has a source that reaches nobody else.
+    /// Returns whether the kernel does nothing sensible with the address, or the model cannot
+    /// predict the result. A socket that has been connected keeps its IP family; a connection to
+    /// loopback gives it a source that reaches nobody else.
     pub(crate) fn is_senseless(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         let was = talk.was_connected.map(plain);
@@ -113,7 +114,8 @@ impl Model {
         self.services.fate(place, plain(to), udp, true)
     }
 
-    /// Whether a connect may take as long as it likes.
+    /// Returns whether a connect is sure to be answered or refused, so that it may take the full
+    /// timeout.
     pub(crate) fn connects(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         !Self::is_foreign(talk.kind, to)
@@ -122,7 +124,7 @@ impl Model {
                 Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
             )
     }
-    /// Judges a connect. `false`: nothing more can be said of the socket.
+    /// Judges a connect. Returns `false` if nothing more can be predicted for the socket.
     pub(crate) fn connect(
         &mut self,
         socket: u8,
@@ -151,7 +153,7 @@ impl Model {
                 return Err(format!("it must be refused at once, but {seen:?}"));
             }
             (Fate::Served(allowed), Seen::Done) => Route::Backend(match before {
-                // The same service again, and its backend serves.
+                // The socket connects to the same service again, and its backend still serves.
                 Some(Peer {
                     to: same,
                     way: Route::Backend(kept),
@@ -204,8 +206,8 @@ impl Model {
         }
     }
 
-    /// The agent has brought a change into effect; `error`: of each socket, since the operation
-    /// before.
+    /// Updates the model after the agent has applied a change. `errors` holds each socket's error
+    /// since the previous operation.
     pub(crate) fn changed(&mut self, errors: &HashMap<u8, Option<i32>>) -> Judgement {
         let Self { services, talks } = self;
         for (number, talk) in talks {
@@ -226,7 +228,7 @@ impl Model {
             if gone.is_empty() {
                 continue;
             }
-            // The agent has connected it again, if it was one of those that have gone.
+            // If the socket's backend has gone, the agent has connected the socket again.
             let all = services
                 .service(place, to, udp)
                 .map_or_else(Vec::new, |service| services.backends(service));
@@ -235,7 +237,7 @@ impl Model {
             }
             peer.way = match services.fate(place, to, udp, false) {
                 Fate::Served(_) => Route::Backend(all),
-                // Perhaps elsewhere, where nobody answers.
+                // The backend may be on another node, where nobody answers.
                 Fate::Unclear => Route::Backend([all, gone].concat()),
                 Fate::Refused | Fate::Dropped if left.is_empty() => Route::Dropped,
                 _ => Route::Direct(None),
@@ -244,13 +246,13 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a service is there, for changes of it.
+    /// Applies a new or changed service.
     pub(crate) fn apply(&mut self, wanted: &Wanted) {
         self.services.apply(wanted);
     }
 }
 
-/// The last number of the pod that answered.
+/// Returns the last number of the address of the pod that answered.
 pub(crate) fn by(answer: &Answer) -> u8 {
     match answer.by.as_str() {
         "one" => 20,
@@ -260,7 +262,7 @@ pub(crate) fn by(answer: &Answer) -> u8 {
     }
 }
 
-/// The backend that answered, of those that are allowed.
+/// Returns the backend that answered, if it is one of those that are allowed.
 pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, String> {
     let mut matching = allowed.iter().filter(|one| one.pod == by(answer));
     matching
@@ -269,7 +271,7 @@ pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, St
         .ok_or_else(|| format!("{} answers, allowed are {allowed:?}", answer.by))
 }
 
-/// A backend sees the socket's own address and port.
+/// Checks that the backend sees the socket's own address and port.
 pub(crate) fn expect_own(talk: &Talk, answer: &Answer, port: u16) -> Judgement {
     let is_own = answer.seen.port() == port
         && (talk.kind.place == From::Node

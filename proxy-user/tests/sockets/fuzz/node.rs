@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that sequences run on: a pod more that serves, an IPv6 address, and this thread as a
-//! process of its cgroup.
+//! The node that sequences run on: it has a third server pod and an IPv6 address, and this thread
+//! is a process of its cgroup.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{
     world::{From, World},
 };
 
-/// The node.
+/// The node with its pods.
 pub(crate) struct Node {
     pub(crate) world: World,
     _third: NetNs,
@@ -41,11 +41,12 @@ impl Node {
             _third: third,
         };
         node.join(node.world.cgroup().path());
-        // The agent takes a moment to see the pod and the address.
+        // The agent needs a moment to see the pod and the address.
         sleep(Duration::from_secs(2));
         node
     }
-    /// Makes this thread one of a cgroup: entering and leaving it for each socket would take long.
+    /// Moves this thread into a cgroup. Entering and leaving it for each socket would take too
+    /// long.
     fn join(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.threads"), gettid().to_string()).expect("join a cgroup");
     }
@@ -59,12 +60,12 @@ impl Node {
         }
     }
     pub(crate) fn restart(&mut self) {
-        // The agent is none of the cgroup's.
+        // The agent must not be in the cgroup.
         self.leave();
         self.world.restart(SocketBalancing::All);
         self.join(self.world.cgroup().path());
     }
-    /// Makes these the only services, and waits until that has taken effect.
+    /// Publishes exactly these services, and waits until that has taken effect.
     pub(crate) fn publish<'a>(&mut self, wanted: impl Iterator<Item = &'a Wanted>) {
         let (mut services, mut far) = (Vec::new(), String::new());
         for one in wanted {
@@ -90,9 +91,10 @@ impl Node {
         self.world.publish_with(&services, &far);
     }
 
-    /// Whether nothing is left in the maps of sockets, now that all are closed.
+    /// Expects that the maps of sockets are empty after all sockets are closed.
     pub(crate) fn expect_empty(&self) -> Result<(), String> {
-        // A process that is being started holds a copy of every descriptor until its program runs.
+        // A process that is being started holds a copy of every descriptor until it executes its
+        // program.
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
             let left = [
@@ -120,7 +122,7 @@ impl Node {
         let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
         buckets.chain(sockets).collect()
     }
-    /// Removes what a sequence has left behind, so that the next one does not find it.
+    /// Removes the entries that a sequence has left, so that the next one does not find them.
     pub(crate) fn clear(&self) {
         self.clear_of::<V4>(maps::SOCKETS_V4);
         self.clear_of::<V6>(maps::SOCKETS_V6);

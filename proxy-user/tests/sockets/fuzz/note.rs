@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the model learns of the choices that answers show.
+//! The part of the model that learns the hooks' choices from answers.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Model {
-    /// Notes a choice.
+    /// Records the choice that an answer shows.
     pub(crate) fn note(
         &mut self,
         socket: u8,
@@ -46,7 +46,7 @@ impl Model {
                         .insert((known.map_or(0, |known| known.pod), v6), plain(to));
                     return;
                 }
-                // The answers of one that has gone are nobody's.
+                // If a backend has gone, its answers belong to no service.
                 if let Some(gone) = known
                     && talk.last.get(&(gone.pod, v6)) == Some(&plain(to))
                 {

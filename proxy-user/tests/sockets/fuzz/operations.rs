@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence of sockets, and their text: one a line, so that a sequence can be
-//! kept as a file.
+//! The operations of a sequence and their text form. Each operation is one line, so that a sequence
+//! can be stored as a file.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
 use crate::{kept::parsed, world::From};
 
-/// A service as sequences change it; its number says its protocol, see [`Wanted::is_udp`].
+/// A service that sequences change. Its number decides its protocol: see [`Wanted::is_udp`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     pub(crate) number: u8,
-    /// Last numbers of its pods' addresses.
+    /// The last numbers of its pods' addresses.
     pub(crate) endpoints: Vec<u8>,
     pub(crate) affinity: bool,
     /// `internalTrafficPolicy: Local`.
     pub(crate) local: bool,
-    /// It has an IPv4 endpoint on another node, too; only with `local`.
+    /// True if it also has an IPv4 endpoint on another node; only with `local`.
     pub(crate) far: bool,
 }
 
 impl Wanted {
-    /// Numbers of services.
+    /// The numbers of all services.
     pub(crate) const ALL: [u8; 5] = [1, 2, 3, 4, 5];
 
     pub(crate) fn is_udp(number: u8) -> bool {
@@ -28,7 +28,7 @@ impl Wanted {
     }
 }
 
-/// What kind of socket.
+/// The kind of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind {
     pub(crate) udp: bool,
@@ -40,23 +40,23 @@ pub(crate) struct Kind {
 pub(crate) enum Family {
     V4,
     V6,
-    /// IPv6, and IPv4 by mapped addresses.
+    /// An IPv6 socket that also uses IPv4, by mapped addresses.
     Dual,
 }
 
-/// One step of a sequence. Sockets have numbers.
+/// One step of a sequence. Sockets are named by numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
-    /// A service is new or changed.
+    /// Adds or changes a service.
     Apply(Wanted),
     Remove(u8),
-    /// The agent ends and starts again.
+    /// Restarts the agent.
     Restart,
     Open(u8, Kind),
     Connect(u8, SocketAddr),
-    /// connect to AF_UNSPEC.
+    /// Connects to AF_UNSPEC.
     Disconnect(u8),
-    /// Something is sent, to an address or to the peer, and an answer awaited.
+    /// Sends a text to an address or to the peer, and waits for an answer.
     Ask(u8, Option<SocketAddr>),
     Close(u8),
 }

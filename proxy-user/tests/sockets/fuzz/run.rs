@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs a sequence with real sockets, and has the model judge what they show.
+//! Runs a sequence with real sockets, and lets the model judge the results.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,17 +17,17 @@ use super::{
 };
 use crate::{calls::disconnect, clients::Open, kept::Sequence, world::PATIENCE};
 
-/// How long is waited for an answer that must not come.
+/// How long to wait for an answer that must not come.
 const SILENCE: Duration = Duration::from_millis(15);
 
-/// Where sockets and the model differ.
+/// A difference between the sockets and the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub(crate) operation: usize,
     pub(crate) text: String,
 }
 
-/// A socket.
+/// An open socket.
 enum OpenSocket {
     Udp(UdpSocket),
     Tcp(Socket),
@@ -50,7 +50,7 @@ impl OpenSocket {
     }
 }
 
-/// A run under way.
+/// The state of a run.
 struct Run<'a> {
     node: &'a mut Node,
     model: Model,
@@ -58,7 +58,7 @@ struct Run<'a> {
     datagrams: u64,
 }
 
-/// Runs a sequence on a node without sockets; how many operations it had.
+/// Runs a sequence on a node without sockets, and returns the number of its operations.
 pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
     let result = run_through(node, sequence);
     if result.is_err() {
@@ -125,7 +125,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// The services are to be as the model has them.
+    /// Publishes the model's services.
     fn change(&mut self) -> Result<(), String> {
         self.node.publish(self.model.services.all());
         let errors = self.sockets.iter().map(|(socket, held)| {
@@ -140,7 +140,7 @@ impl Run<'_> {
             .keys()
             .try_for_each(|socket| self.look_at(*socket))
     }
-    /// The peer is what the application asked for.
+    /// Checks that the peer is the address that the application connected to.
     fn look_at(&self, socket: u8) -> Result<(), String> {
         let peer = self.sockets[&socket].as_ref().peer_addr().ok();
         let peer = peer.and_then(|peer| peer.as_socket());
@@ -261,7 +261,8 @@ impl Run<'_> {
         self.look_at(socket)
     }
 
-    /// Compares the maps with what is open, closes everything, and looks whether something is left.
+    /// Compares the maps with the open sockets, closes all sockets, and checks that nothing is
+    /// left.
     fn end(&mut self) -> Result<(), String> {
         let cookies = self.sockets.iter().map(|(socket, held)| {
             let cookie = held.as_ref().cookie().expect("a cookie");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an address leads to, as a process on the node or in a pod sees it: ARCHITECTURE.md, "At the
-//! socket".
+//! The destination of an address, as a process on the node or in a pod sees it: ARCHITECTURE.md,
+//! "At the socket".
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,10 +12,10 @@ use crate::world::{From, NODE, PORT};
 
 /// The node's IPv6 address.
 pub(crate) const NODE6: &str = "fd00:c0::2";
-/// Last numbers of the addresses of the pods that serve.
+/// The last numbers of the addresses of the server pods.
 pub(crate) const PODS: [u8; 3] = [20, 21, 22];
 
-/// An endpoint of a service, from when it begins to serve until it stops.
+/// An endpoint of a service, from the time when it begins to serve until it stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Backend {
     pub(crate) service: u8,
@@ -23,16 +23,16 @@ pub(crate) struct Backend {
     incarnation: u64,
 }
 
-/// What becomes of a connection or datagram to an address.
+/// The result of a connection or datagram to an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// One of these gets it.
+    /// One of these backends gets it.
     Served(Vec<Backend>),
     Refused,
     Dropped,
-    /// No service is concerned; perhaps it is a pod's own address.
+    /// The address belongs to no service; it may be a pod's own.
     Untouched(Option<u8>),
-    /// A backend on another node may get it, which is not there.
+    /// A backend on another node, which does not exist, may get it.
     Unclear,
 }
 
@@ -41,7 +41,7 @@ struct Live {
     incarnations: BTreeMap<u8, u64>,
 }
 
-/// The services, and which client is held to which backend.
+/// The services, and the backend that affinity holds each client to.
 #[derive(Default)]
 pub(crate) struct Services {
     live: BTreeMap<u8, Live>,
@@ -49,12 +49,12 @@ pub(crate) struct Services {
     incarnations: u64,
 }
 
-/// The address without IPv6's form for IPv4.
+/// Returns an IPv4-mapped address as IPv4.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The pod that has the address.
+/// Returns the pod that has the address.
 pub(crate) fn pod_at(address: SocketAddr) -> Option<u8> {
     let pods = PODS.into_iter();
     let mut pods = pods.filter(|last| pod(*last, address.is_ipv6()) == address.ip());
@@ -106,19 +106,19 @@ impl Services {
     pub(crate) fn all(&self) -> impl Iterator<Item = &Wanted> {
         self.live.values().map(|live| &live.wanted)
     }
-    /// Whether it still serves.
+    /// Returns whether the backend still serves.
     pub(crate) fn serves(&self, backend: Backend) -> bool {
         self.live
             .get(&backend.service)
             .is_some_and(|live| live.incarnations.get(&backend.pod) == Some(&backend.incarnation))
     }
-    /// The service of a cluster IP, served at this port or not.
+    /// Returns the service that has the cluster IP, whether or not it serves the port.
     fn of_cluster_ip(&self, to: SocketAddr) -> Option<u8> {
         let mut numbers = self.live.keys();
         let found = numbers.find(|number| cluster_ip(**number, to.is_ipv6()) == to.ip());
         found.copied()
     }
-    /// The service of a node port.
+    /// Returns the service that has the node port.
     fn of_node_port(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
         let own = to.ip() == node(to.is_ipv6());
         let loopback = place == From::Node && to.is_ipv4() && to.ip().is_loopback();
@@ -126,7 +126,7 @@ impl Services {
         let found = numbers.find(|number| u16::from(*number) + 30_000 == to.port());
         found.filter(|number| (own || loopback) && Wanted::is_udp(*number) == udp)
     }
-    /// The service that an address is served by.
+    /// Returns the service that serves the address.
     pub(crate) fn service(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
         let served = |number: &u8| to.port() == 80 && Wanted::is_udp(*number) == udp;
         match self.of_cluster_ip(to) {
@@ -134,7 +134,8 @@ impl Services {
             None => self.of_node_port(place, to, udp),
         }
     }
-    /// What becomes of what a socket sends there; `held`: affinity counts.
+    /// Returns the result for a socket that sends to the address; `held` says whether affinity
+    /// applies.
     pub(crate) fn fate(&self, place: From, to: SocketAddr, udp: bool, held: bool) -> Fate {
         let Some(number) = self.service(place, to, udp) else {
             return match self.of_cluster_ip(to) {
@@ -161,7 +162,7 @@ impl Services {
         }
         Fate::Served(self.backends(number))
     }
-    /// All backends of a service.
+    /// Returns all backends of a service.
     pub(crate) fn backends(&self, number: u8) -> Vec<Backend> {
         let incarnations = self.live[&number].incarnations.iter();
         let backends = incarnations.map(|(pod, incarnation)| Backend {
@@ -176,7 +177,7 @@ impl Services {
             .get(&number)
             .is_some_and(|live| live.wanted.affinity)
     }
-    /// A client has got a backend.
+    /// Records the backend that a client has got, if the service has affinity.
     pub(crate) fn hold(&mut self, place: From, to: SocketAddr, backend: Backend) {
         if self.has_affinity(backend.service) {
             let key = (backend.service, place, to.is_ipv6());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the agent is healthy and alive: pure, from what `health` has been told and the time.
+//! Decides whether the agent is healthy and alive, from what `health` was told and the time. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// KUBE: kube-proxy's sync period, after which it tries a failed sync again. A fault that lasts
 /// longer makes the node unhealthy.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
-/// A loop that has not turned for so long hangs: the longest known turn, the first sync of 100 000
-/// services, takes a tenth.
+/// A loop that has not turned for this long hangs: the longest known turn, the first sync of
+/// 100 000 services, takes a tenth of it.
 pub(super) const STILL: Duration = Duration::from_secs(60);
 
 /// The kinds of objects that can have faults.
@@ -25,7 +25,7 @@ pub enum Area {
     Hooks,
     /// The node's settings and addresses.
     Node,
-    /// What was damaged and could not be repaired.
+    /// Damage that could not be repaired.
     Repairs,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Fault {
 pub(super) struct Faults(BTreeMap<Area, BTreeMap<String, Fault>>);
 
 impl Faults {
-    /// Replaces the faults of an area, given as object and reason. An object that had one before
-    /// keeps its age.
+    /// Replaces the faults of an area, given as object and reason. An object that already had a
+    /// fault keeps its age.
     pub(super) fn replace(
         &mut self,
         area: Area,
@@ -64,7 +64,7 @@ impl Faults {
     pub(super) fn is_empty_of(&self, area: Area) -> bool {
         !self.0.contains_key(&area)
     }
-    /// The faults that have lasted longer than [`GRACE`].
+    /// Returns the faults that have lasted longer than [`GRACE`].
     fn lasting(&self, now: Instant) -> impl Iterator<Item = (Area, &str)> {
         self.all()
             .filter(move |(.., fault)| now.saturating_duration_since(fault.since) > GRACE)
@@ -79,7 +79,7 @@ impl Faults {
     pub(super) fn count(&self) -> usize {
         self.0.values().map(BTreeMap::len).sum()
     }
-    /// At most so many faults, the oldest first.
+    /// Returns at most this many faults, the oldest first.
     pub(super) fn oldest(&self, most: usize) -> Vec<(&str, &Fault)> {
         let mut all: Vec<_> = self
             .all()
@@ -116,7 +116,7 @@ pub(super) enum Ill {
 }
 
 impl Ill {
-    /// For an operator.
+    /// Returns the reason in words for an operator.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Still => "the agent's loop hangs",
@@ -129,12 +129,12 @@ impl Ill {
     }
 }
 
-/// Whether the loop turns.
+/// True if the loop turns.
 pub(super) fn is_alive(turned: Instant, now: Instant) -> bool {
     now.saturating_duration_since(turned) < STILL
 }
 
-/// Why the node is not healthy; none if it is. `counts` says which faults matter to the asker.
+/// Returns why the node is unhealthy; `None` if it is not. `counts`: faults that matter here.
 pub(super) fn illness(
     facts: &Facts<'_>,
     now: Instant,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that are missing where the packet meets them, and those of others beside ours. Pure.
+//! Findings about portolan's programs that are missing from a hook, and about foreign programs at
+//! the same hooks. Pure.
 
 use datapath::{ChainMember, ForeignVerdict, HookState};
 
 use super::{HookedInterface, Host, Pointed};
 use crate::check::finding::Finding;
 
-/// Programs that are missing, and those of others.
+/// Returns the findings about missing and foreign programs.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     if !host.missing_socket_hooks.is_empty() {
@@ -76,7 +77,8 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     found
 }
 
-/// Foreign programs before ours. Those that were asked are judged by their answers.
+/// Returns findings about foreign programs before portolan's. If their verdicts are known, those
+/// decide.
 fn before(place: &HookedInterface, state: &HookState, hook: &str, ingress: bool) -> Vec<Pointed> {
     let name = &place.link.name;
     let page = "docs/coexistence.md#other-ebpf-programs";

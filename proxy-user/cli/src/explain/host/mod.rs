@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host does to a packet beside us. In: what `look` has read. Out: findings, each with a
-//! remedy and a page. Pure.
+//! What the host does to a packet in addition to portolan. Takes what `look` has read, and returns
+//! findings, each with a remedy and a page. Pure.
 
 mod hooks;
 mod ways;
@@ -17,34 +17,34 @@ use crate::check::{finding::Finding, foreign::kube_proxys};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     pub(super) v6: bool,
-    /// The client's packets carry the endpoint's address from the start: a socket hook has put it
-    /// there.
+    /// True if a socket hook has translated the connection, so its packets carry the endpoint's
+    /// address from the start.
     pub(super) by_socket: bool,
-    /// The interface that the client's packets come in by; none for a process of this node.
+    /// The interface that the client's packets come in by; None for a process of this node.
     pub(super) incoming: Option<HookedInterface>,
     /// The node's route to the client.
     pub(super) to_client: Option<Routed>,
-    /// Its pods' or the node's socket hooks that are not attached.
+    /// The socket hooks, of pods or of the node, that are not attached.
     pub(super) missing_socket_hooks: Vec<&'static str>,
     pub(super) endpoints: Vec<Endpoint>,
-    /// Forwarding is off: the setting that says so.
+    /// The setting that turns forwarding off, if one does.
     pub(super) not_forwarding: Option<String>,
     /// rp_filter of the interface that packets come in by: 0 off, 1 strict, 2 loose.
     pub(super) rp_filter: u8,
-    /// Translated packets leave past the stack.
+    /// True if translated packets are redirected past the stack.
     pub(super) redirected: bool,
     pub(super) chains: Vec<Chain>,
     pub(super) kube_proxy: Vec<NftChain>,
     /// Connections of the client that nf_conntrack translates elsewhere.
     pub(super) tracked: Vec<SentElsewhere>,
-    /// What could not be read.
+    /// Findings about what could not be read.
     pub(super) unread: Vec<Finding>,
-    /// The pinned programs only count.
+    /// True if the pinned programs are a shadow's, which only count.
     pub(super) shadow: bool,
 }
 
 impl Host {
-    /// Every endpoint is this node itself.
+    /// Returns whether every endpoint is this node itself.
     pub(super) fn is_own(&self) -> bool {
         let mut all = self.endpoints.iter();
         !self.endpoints.is_empty() && all.all(|one| one.routed == Routed::Here)
@@ -56,12 +56,12 @@ impl Host {
 pub(super) struct HookedInterface {
     pub(super) index: u32,
     pub(super) link: LinkFacts,
-    /// Ingress and egress.
+    /// The state of the ingress and the egress hook.
     pub(super) hooks: [HookState; 2],
-    /// What foreign programs before ours at ingress do with the client's packet, if they were
-    /// asked; in their order.
+    /// The verdicts of foreign programs before portolan's at ingress on the client's packet, in
+    /// their order. Empty if they were not run.
     pub(super) verdicts: Vec<ForeignVerdict>,
-    /// What the stack calls it: its bridge, if it is a port of one.
+    /// The interface index that the stack uses: the bridge's, if the interface is a port of one.
     pub(super) stack_index: u32,
 }
 
@@ -69,18 +69,18 @@ pub(super) struct HookedInterface {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
-    /// It is what the client asks for: no service has it.
+    /// True if it is the destination that the client asks for, and no service has that address.
     pub(super) asked_for: bool,
     pub(super) routed: Routed,
-    /// Where it leaves.
+    /// The interface that packets to it leave by.
     pub(super) outgoing: Option<HookedInterface>,
-    /// The MTU of the way.
+    /// The MTU of the route.
     pub(super) mtu: Option<u32>,
-    /// The neighbour that does not answer.
+    /// The neighbour, if it does not answer.
     pub(super) silent: Option<IpAddr>,
-    /// The packet is masqueraded there.
+    /// True if the packet is masqueraded on its way there.
     pub(super) masqueraded: bool,
-    /// Why nobody answers there, as far as that was looked at.
+    /// The reason why nobody answers there, if one was found.
     pub(super) deaf: Option<String>,
 }
 
@@ -89,9 +89,9 @@ pub(super) struct Endpoint {
 pub(super) struct Chain {
     pub(super) name: String,
     pub(super) drops: bool,
-    /// Rules beside portolan's.
+    /// True if the chain has rules other than portolan's.
     pub(super) rules: bool,
-    /// Portolan's rules accept packets with its mark and those that follow.
+    /// True if portolan's rules accept packets with its mark and the packets that follow them.
     pub(super) accepts_ours: bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct SentElsewhere {
     pub(super) sent_to: SocketAddr,
 }
 
-/// Everything that the host has to say.
+/// Returns all findings about the host.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     found.extend(shadow(host));
@@ -133,7 +133,7 @@ fn shadow(host: &Host) -> Option<Pointed> {
     })
 }
 
-/// The way back to the client, and whether the kernel believes its source.
+/// Returns a finding if the node has no route to the client, or a route by another interface.
 fn sources(host: &Host) -> Option<Pointed> {
     match host.to_client.as_ref()? {
         Routed::Here => None,
@@ -176,7 +176,7 @@ fn of_route(routed: &Routed) -> String {
     }
 }
 
-/// Whether the stack forwards at all.
+/// Returns a finding if the stack does not forward.
 fn forwarding(host: &Host) -> Option<Pointed> {
     let setting = host.not_forwarding.as_ref()?;
     is_forwarded(host).then(|| {
@@ -189,13 +189,13 @@ fn forwarding(host: &Host) -> Option<Pointed> {
     })
 }
 
-/// The packet passes the stack's forwarding.
+/// Returns whether the stack forwards the packet.
 fn is_forwarded(host: &Host) -> bool {
     let leaves = |one: &Endpoint| matches!(one.routed, Routed::Leaves { .. } | Routed::Refused);
     host.incoming.is_some() && !host.redirected && host.endpoints.iter().any(leaves)
 }
 
-/// Chains that drop what is forwarded.
+/// Returns a finding for each chain that drops forwarded packets.
 fn chains(host: &Host) -> Vec<Pointed> {
     if !is_forwarded(host) {
         return Vec::new();
@@ -216,7 +216,7 @@ fn chains(host: &Host) -> Vec<Pointed> {
     findings.collect()
 }
 
-/// What another proxy has left.
+/// Returns findings about rules and connections that another proxy has left.
 fn others(host: &Host) -> Vec<Pointed> {
     let rules = kube_proxys(&host.kube_proxy).into_iter();
     let mut found: Vec<_> = rules
@@ -241,7 +241,7 @@ fn others(host: &Host) -> Vec<Pointed> {
     found
 }
 
-/// The packet as the kernel's routes see it, for a client beyond an interface.
+/// Returns the packet as the kernel's route lookup sees it; None for a process of this node.
 pub(super) fn incoming(host: &Host, source: IpAddr, mark: u32) -> Option<Incoming> {
     let place = host.incoming.as_ref()?;
     Some(Incoming {

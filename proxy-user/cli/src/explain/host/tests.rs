@@ -51,7 +51,7 @@ fn endpoint() -> Endpoint {
     }
 }
 
-/// A host that stops nothing.
+/// Returns a host that lets every packet pass.
 fn host() -> Host {
     Host {
         incoming: Some(place(PORT)),
@@ -61,7 +61,7 @@ fn host() -> Host {
     }
 }
 
-/// Expects one finding, with these words.
+/// Expects exactly one finding, with this level and these words.
 #[track_caller]
 fn finds(host: &Host, level: Level, words: &str) {
     let found = findings(host);
@@ -228,7 +228,7 @@ fn a_chain_that_drops_is_in_the_way_unless_something_accepts() {
         Level::Differs,
         "unless one of its rules",
     );
-    // portolan's own rules accept what it masquerades, and nothing else.
+    // Portolan's own rules accept only packets that it masquerades.
     finds(
         &with(chain(false, true)),
         Level::InTheWay,

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way to one endpoint: its route, its neighbour, its MTU, and whether it answered a probe.
-//! Pure.
+//! Findings about the route to one endpoint: its neighbour, its MTU, and whether it answered a
+//! probe. Pure.
 
 use linux::Routed;
 
 use super::{Endpoint, Host, Pointed, of_route};
 use crate::check::finding::Finding;
 
-/// What is wrong with the way to one endpoint. Where others can be reached, it is only a
-/// difference.
+/// Returns what is wrong with the route to one endpoint. If other endpoints can be reached, the
+/// finding has only the level `Differs`.
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
         !has_way || one.deaf.is_some()
     };
     let all_bad = host.endpoints.iter().all(is_bad);
-    // Rules of others may give the packet another destination before the kernel looks for its
-    // route.
+    // Foreign rules may give the packet another destination before the kernel looks up its route.
     let may_be_translated =
         endpoint.asked_for && !(host.tracked.is_empty() && host.kube_proxy.is_empty());
     let finding = |found: String, remedy: &str| {
@@ -30,7 +29,7 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let mut found = Vec::new();
     match &endpoint.routed {
         Routed::Leaves { .. } | Routed::Here => {}
-        // Named by its cause.
+        // `forwarding` reports the cause.
         Routed::Refused if host.not_forwarding.is_some() => {}
         Routed::Refused => {
             let reason = "there is a route, and the kernel refuses to forward from this client and interface: its source is not believed \

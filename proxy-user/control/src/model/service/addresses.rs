@@ -11,13 +11,14 @@ use crate::model::parse::Flaw;
 
 /// Reads the addresses of one service.
 pub(super) struct Addresses<'a> {
-    /// Link-local ones are served, too.
+    /// Whether link-local addresses are served, too.
     pub(super) link_local: bool,
     pub(super) complaints: &'a mut Complaints,
 }
 
 impl Addresses<'_> {
-    /// KUBE: `clusterIPs` has one address per family; an object without it has only `clusterIP`.
+    /// Reads the cluster IP of each family. KUBE: `clusterIPs` has one address per family; an
+    /// object without it has only `clusterIP`.
     pub(super) fn cluster_ips(&mut self, spec: &ServiceSpec) -> (Option<V4>, Option<V6>) {
         let single = spec.cluster_ip.as_deref().unwrap_or_default();
         let many = spec.cluster_ips.as_deref().unwrap_or_default();
@@ -64,14 +65,15 @@ impl Addresses<'_> {
         status
             .into_iter()
             .flat_map(|status| status.ingress.iter().flatten())
-            // KUBE: with ipMode Proxy, packets must pass the balancer.
+            // KUBE: with ipMode Proxy, packets must go through the load balancer.
             .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
             .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
             .filter_map(|text| self.served("load balancer IP", text, service))
             .collect()
     }
 
-    /// An address of a family that the service has. KUBE: others are not served.
+    /// Parses an address whose family the service has. KUBE: addresses of other families are not
+    /// served.
     fn served(&mut self, what: &str, text: &str, service: &Service) -> Option<IpAddr> {
         let address = self.possible(what, text)?;
         let (has_family, family) = match address {
@@ -87,7 +89,7 @@ impl Addresses<'_> {
         Some(address)
     }
 
-    /// An address that a service may have.
+    /// Parses an address that a service may have.
     fn possible(&mut self, what: &str, text: &str) -> Option<IpAddr> {
         let Some(address) = parse::address(text) else {
             self.complaints.add(format!(
@@ -110,8 +112,7 @@ impl Addresses<'_> {
     }
 }
 
-/// The source ranges, and warnings about those that cannot be read and about a family that the list
-/// leaves out.
+/// Reads the source ranges; warns about unreadable ranges and about a family without a range.
 pub(super) fn source_ranges(
     spec: &ServiceSpec,
     balancers: &[IpAddr],

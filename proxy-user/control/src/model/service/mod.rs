@@ -26,13 +26,13 @@ pub struct Service {
     pub cluster_v4: Option<V4>,
     pub cluster_v6: Option<V6>,
     pub external_ips: Box<[IpAddr]>,
-    /// Without those of ipMode Proxy, which the node does not serve.
+    /// The IPs with ipMode Proxy are left out, because the node does not serve them.
     pub load_balancer_ips: Box<[IpAddr]>,
     pub source_ranges: SourceRanges,
     pub ports: Box<[ServicePort]>,
     /// Seconds; 0 without session affinity.
     pub affinity_timeout: u32,
-    /// None: the setting counts.
+    /// None: the agent's setting applies.
     pub selection: Option<Selection>,
     pub internal_local: bool,
     pub external_local: bool,
@@ -43,18 +43,18 @@ pub struct Service {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceRanges {
     pub ranges: Box<[IpNet]>,
-    /// Some range could not be read. Then a family without a readable one allows nobody: its range
-    /// may be the unreadable one.
+    /// True if a range could not be read. Then a family without a readable range allows no client,
+    /// because the unreadable range may be of this family.
     pub unreadable: bool,
 }
 
 impl SourceRanges {
-    /// Whether a range of the family can be read.
+    /// True if a readable range is of the family.
     fn names(&self, v4: bool) -> bool {
         self.ranges.iter().any(|range| range.addr().is_ipv4() == v4)
     }
-    /// Whether clients of the family are restricted. KUBE: ranges of one family do not restrict the
-    /// other.
+    /// True if the clients of the family are restricted. KUBE: ranges of one family do not restrict
+    /// the other.
     pub fn restrict(&self, v4: bool) -> bool {
         self.unreadable || self.names(v4)
     }
@@ -66,7 +66,7 @@ pub struct ServicePort {
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: Port,
-    /// [`Port::ANY`] without a node port.
+    /// [`Port::ANY`] if there is no node port.
     pub node_port: Port,
 }
 
@@ -75,12 +75,12 @@ impl Service {
     pub fn is_served(&self) -> bool {
         self.cluster_v4.is_some() || self.cluster_v6.is_some()
     }
-    /// Its cluster IPs, one of each family at most.
+    /// Returns the service's cluster IPs, at most one of each family.
     pub fn cluster_ips(&self) -> impl Iterator<Item = IpAddr> {
         let v6 = self.cluster_v6.map(IpAddr::from);
         self.cluster_v4.map(IpAddr::from).into_iter().chain(v6)
     }
-    /// Whether this is one of its cluster IPs.
+    /// True if `ip` is one of the service's cluster IPs.
     pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
         self.cluster_ips().any(|own| own == ip)
     }

@@ -9,7 +9,7 @@ use super::{Complaints, Service, parse};
 
 /// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
-/// KUBE: its limit in the API server.
+/// KUBE: the API server's limit of `timeoutSeconds`.
 const MAX_AFFINITY_TIMEOUT: i32 = 86_400;
 
 pub(super) fn affinity_timeout(spec: &ServiceSpec, complaints: &mut Complaints) -> u32 {
@@ -49,10 +49,10 @@ pub enum Selection {
     Maglev,
 }
 
-/// The annotation by which a service has another selection than the setting's.
+/// The annotation that gives a service another selection than the agent's setting.
 const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
 
-/// What a service's annotation says of its selection; none without one.
+/// Returns the selection that the service's annotation names, if any.
 pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
     let given = metadata.annotations.as_ref()?.get(ANNOTATION_SELECTION)?;
     let known = <Selection as clap::ValueEnum>::from_str(given, false);
@@ -64,7 +64,7 @@ pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> O
     known.ok()
 }
 
-/// Whether a traffic policy is Local. KUBE: without one it is Cluster.
+/// True if a traffic policy is Local. KUBE: the default is Cluster.
 pub(super) fn is_local(field: &str, policy: Option<&str>, complaints: &mut Complaints) -> bool {
     match policy {
         Some("Local") => true,
@@ -78,8 +78,8 @@ pub(super) fn is_local(field: &str, policy: Option<&str>, complaints: &mut Compl
     }
 }
 
-/// KUBE: `externalTrafficPolicy` counts for the types NodePort and LoadBalancer, and for a
-/// ClusterIP service with external IPs.
+/// True if the external traffic policy is Local. KUBE: `externalTrafficPolicy` applies to the types
+/// NodePort and LoadBalancer, and to a ClusterIP service with external IPs.
 pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints) -> bool {
     let local = is_local(
         "externalTrafficPolicy",
@@ -98,7 +98,8 @@ pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints)
         }
 }
 
-/// KUBE: only services of type LoadBalancer with external policy Local have a health check port.
+/// Reads the health check port. KUBE: only services of type LoadBalancer with external policy Local
+/// have one.
 pub(super) fn health_check_node_port(
     spec: &ServiceSpec,
     service: &Service,

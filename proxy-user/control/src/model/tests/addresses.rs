@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses that a service cannot have: they are left out with a warning, wherever they stand.
+//! Addresses that a service cannot have are left out with a warning, whichever field has them.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -21,7 +21,7 @@ fn read(yaml: &str, link_local: bool) -> (Arc<Service>, Vec<String>) {
     (service, reasons.collect())
 }
 
-/// A service of both families that has 192.0.2.1 and one more address in a field.
+/// Returns a dual-stack service that has 192.0.2.1 and `address` in the field.
 fn with_address(field: &str, address: &str) -> String {
     let rest = match field {
         "externalIP" => format!(", externalIPs: [192.0.2.1, '{address}']"),

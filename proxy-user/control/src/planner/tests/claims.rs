@@ -78,7 +78,7 @@ fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
         ["shop/a", "shop/b", "shop/c"]
     );
     assert_eq!(cluster.plan("shop/b").1.len(), 1);
-    // A service that drops the address makes way as well.
+    // A service that gives up the address also lets the next one have it.
     assert_eq!(
         cluster.apply(&service("a", "172.30.0.1", "")),
         ["shop/a", "shop/b", "shop/c"]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Manifests with damage: read or refused, and planned, but never a panic.
+//! Damaged manifests are read and planned or refused, but never cause a panic.
 
 use proptest::prelude::*;
 

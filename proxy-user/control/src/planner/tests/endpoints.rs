@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which endpoints of which slices become backends, and in which sets.
+//! Tests which endpoints of which slices become backends, and in which sets.
 
 use proxy_common::{EndpointSet, Protocol, ServiceFlags};
 use rstest::rstest;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which frontends a service has, with which policy and affinity.
+//! Tests which frontends a service has, with which policy and affinity.
 
 use proxy_common::{EndpointSet, FrontendKind, ServiceFlags};
 use rstest::rstest;
@@ -28,7 +28,7 @@ fn a_cluster_ip_of_the_nodes_own_is_not_served_and_is_again_when_it_has_gone() {
     let served = ["external 192.0.2.1:80", "node 0.0.0.0:30080"];
     assert_eq!(frontends(&plan.ports[0].v4), served);
     assert_eq!(plan.guarded_v4, []);
-    // Other news of the node leave it so.
+    // Other changes of the node do not change this.
     cluster.state.set_fallback_ips(vec![own]);
     assert_eq!(cluster.plan("shop/cart").0, plan);
     cluster.state.set_own_addresses([].into());
@@ -216,10 +216,10 @@ fn echo_requests_have_frontends_at_external_addresses_if_they_are_answered() {
     };
     assert_eq!(echoes(&cluster, "shop/cart"), [""; 0], "by default");
     cluster.state.set_answer_ping(true);
-    // The cluster IP needs none.
+    // The cluster IP needs no echo frontend.
     let both = ["echo 192.0.2.1:0", "echo 198.51.100.1:0"];
     assert_eq!(echoes(&cluster, "shop/cart"), both);
-    // Of two services with the same addresses one has them, and the other one later, without a
+    // Of two services with the same addresses, one owns them. The other gets them later, without a
     // warning.
     cluster.apply(&external("other", "172.30.0.2", 81));
     assert_eq!(echoes(&cluster, "shop/other"), ["echo 172.30.0.1:0"]);

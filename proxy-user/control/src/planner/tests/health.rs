@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Health check node ports: which services have one, and what it answers.
+//! Tests which services have a health check node port, and what it answers.
 
 use rstest::rstest;
 
@@ -53,7 +53,7 @@ fn a_node_port_that_gets_the_packets_of_a_health_check_is_told() {
     assert_eq!(told(&cluster), text("its own"));
     cluster.apply(&service("cart", "172.30.0.1", LOCAL_BALANCER));
     assert_eq!(told(&cluster), [""; 0]);
-    // Another service's that comes, changes and goes.
+    // A node port of another service is added, changed and removed.
     for ip in ["172.30.0.2", "'fd00:30::2'"] {
         let other = |port| with_node_port("till", ip, "", port);
         assert_eq!(cluster.apply(&other("31000")), ["shop/cart", "shop/till"]);
@@ -62,7 +62,7 @@ fn a_node_port_that_gets_the_packets_of_a_health_check_is_told() {
         assert_eq!(told(&cluster), [""; 0]);
         assert_eq!(cluster.apply(&other("31002")), ["shop/till"]);
     }
-    // One of another protocol is in nobody's way.
+    // A node port of another protocol does not conflict.
     let udp = with_node_port("till", "172.30.0.2", "", "31000, protocol: UDP");
     cluster.apply(&udp);
     assert_eq!(told(&cluster), [""; 0]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Properties of every plan, whatever the endpoints.
+//! Properties that every plan has, whatever the endpoints are.
 
 use proptest::prelude::*;
 use proxy_common::{EndpointSet, Port, ServiceFlags};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The planner against kube-proxy's semantics, as tables: one file per subject, the constants and
-//! helpers that they share here.
+//! Compares the planner with kube-proxy's semantics, as tables: one file per subject. Their shared
+//! constants and helpers are here.
 
 mod claims;
 mod damage;
@@ -36,7 +36,7 @@ fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {
     found.expect("a frontend of the kind").flags
 }
 
-/// The last octets of the endpoints in a set.
+/// Returns the last octets of the endpoints in a set.
 fn octets(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<u8> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
     chosen.map(|b| b.address.octets[3]).collect()

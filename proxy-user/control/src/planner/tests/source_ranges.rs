@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may use a load balancer's address, and how that depends on the node.
+//! Tests which clients may use a load balancer IP, and how that depends on the node.
 
 use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dry runs: the programs at interfaces on packets that were never sent, over maps of their own. No
-//! flow, no affinity and no counter of those that serve changes. Called by `portolan explain`.
+//! Dry runs: the tc programs run on packets that were never sent, with maps of their own. They
+//! change no flow, affinity or counter of the serving programs. Called by `portolan explain`.
 
 mod packet;
 
@@ -28,7 +28,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// The name of the program and of the hook.
+    /// Returns the name of the program and of the hook.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
@@ -37,31 +37,32 @@ impl Hook {
     }
 }
 
-/// One program's run.
+/// The run of one program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     pub hook: Hook,
     pub interface: u32,
-    /// The one that it counted.
+    /// The counter that it incremented.
     pub counter: Counter,
     pub before: Packet,
-    /// None if it was dropped.
+    /// `None` if it was dropped.
     pub after: Option<Packet>,
-    /// It leaves at once by another interface, past the stack, or as an answer by the same one.
+    /// True if the packet leaves directly by another interface, past the stack, or as an answer by
+    /// the same one.
     pub redirected: bool,
     /// The packet's mark.
     pub mark: u32,
 }
 
-/// Programs and maps for dry runs; gone when dropped.
+/// Programs and maps for dry runs; removed when dropped.
 pub struct DryRun {
     aside: Aside,
     counters: Vec<u64>,
 }
 
 impl DryRun {
-    /// Makes the maps, with what the serving ones know of this client; `redirects` is whether the
-    /// interface's packets leave past the stack.
+    /// Creates the maps, with this client's data from the serving maps. `redirects` says whether
+    /// packets of the interface are redirected past the stack.
     pub fn open(
         reader: &Reader,
         asked: &Asked,
@@ -85,7 +86,7 @@ impl DryRun {
         Ok(Self { aside, counters })
     }
 
-    /// Has the kernel load a hook's program, before its first step.
+    /// Makes the kernel load a hook's program; must come before its first step.
     pub fn load(&mut self, hook: Hook) -> Result<(), DatapathError> {
         self.aside.load(hook.name())
     }
@@ -100,7 +101,7 @@ impl DryRun {
     ) -> Result<Step, DatapathError> {
         const SHOT: u32 = 2;
         const REDIRECT: u32 = 7;
-        // As long as any kernel's __sk_buff: the whole of it comes back.
+        // The buffer is as long as any kernel's `__sk_buff`, because all of it is returned.
         const FIELDS: usize = 64;
         const MARK: usize = 2;
         const INTERFACE: usize = 10;
@@ -139,7 +140,7 @@ fn counters(aside: &Aside) -> Result<Vec<u64>, DatapathError> {
     linux::per_cpu_sums(aside.map(maps::COUNTERS)?).map_err(failed(maps::COUNTERS))
 }
 
-/// Copies a whole map that serves into that of a dry run.
+/// Copies a complete serving map into that of a dry run.
 fn copy<K: Plain, V: Plain>(
     reader: &Reader,
     aside: &Aside,

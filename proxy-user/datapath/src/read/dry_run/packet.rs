@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet of a dry run: as few bytes as the programs read.
+//! A packet of a dry run, with only the bytes that the programs read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use proxy_common::{Protocol, checksum};
 
 use super::Asked;
 
-/// A packet's tuple and what it is.
+/// A packet's tuple and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
     pub protocol: Protocol,
@@ -16,14 +16,14 @@ pub struct Packet {
     pub kind: Kind,
 }
 
-/// The part of a packet in its connection.
+/// The role of a packet in its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// SYN, INIT; any datagram.
+    /// SYN, INIT, or any datagram.
     First,
-    /// The answer to the first.
+    /// The reply to the first packet.
     Answer,
-    /// In the middle of a connection.
+    /// A packet in the middle of a connection.
     Later,
     /// A reset.
     Reset,
@@ -31,7 +31,7 @@ pub enum Kind {
     Error,
 }
 
-/// A client's port, where none is given.
+/// The client's port if none is given.
 const ANY_PORT: u16 = 49_152;
 
 const ETHERNET: usize = 14;
@@ -41,7 +41,7 @@ const SCTP: usize = 32;
 const TTL: u8 = 64;
 
 impl Packet {
-    /// The client's first packet of a connection.
+    /// Returns the client's first packet of a connection.
     pub fn first(asked: &Asked) -> Self {
         let port = match asked.client_port {
             0 => ANY_PORT,
@@ -55,7 +55,7 @@ impl Packet {
         }
     }
 
-    /// The packet that would come back.
+    /// Returns the packet that would come back.
     #[must_use]
     pub const fn answer(self) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Packet {
         }
     }
 
-    /// As bytes, with an Ethernet header to this address; to address 0 where the interface has
-    /// none.
+    /// Returns the packet as bytes, with an Ethernet header to this address, or to address 0 if the
+    /// interface has none.
     pub fn encode(&self, mac: Option<[u8; 6]>) -> Vec<u8> {
         let payload = self.transport();
         let mut bytes = mac.unwrap_or_default().to_vec();
@@ -127,7 +127,7 @@ impl Packet {
         bytes
     }
 
-    /// Reads what a program has left; none if that is no packet of ours.
+    /// Parses a packet after a program's run; `None` if the bytes are no such packet.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (ethernet, rest) = bytes.split_at_checked(ETHERNET)?;
         let (protocol, src, dst, transport) = match ethernet.get(12..14)? {
@@ -239,7 +239,7 @@ mod tests {
             SlicedPacket::from_ethernet(&bytes).expect("a packet");
             assert_eq!(Packet::decode(&bytes), Some(packet));
             for length in 0..bytes.len() {
-                // Cut off anywhere, it does not panic.
+                // Truncated bytes must not panic.
                 _ = Packet::decode(&bytes[..length]);
             }
         }

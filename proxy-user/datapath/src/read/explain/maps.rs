@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One family's pinned maps, asked key by key in the order in which the kernel programs ask them.
+//! The pinned maps of one family, read key by key in the order of the kernel programs.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -24,7 +24,7 @@ use crate::{
     read::{Reader, SECOND, failed, socket},
 };
 
-/// The maps of a family that a new connection depends on.
+/// The maps of a family that decide about a new connection.
 pub(super) struct FamilyMaps<A: Family> {
     pub(super) settings: Settings,
     frontends: Table<FrontendKey<A>, u32>,
@@ -79,7 +79,7 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
-    /// The record that a destination leads to.
+    /// Returns the record of a destination.
     pub(super) fn find(
         &self,
         address: A,
@@ -96,8 +96,7 @@ impl<A: Family> FamilyMaps<A> {
         self.addresses.lookup(&address).ok().flatten().is_some()
     }
 
-    /// Whether cluster IPs are allocated from here, and packets to those that nobody has are
-    /// dropped.
+    /// True if cluster IPs are allocated from this range and packets to unused ones are dropped.
     pub(super) fn is_unallocated(&self, address: A) -> bool {
         let allocated: IpAddr = address.into();
         let is_in_range = match allocated {
@@ -114,7 +113,7 @@ impl<A: Family> FamilyMaps<A> {
         }
     }
 
-    /// The node's InternalIP.
+    /// Returns the node's InternalIP.
     pub(super) fn internal_address(&self) -> A {
         let own: IpAddr = if A::VERSION == 4 {
             self.settings.internal_v4.into()
@@ -124,7 +123,7 @@ impl<A: Family> FamilyMaps<A> {
         A::of_ip(own).unwrap_or(A::UNSPECIFIED)
     }
 
-    /// Whether the source ranges of a record let a client in.
+    /// True if the source ranges of a record allow a client.
     pub(super) fn allows(&self, record: &Record<A>, client: A) -> Result<bool, DatapathError> {
         if !record.flags.has(ServiceFlags::SOURCE_RANGES) {
             return Ok(true);
@@ -151,7 +150,7 @@ impl<A: Family> FamilyMaps<A> {
         Ok(ranges)
     }
 
-    /// The backends of a block, each once.
+    /// Returns the backends of a block, without duplicates.
     pub(super) fn block(
         &self,
         block: Block,
@@ -173,14 +172,14 @@ impl<A: Family> FamilyMaps<A> {
         self.backends.lookup(&id.0).map_err(failed(A::BACKENDS))
     }
 
-    /// Every backend of a service port. Walks the array through memory: there may be hundreds of
-    /// thousands.
+    /// Returns every backend of a service port. Walks the array through memory, because there may
+    /// be hundreds of thousands.
     pub(super) fn backends_of(
         &self,
         reader: &Reader,
         service: ServiceId,
     ) -> Result<Vec<Backend<A>>, DatapathError> {
-        // Memory cannot be mapped from a descriptor that only reads; nothing is written.
+        // A read-only descriptor cannot be mapped; nothing is written.
         let array = get_pinned(&reader.home.join(A::BACKENDS), false);
         let array: MappedArray<Backend<A>> = array
             .and_then(MappedArray::new)
@@ -197,7 +196,7 @@ impl<A: Family> FamilyMaps<A> {
         Ok(found)
     }
 
-    /// The backend that affinity holds a client to, if it may have it.
+    /// Returns the backend that a client has affinity to, if it may use it.
     pub(super) fn held(
         &self,
         record: &Record<A>,
@@ -228,7 +227,7 @@ impl<A: Family> FamilyMaps<A> {
         }))
     }
 
-    /// How flows know an interface.
+    /// Returns how flows identify an interface.
     pub(super) fn client_interface(&self, index: u32) -> ClientInterface {
         if self.interface_bits(index) & interface::SHARED != 0 {
             ClientInterface::SHARED
@@ -246,7 +245,8 @@ impl<A: Family> FamilyMaps<A> {
         interface::bits(word.unwrap_or(0))
     }
 
-    /// The source of a packet that leaves an interface, to this next hop and destination.
+    /// Returns the source address of a packet that leaves an interface, for this next hop and
+    /// destination.
     pub(super) fn masquerade_address(
         &self,
         index: u32,
@@ -259,7 +259,7 @@ impl<A: Family> FamilyMaps<A> {
         let own = own.and_then(|own| {
             A::of_ip(match (A::VERSION, next_hop, destination) {
                 (4, IpAddr::V4(next_hop), _) => own.v4.select(&next_hop.into()).into(),
-                // A gateway of the other family.
+                // The gateway may be of the other family.
                 (4, _, IpAddr::V4(to)) => own.v4.select(&to.into()).into(),
                 (_, _, IpAddr::V6(to)) => own.v6.select(&to.into()).into(),
                 _ => return None,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the programs would do with one packet, or one connecting socket, and why, by the pinned
-//! maps. Asked key by key, so it takes no longer where there are many services. Nothing is changed.
-//! The policy is `proxy_common`'s. Called by `portolan explain`.
+//! Explains from the pinned maps what the programs would do with one packet or one connecting
+//! socket, and why. Reads key by key, so many services do not make it slower. Changes nothing. The
+//! policy is that of `proxy_common`. Called by `portolan explain`.
 
 mod maps;
 mod packet;
@@ -24,21 +24,21 @@ use super::{Flow, Reader};
 use crate::{error::DatapathError, maps::family::Family};
 pub use service::ServiceAddress;
 
-/// A packet that begins a connection or belongs to one, or what a process asks for.
+/// A packet that begins a connection or belongs to one, or a connection attempt of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     pub protocol: Protocol,
     pub client: IpAddr,
-    /// 0 if any: then no open connection is looked for.
+    /// 0 for any port; then no open connection is looked up.
     pub client_port: u16,
     pub to: SocketAddr,
     pub by: By,
 }
 
-/// Where the programs meet it.
+/// The hook at which the programs see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// A packet that comes in by the interface with this index.
+    /// A packet that comes in on the interface with this index.
     Interface(u32),
     /// A process of this node connects a socket.
     NodeSocket,
@@ -51,46 +51,46 @@ pub enum By {
 pub struct Explained {
     /// The outcome, as the programs count it.
     pub counter: Counter,
-    /// Why no service is concerned, or a socket is left to the packet path, where the counter alone
-    /// does not say it.
+    /// Why no service is involved, or why a socket is left to the packet path, where the counter
+    /// alone does not tell.
     pub because: Option<&'static str>,
     pub settings: Settings,
-    /// Not asked where no service is concerned.
+    /// `None` where no service is involved.
     pub origin: Option<Origin>,
     pub frontend: Option<MatchedFrontend>,
-    /// Every endpoint of the service port that serves, in the order of addresses.
+    /// Every serving endpoint of the service port, in the order of addresses.
     pub endpoints: Vec<ServingEndpoint>,
-    /// Where it goes: one of these. Empty unless it is forwarded.
+    /// The endpoints that it may go to. Empty unless it is forwarded.
     pub to: Vec<SocketAddr>,
-    /// Only endpoints of this node may be chosen.
+    /// True if only endpoints of this node may be chosen.
     pub local_only: bool,
-    /// Whether the policy masquerades it, hairpin left aside.
+    /// True if the policy masquerades it, without regard to hairpin.
     pub masquerades: bool,
     pub affinity: Option<AffineEndpoint>,
     /// The connection that it belongs to.
     pub flow: Option<Flow>,
-    /// How flows know the interface that it comes in by.
+    /// How flows identify the interface that it comes in on.
     pub(super) interface: ClientInterface,
 }
 
-/// The frontend that a destination leads to.
+/// The frontend at a destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MatchedFrontend {
     /// Namespace and name.
     pub service: String,
     pub port_name: String,
     pub kind: FrontendKind,
-    /// None for a node port.
+    /// `None` for a node port.
     pub address: Option<IpAddr>,
     /// 0 for all ports that a cluster IP does not serve.
     pub port: u16,
     pub flags: ServiceFlags,
     pub service_id: u32,
     pub affinity_timeout: u32,
-    /// Endpoints for clients inside the cluster, and for all others.
+    /// The numbers of endpoints for clients inside the cluster and for all others.
     pub internal: u32,
     pub external: u32,
-    /// Those that may use it, if it has source ranges.
+    /// The client ranges that may use it, if it has source ranges.
     pub source_ranges: Vec<IpNet>,
 }
 
@@ -98,24 +98,25 @@ pub struct MatchedFrontend {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ServingEndpoint {
     pub address: SocketAddr,
-    /// The policy may choose it for this client.
+    /// True if the policy may choose it for this client.
     pub chosen_from: bool,
-    /// Some policy chooses it: as one of the cluster's, as one of this node's.
+    /// True if some policy may choose it: `cluster` among the cluster's endpoints, `local` among
+    /// this node's.
     pub cluster: bool,
     pub local: bool,
 }
 
-/// The endpoint that affinity holds the client to.
+/// The endpoint that the client has affinity to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AffineEndpoint {
     pub endpoint: SocketAddr,
     pub seconds_left: u64,
-    /// What the dry run needs to know it, too.
+    /// The service port, which the dry run needs for its own affinity entry.
     pub(super) service: ServiceId,
 }
 
 impl AffineEndpoint {
-    /// Of this endpoint, for so many more seconds.
+    /// Returns the affinity to this endpoint, for so many more seconds.
     pub fn new(endpoint: SocketAddr, seconds_left: u64) -> Self {
         Self {
             endpoint,
@@ -126,7 +127,8 @@ impl AffineEndpoint {
 }
 
 impl Explained {
-    /// No service is concerned, or something else than policy decides.
+    /// Returns an explanation without a service, or one in which something else than policy
+    /// decides.
     pub fn unmatched(settings: Settings, counter: Counter, because: Option<&'static str>) -> Self {
         Self {
             counter,
@@ -146,7 +148,8 @@ impl Explained {
 }
 
 impl Reader {
-    /// What the programs would do. `None` if client and destination are of different families.
+    /// Explains what the programs would do. `None` if client and destination are of different
+    /// families.
     pub fn explain(&mut self, asked: &Asked) -> Result<Option<Explained>, DatapathError> {
         match (asked.client, asked.to.ip()) {
             (IpAddr::V4(client), IpAddr::V4(to)) => {
@@ -177,8 +180,8 @@ impl Reader {
         }
     }
 
-    /// The address that a masqueraded packet to this next hop and destination leaves an interface
-    /// with, as far as the maps know it.
+    /// Returns the source address of a masqueraded packet that leaves an interface for this next
+    /// hop and destination, as far as the maps know it.
     pub fn masquerade_address(
         &self,
         interface: u32,
@@ -192,8 +195,8 @@ impl Reader {
         }
     }
 
-    /// The word of an interface that has our programs, as in [`proxy_common::maps::interface`];
-    /// none if it has not.
+    /// Returns the word of an interface with our programs, as in [`proxy_common::maps::interface`];
+    /// `None` if it has none.
     pub fn interface_word(&self, index: u32) -> Result<Option<u64>, DatapathError> {
         let table = self.table::<u32, u64>(proxy_common::maps::INTERFACES)?;
         table
@@ -201,7 +204,7 @@ impl Reader {
             .map_err(super::failed(proxy_common::maps::INTERFACES))
     }
 
-    /// Whether another generation of maps serves what is new.
+    /// True if another generation of maps handles everything new.
     pub fn is_drained(&self) -> Result<bool, DatapathError> {
         use proxy_common::maps::{DRAINED, generation};
         let table = self.table::<u32, u32>(DRAINED)?;
@@ -210,7 +213,7 @@ impl Reader {
     }
 }
 
-/// Marks those of a service port's endpoints that a block has.
+/// Marks those endpoints of a service port that are in a block.
 fn endpoints<A: Family>(
     all: Vec<Backend<A>>,
     block: &[(BackendId, Backend<A>)],

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet that comes in by an interface: the questions of `proxy-ebpf/src/tc`, in their order.
+//! Explains a packet from an interface: makes the same decisions as `proxy-ebpf/src/tc`, in the
+//! same order.
 
 use linux::now;
 use proxy_common::{
@@ -77,7 +78,8 @@ pub(super) fn explain<A: Family>(
     Ok(explained)
 }
 
-/// The service of a record, its endpoints, and what a verdict means for them.
+/// Explains a packet with a record: its service, its endpoints, and what the verdict means for
+/// them.
 pub(super) fn matched<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
@@ -113,7 +115,7 @@ pub(super) fn matched<A: Family>(
             ..
         }
     );
-    // Those of another port say nothing of one that is not served.
+    // The endpoints of another port say nothing about a port that is not served.
     if !matches!(record.flags.kind(), FrontendKind::Unserved) {
         let all = maps.backends_of(reader, record.service)?;
         explained.endpoints = endpoints(all, &block);
@@ -153,7 +155,7 @@ pub(super) fn frontend<A: Family>(
     })
 }
 
-/// The connection that the packet belongs to, if its tuple is known.
+/// Explains the packet's connection; `None` if its tuple is not in the flow table.
 fn known<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
@@ -172,7 +174,7 @@ fn known<A: Family>(
     let own = plain.behind(maps.client_interface(interface));
     let (key, entry) = match find(&own)? {
         Some(entry) => (own, entry),
-        // Replies, and what many clients' interfaces bring.
+        // The entry is for a reply, or for a client on an interface that many clients share.
         None => match find(&plain)? {
             Some(entry) if entry.kind != FlowKind::ORIGINAL || plain == own => (plain, entry),
             _ => return Ok(None),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a service's name to its addresses, by the maps of names and records.
+//! Finds the addresses of a service by its name, from the maps of names and records.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ use crate::{
     read::{Reader, ServicePort, failed},
 };
 
-/// One address and port of a service; a node port at the node's InternalIP.
+/// One address and port of a service; a node port is shown at the node's InternalIP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceAddress {
     pub kind: FrontendKind,
@@ -34,7 +34,8 @@ pub struct ServiceAddress {
 const STEP: usize = 4096;
 
 impl Reader {
-    /// Namespace and name of a service port, and the port's own name, which rows show from now on.
+    /// Returns namespace and name of a service port and the port's own name; rows show them from
+    /// now on.
     pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
@@ -44,8 +45,8 @@ impl Reader {
         Ok((named.service, named.port_name))
     }
 
-    /// Every address of a service, cluster IPs first; empty if the maps know no such service. Walks
-    /// through all names: tens of milliseconds where there are many.
+    /// Returns every address of a service, cluster IPs first; empty if the maps do not know the
+    /// service. Walks through all names, which takes tens of milliseconds where there are many.
     pub fn addresses_of(
         &self,
         namespace: &str,
@@ -79,14 +80,14 @@ impl Reader {
         found: &mut Vec<ServiceAddress>,
     ) -> Result<(), DatapathError> {
         let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
-        // Memory cannot be mapped from a descriptor that only reads; nothing is written.
+        // A read-only descriptor cannot be mapped; nothing is written.
         let records = get_pinned(&self.home.join(A::RECORDS), false);
         let records: MappedArray<Record<A>> = records
             .and_then(MappedArray::new)
             .map_err(failed(A::RECORDS))?;
         let settings = self.settings()?;
         let mut wanted = Vec::new();
-        // Not `scan_window`: a record without endpoints begins with zeros.
+        // `scan_window` cannot be used, because a record without endpoints begins with zeros.
         let scanned = records.scan(|id, record: Record<A>| {
             let own = ids.iter().find(|(service, _)| *service == record.service);
             if let Some((_, port_name)) = own {
@@ -123,7 +124,7 @@ impl Reader {
     }
 }
 
-/// Whether a text padded with zero bytes is this one.
+/// True if a text padded with zero bytes equals this one.
 fn holds(padded: &[u8; 64], text: &str) -> bool {
     padded
         .strip_prefix(text.as_bytes())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process that connects: the questions of `proxy-ebpf/src/socket`, in their order.
+//! Explains a process that connects: makes the same decisions as `proxy-ebpf/src/socket`, in the
+//! same order.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -70,7 +71,7 @@ pub(super) fn explain<A: Family>(
     explained.origin = Some(origin);
     if let Verdict::Forward { external, .. } = verdict {
         explained.counter = Counter::SocketTranslated;
-        // The socket gets its address by the route to the endpoint.
+        // The socket gets its source address from the route to the endpoint.
         explained.masquerades = false;
         if is_node {
             let set = record.flags.set_of_block(external);

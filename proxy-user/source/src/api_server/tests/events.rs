@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Warnings about objects that become events.
+//! Tests that warnings about objects become events.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ async fn a_report_becomes_an_event_once() {
         object: "Service shop/cart".into(),
         reason: reason.to_owned(),
     };
-    // An object that is gone gets no event; an event that another node created counts.
+    // An object that is gone gets no event. If another node created the event already, it is not
+    // repeated.
     for reason in ["conflict", "gone", "conflict", "another"] {
         let cart = Topic::Plan(ObjectName::new("shop", "cart"));
         warnings.replace(cart, vec![warning(reason)]);

@@ -29,10 +29,10 @@ pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs"
 pub(super) enum Answer {
     Status(u16, &'static str),
     Page(Value),
-    /// Lines of a watch.
+    /// The lines of a watch.
     Lines {
         lines: Vec<Value>,
-        /// Bytes of the last line not sent.
+        /// The number of bytes at the end of the last line that are not sent.
         cut: usize,
         open: bool,
     },
@@ -40,7 +40,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// A list as a watch streams it; the watch stays open.
+    /// Returns a list as a watch streams it; the watch stays open.
     pub(super) fn initial(objects: &[Value]) -> Self {
         let mut lines: Vec<_> = objects
             .iter()
@@ -81,7 +81,7 @@ impl Answer {
             "items": objects
         }))
     }
-    /// The same with more events.
+    /// Returns the watch with more events.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
         let Self::Lines {
             mut lines,
@@ -94,7 +94,7 @@ impl Answer {
         lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
         Self::Lines { lines, cut, open }
     }
-    /// The same without its last bytes; then the stream ends.
+    /// Returns the watch without its last bytes; then the stream ends.
     pub(super) fn cut(self, cut: usize) -> Self {
         let Self::Lines { lines, .. } = self else {
             panic!("only a watch is cut")
@@ -148,7 +148,7 @@ fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The server; a kind without a script has no objects.
+/// The fake server; a kind without a script has no objects.
 #[derive(Clone)]
 pub(super) struct Fake {
     state: Arc<Mutex<State>>,
@@ -160,7 +160,7 @@ struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
     posted: Vec<Value>,
-    /// Tokens received, each once.
+    /// The tokens received, without duplicates.
     tokens: Vec<String>,
 }
 
@@ -206,11 +206,11 @@ impl Fake {
     pub(super) fn set_token(&self, token: &str) {
         fs::write(self.folder.path().join("token"), token).expect("a token");
     }
-    /// The tokens received, each once.
+    /// Returns the tokens received, without duplicates.
     pub(super) fn tokens(&self) -> Vec<String> {
         self.state.lock().expect("nobody panicked").tokens.clone()
     }
-    /// The objects created, each name once.
+    /// Returns the objects created, without duplicate names.
     pub(super) fn posted(&self) -> Vec<Value> {
         self.state.lock().expect("nobody panicked").posted.clone()
     }
@@ -218,7 +218,7 @@ impl Fake {
         let mut state = self.state.lock().expect("nobody panicked");
         state.scripts.insert(path, answers.into());
     }
-    /// The queries received for a path.
+    /// Returns the queries received for a path.
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         let state = self.state.lock().expect("nobody panicked");
         state.asked.get(path).cloned().unwrap_or_default()
@@ -264,7 +264,7 @@ impl Fake {
         };
         match answer {
             Some(answer) => answer.give().await,
-            // The script is over: a watch in which nothing happens.
+            // After the end of the script, the answer is a watch in which nothing happens.
             None => Answer::watch(&[]).give().await,
         }
     }

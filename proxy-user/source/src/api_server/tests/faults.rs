@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A server that refuses, forgets, or ends a watch in the middle.
+//! Tests a server that refuses, forgets, or ends a watch in the middle.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn what_went_while_events_were_lost_is_noticed() {
         [
             Answer::initial(&[service("one", 1), service("two", 2)]).then(&[("ERROR", gone)]),
             Answer::initial(&[service("two", 9)]).close(),
-            // The same said to the request itself, which must not be repeated for ever.
+            // The same answer to the request itself, which must not be repeated for ever.
             Answer::Status(410, "too old resource version"),
             Answer::initial(&[service("three", 12)]),
         ],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Following a server whose answers are scripted: slow, twice, out of order, half, or missing.
-//! Here: what is sent when all goes well.
+//! Follows a server whose scripted answers are slow, repeated, out of order, incomplete or missing.
+//! This file tests what is sent when all goes well.
 
 mod events;
 mod fake;
@@ -50,16 +50,16 @@ fn source(fake: &Fake) -> ApiServer {
     ApiServer::new(access.expect("an address"), "node-a")
 }
 
-/// Follows a server; holds what was received so far.
+/// Follows a server and keeps what was received so far.
 struct Heard {
     batches: mpsc::Receiver<Batch>,
-    /// Names of the services.
+    /// The names of the services.
     services: Vec<String>,
     listed: bool,
     complete: bool,
     triggers: Vec<Trigger>,
     faults: Vec<Warning>,
-    /// Ranges of cluster IPs.
+    /// The ranges of cluster IPs.
     ranges: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ async fn nothing_is_complete_before_every_list_is() {
     assert!(!heard.listed && !heard.complete, "the slices have not come");
     heard.until("all lists", |heard| heard.complete).await;
     assert!(heard.listed);
-    // Each kind is asked for as narrowly as can be, and once.
+    // Each kind is requested once, with the narrowest selector.
     for (path, selector) in [
         (
             SERVICES,
@@ -266,7 +266,7 @@ async fn ranges_of_cluster_ips_are_asked_for_by_those_who_need_them() {
 async fn a_token_that_is_replaced_is_used_within_a_minute() {
     const WITHIN: Duration = Duration::from_secs(70);
     let fake = Fake::start().await;
-    // A watch that ends is asked for anew.
+    // A watch that ends is requested again.
     let ended: [Answer; 100] = std::array::from_fn(|_| Answer::initial(&[]).close().after(SOON));
     fake.script(NODES, ended);
     let _heard = Heard::from(&fake);

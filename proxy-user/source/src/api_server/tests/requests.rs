@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests to the API server are counted.
+//! Tests that requests to the API server are counted.
 
 use prometheus_client::{encoding::text::encode, registry::Registry};
 

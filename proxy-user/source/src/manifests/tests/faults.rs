@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unreadable files, objects given twice and a missing folder: each has its warning.
+//! Unreadable files, objects defined twice and a missing folder: each causes a warning.
 
 use std::{fs, path::Path};
 
@@ -30,7 +30,7 @@ async fn a_malformed_file_changes_nothing_and_is_told_once() {
         warning.ends_with("its last good content stays in force, correct the file"),
         "{warning}"
     );
-    // Others go on meanwhile.
+    // Other files are still followed.
     put(folder.path(), "b.yaml", &service("till", 82));
     assert_eq!(follower.changes().await, ["+till:82"]);
     assert_eq!(follower.warnings().len(), 1);

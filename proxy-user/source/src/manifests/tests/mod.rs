@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A folder of manifests and its followers. Here: what is sent when files come, change and go.
+//! Tests a folder of manifests and what is sent when files are added, changed and removed.
 
 mod faults;
 mod writing;
@@ -28,14 +28,14 @@ fn service(name: &str, port: u16) -> String {
     )
 }
 
-/// Renames a finished file into place; `.tmp` is no manifest.
+/// Renames a finished file to its final name; a `.tmp` file is no manifest.
 fn put(folder: &Path, file: &str, text: &str) {
     let temporary = folder.join(format!("{file}.tmp"));
     fs::write(&temporary, text).expect("write");
     fs::rename(&temporary, folder.join(file)).expect("rename");
 }
 
-/// Follows a folder; holds what was received so far.
+/// Follows a folder and keeps what was received so far.
 struct Follower {
     batches: mpsc::Receiver<Batch>,
     warnings: Warnings,
@@ -53,7 +53,7 @@ impl Follower {
             complete: false,
         }
     }
-    /// The changes of the next batch that has any; the first batch may have none.
+    /// Returns the changes of the next batch that has any; the first batch may have none.
     async fn changes(&mut self) -> Vec<String> {
         loop {
             let batch = timeout(SOON, self.batches.recv()).await;
@@ -65,7 +65,7 @@ impl Follower {
             }
         }
     }
-    /// All changes within a while.
+    /// Returns all changes that arrive within [`A_WHILE`].
     async fn anything(&mut self) -> Vec<String> {
         let mut changes = Vec::new();
         while let Ok(Some(batch)) = timeout(A_WHILE, self.batches.recv()).await {
@@ -91,7 +91,7 @@ impl Follower {
     }
 }
 
-/// `+cart:80` or `-cart`.
+/// Writes a change as `+cart:80` or `-cart`.
 fn describe(change: &Change) -> String {
     match change {
         Change::Upsert(Object::Service(service)) => {

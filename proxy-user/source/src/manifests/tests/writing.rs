@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that are being written, and links as a ConfigMap volume has them.
+//! Tests files that are being written, and links as a ConfigMap volume has them.
 
 use std::{
     fs,
@@ -84,7 +84,7 @@ async fn a_config_map_volume_is_followed_through_its_link() {
     version("..2", &service("cart", 81));
     assert_eq!(follower.changes().await, ["+cart:81"]);
     fs::remove_dir_all(folder.path().join("..2")).expect("remove");
-    // A dangling link is no file.
+    // A dangling link does not count as a file.
     put(folder.path(), "b.yaml", &service("till", 1));
     assert_eq!(follower.changes().await, ["+till:1", "-cart"]);
 }
