@@ -103,7 +103,9 @@ impl Node {
             ..Options::default()
         };
         let mut datapath = Datapath::open(&options)?;
-        datapath.set_settings(&Settings::EMPTY)?;
+        let mut settings = Settings::EMPTY;
+        settings.flags |= Settings::UNFILTERED;
+        datapath.set_settings(&settings)?;
         let name = ObjectName::new("bench", "web");
         let failures = datapath.apply(&[(name, service())]).failures;
         ensure!(failures.is_empty(), "{failures:?}");

@@ -138,10 +138,10 @@ pub enum Xdp {
 /// How translated packets leave the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Forwarding {
-    /// Through the node's stack, whose filters apply.
-    #[default]
+    /// Through the node's stack, every packet.
     Stack,
     /// Past the stack, where the stack has let packets of the same connection pass.
+    #[default]
     #[value(alias = "redirect")]
     Auto,
 }

@@ -192,12 +192,3 @@ pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let length = usize::from(found.length());
     found.into_inner().get(NLA_HEADER_SIZE..length)
 }
-
-/// Returns all attributes: kind and value.
-pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    NlasIterator::new(bytes).flatten().filter_map(|attribute| {
-        let (kind, length) = (attribute.kind(), usize::from(attribute.length()));
-        let value = attribute.into_inner().get(NLA_HEADER_SIZE..length)?;
-        Some((kind, value))
-    })
-}

@@ -97,7 +97,8 @@ impl Subject {
             return;
         }
         let mut settings = Settings::EMPTY;
-        settings.flags = 0;
+        // A test run cannot show what a stack does.
+        settings.flags = Settings::UNFILTERED;
         for (is, flag) in [
             (wanted.masquerade_all, Settings::MASQUERADE_ALL),
             (wanted.detects_pods, Settings::DETECTS_PODS),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use datapath::{Datapath, Occupancy};
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId, V4,
-    flow::{ClientInterface, IdleTimes},
+    flow::{ClientInterface, IdleTimes, Offload, SPARE},
     maps,
 };
 
@@ -47,7 +47,8 @@ fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
         sequence: 0,
         reuse: 0,
         slot: 0,
-        _pad: 0,
+        offload: Offload::NONE,
+        _pad: SPARE,
     };
     let mut reply_key = key;
     entry.reply_key_into(&key, &mut reply_key);

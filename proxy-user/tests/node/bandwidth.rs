@@ -103,7 +103,7 @@ fn limits_of_the_bandwidth_plugin_hold(
         }
     };
     // The pod's packets must pass its filter; redirected packets would not.
-    if forwarding == Forwarding::Redirect {
+    if forwarding == Forwarding::Auto {
         eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
     }
     check("with both", BACKEND, HELD);

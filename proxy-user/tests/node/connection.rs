@@ -69,6 +69,12 @@ impl Open {
         made
     }
 
+    /// Waits so long for an answer, from now on.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        let socket = self.0.get_ref();
+        socket.set_read_timeout(Some(patience)).expect("a timeout");
+    }
+
     /// Sends a line; returns the answer or the error as text.
     pub(crate) fn echo(&mut self, line: &str) -> String {
         let mut answer = String::new();

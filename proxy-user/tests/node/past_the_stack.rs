@@ -6,7 +6,8 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
     net::{IpAddr, SocketAddr, TcpStream},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use datapath::maps::tables::Table;
@@ -16,7 +17,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, eventually},
-    attachments::{LEFT, gauge},
+    connection::Open,
     objects::service,
     repair::table,
     world::World,
@@ -71,20 +72,7 @@ fn passes_by(world: &World) -> bool {
 fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     let world = World::build();
     let interface = world.server_interface();
-    let agent = start(&world, "redirect");
-    for setting in ["portolan.forwarding", "conntrack.tcpBeLiberal"] {
-        assert!(
-            agent.log().contains(&format!("WARN {setting}: ")),
-            "{}",
-            agent.log()
-        );
-        let status = world.status();
-        let mut warnings = status["warnings"].as_array().expect("warnings").iter();
-        assert!(
-            warnings.any(|warning| warning["object"] == setting),
-            "{status}"
-        );
-    }
+    let agent = start(&world, "auto");
     eventually("the stack is passed by", &agent, || passes_by(&world));
     eventually("the server's link is known", &agent, || {
         link(&world).is_some()
@@ -131,75 +119,145 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     eventually("the pod is gone", &agent, || link(&world).is_none());
 }
 
+/// Rules as a CNI with network policies makes them: established connections are accepted, invalid
+/// packets and what nobody accepts are dropped, and what pods send out of the cluster is
+/// masqueraded.
+const POLICY: &str = "table inet cni {\n\
+       chain forward { type filter hook forward priority 0; policy drop;\n\
+         ct state invalid drop\n ct state established accept\n jump pods\n }\n\
+       chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
+       chain leaving { type nat hook postrouting priority 100;\n\
+         ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n";
+const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
+
+fn rules(world: &World, text: &str) {
+    let fed = world.node().feed("nft", &["-f", "-"], text);
+    fed.expect("rules");
+}
+
+/// Packets that the node's stack forwards while a connection asks so many questions.
+fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
+    let before = world.forwarded();
+    for number in 0..questions {
+        let line = number.to_string();
+        assert_eq!(open.echo(&line), line);
+    }
+    world.forwarded() - before
+}
+
+/// How many packets may take the stack in a short while: each direction's renewal, and what was
+/// under way with it.
+const RENEWALS: u64 = 6;
+
 #[test]
-fn auto_passes_the_stack_by_until_a_rule_does_more_than_accept() {
+fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
     let world = World::build();
-    let rules = |text: &str| {
-        let fed = world.node().feed("nft", &["-f", "-"], text);
-        fed.expect("rules");
-    };
-    rules(
-        "table inet cni {\n\
-           chain forward { type filter hook forward priority 0; policy accept;\n\
-             ct state established accept\n jump pods\n }\n\
-           chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
-           chain leaving { type nat hook postrouting priority 100;\n\
-             ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n",
-    );
+    rules(&world, POLICY);
+    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    let _agent = start(&world, "auto");
+    for to in [SERVICE, BACKEND] {
+        let before = world.forwarded();
+        let mut open = world.connect(to).expect("it connects");
+        assert!(
+            world.forwarded() - before >= 3,
+            "the stack sees the handshake"
+        );
+        _ = forwarded_while(&world, &mut open, 5);
+        let by_stack = forwarded_while(&world, &mut open, 50);
+        assert!(by_stack <= RENEWALS, "{to}: {by_stack} of 200 packets");
+        // Connection tracking sees the end.
+        drop(open);
+        let tracked = || {
+            let tracked = world.node().feed("cat", &["/proc/net/nf_conntrack"], "");
+            tracked.unwrap_or_default()
+        };
+        let begun = Instant::now();
+        while tracked().contains("ESTABLISHED") {
+            assert!(begun.elapsed() < PATIENCE, "{}", tracked());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
+    for with_rules in [true, false] {
+        let world = World::build();
+        if with_rules {
+            rules(&world, POLICY);
+            world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+        }
+        let _agent = start(&world, "auto");
+        let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
+        for open in &mut open {
+            _ = forwarded_while(&world, open, 5);
+            assert!(forwarded_while(&world, open, 20) <= RENEWALS);
+        }
+        let drop = "table inet later {\n\
+            chain forward { type filter hook forward priority -10; ip daddr 10.40.1.20 drop\n }\n}\n";
+        rules(&world, drop);
+        let begun = Instant::now();
+        for mut open in open {
+            open.set_patience(Duration::from_secs(2));
+            while open.echo("still") == "still" {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+#[test]
+fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
+    let world = World::build();
+    rules(&world, POLICY);
+    world.node().set(&[(LIBERAL, "0")]).expect("not liberal");
     let agent = start(&world, "auto");
-    eventually("the stack is passed by", &agent, || passes_by(&world));
-    assert_eq!(gauge(&agent, LEFT), Some(0));
-
-    rules("add rule inet cni pods tcp dport 9999 drop\n");
-    eventually("the rule is seen", &agent, || !passes_by(&world));
-    let log = agent.log();
-    let said = "chain inet cni forward leads to pods, which does more than accept";
-    assert!(log.contains(said), "{log}");
-
-    rules("flush chain inet cni pods\n");
-    eventually("the rule is gone", &agent, || passes_by(&world));
+    let mut open = world.connect(SERVICE).expect("it connects");
+    _ = forwarded_while(&world, &mut open, 5);
+    assert!(forwarded_while(&world, &mut open, 20) >= 40);
+    let said = "net.netfilter.nf_conntrack_tcp_be_liberal: it is 0";
+    assert!(agent.log().contains(said), "{}", agent.log());
+    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    eventually("packets leave past the stack", &agent, || {
+        forwarded_while(&world, &mut open, 20) <= RENEWALS
+    });
 }
 
 /// The server's own address and port, which is a backend's.
 const BACKEND: &str = "10.40.1.20:8080";
 
 #[test]
-fn a_connection_to_a_backend_is_past_the_stack_as_well_and_a_host_ports_is_not() {
+fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
     let world = World::build();
     let rules = "table ip host-port {\n\
           chain in { type nat hook prerouting priority -100;\n\
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     let fed = world.node().feed("nft", &["-f", "-"], rules);
     fed.expect("rules");
-    let agent = start(&world, "redirect");
-    eventually("the stack is passed by", &agent, || {
-        let before = world.forwarded();
-        world.connect(BACKEND).expect("it connects");
-        world.forwarded() == before
-    });
-    // Three connections in turn from one source port: the note on the first must not take the
-    // second's answers.
-    for to in [BACKEND, "10.40.0.1:8081", BACKEND] {
-        let before = world.forwarded();
+    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    let agent = start(&world, "auto");
+    // Connections in turn from one source port: the record of the first must not take the second's
+    // answers.
+    for to in [BACKEND, "10.40.0.1:8081", BACKEND, "10.40.0.1:8081"] {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");
-        assert_eq!(world.forwarded() == before, to == BACKEND, "{to}");
     }
     let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open
     // connection through the stack.
     let mut open = world.connect(BACKEND).expect("it connects");
+    _ = forwarded_while(&world, &mut open, 5);
+    assert!(forwarded_while(&world, &mut open, 20) <= RENEWALS);
     let before = world.forwarded();
-    assert_eq!(open.echo("one"), "one");
-    assert_eq!(world.forwarded(), before);
     let noted = || {
         let noted: Table<u32, u64> = table(&world, maps::BETWEEN_PODS);
         let all = noted.entries().expect("readable");
         all.into_iter().filter(|(_, word)| *word != 0).count()
     };
     assert_ne!(noted(), 0);
-    let config = world.configure(&text.replace("redirect", "stack"));
+    let config = world.configure(&text.replace("auto", "stack"));
     let agent = world.start_with(7, &["--config", &config, "--socket-balancing", "host"]);
     assert_eq!(open.echo("two"), "two");
     assert!(world.forwarded() > before, "{}", agent.log());

@@ -117,10 +117,11 @@ impl World {
         }
         world
     }
-    /// Stores the settings of a node with pod ranges, changed by `change`.
+    /// Stores the settings of a node with pod ranges, changed by `change`. No netfilter hook sees
+    /// forwarded packets there: a test run cannot show what a stack does.
     pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::EMPTY;
-        settings.flags |= Settings::DETECTS_PODS;
+        settings.flags |= Settings::DETECTS_PODS | Settings::UNFILTERED;
         settings.pods_v4[0] = Prefix {
             address: V4 {
                 octets: [10, 40, 0, 0],
@@ -211,6 +212,11 @@ impl World {
     /// Replaces the pods to which packets are redirected.
     pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
         self.datapath().set_pods(links).expect("pods");
+    }
+    /// Writes a record of a conversation between pods.
+    pub(crate) fn set_between_pods(&self, slot: u32, record: u64) {
+        let table = self.table::<u32, u64>(maps::BETWEEN_PODS);
+        table.update(&slot, &record).expect("stored");
     }
     /// Replaces the node's addresses by these; node ports are served at all of them.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {

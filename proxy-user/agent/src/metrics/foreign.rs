@@ -26,7 +26,7 @@ impl ForeignGauges {
             left: add(
                 registry,
                 "portolan_interfaces_left_to_stack",
-                "Interfaces whose packets take the node's stack though forwarding is redirect, because something there needs it",
+                "Interfaces whose packets take the node's stack, whatever forwarding says, because something there needs it",
                 Gauge::default(),
             ),
             xdp: add(

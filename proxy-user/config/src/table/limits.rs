@@ -94,9 +94,8 @@ pub(super) const TIMES: Group = Group {
             kind: Kind::Bool(|config| &mut config.conntrack.tcp_be_liberal),
             unset: None,
             what: "Have nf_conntrack accept TCP segments outside of the window. portolan's flow table never refuses a segment for its \
-                sequence number.",
-            when: "Keep what kube-proxy's file says. Set it with `portolan.forwarding: auto` or `auto`, or `portolan.xdp`, where a rule drops what conntrack calls \
-                invalid.",
+                sequence number. With `portolan.forwarding: auto`, `portolan init` does it in any case.",
+            when: "Keep what kube-proxy's file says.",
         },
     ],
 };

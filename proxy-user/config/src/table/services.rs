@@ -266,22 +266,18 @@ pub(super) const FORWARDING: Group = Group {
             flag: None,
             kind: Kind::Choice(|config| &mut config.forwarding),
             unset: None,
-            what: "With `stack`, translated packets pass through the node's network stack like all others. With \
-            `redirect`, they leave at once by the kernel's routes and neighbours; this is faster, but the node's \
-            netfilter rules and `rp_filter` do not see them. Packets that come in by some interface take the stack all the same \
+            what: "With `auto`, the node's network stack decides about the beginning of every connection, both ways: its routes, netfilter \
+            rules and policies. Once a packet of a direction has come out of the stack as it went in, those that follow leave past the stack by the same \
+            interface. Every 9 to 13 seconds a packet of each direction takes the stack again; if it does not come out unchanged, none of \
+            that direction leaves past it any more. So a rule that is added later holds within 20 seconds. The stack also gets the packets that begin and end a TCP connection, \
+            fragments, and what is too large. It is the same for TCP and UDP between two pods of this node that were translated at their socket. Where no netfilter hook sees \
+            forwarded packets at all, packets leave past the stack from a connection's first on. If connection tracking sees them and \
+            `net.netfilter.nf_conntrack_tcp_be_liberal` is 0, TCP takes the stack; `portolan init` sets it to 1. Packets that come in by some interface take the stack \
             while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
-            by mark, TOS, user or tunnel, or a tun or tap device. The log says which. A packet for a pod of this node whose link the agent \
-            knows (a veth with nothing at its egress) is handed straight to the pod; so are TCP connections between two such pods to the port of a backend, as those are that were translated \
-            at their socket. `auto` is `redirect` as long as the \
-            node's nftables and iptables rules do nothing but accept what is forwarded, by its bridges as well, looked at every second, and only for \
-            endpoints that are pods: of this node, or in the pods' ranges. Rules that translate addresses are not asked, so neither `redirect` nor `auto` \
-            is safe beside a CNI that masquerades what pods send out of the cluster, as most do. The stack's connection tracking sees only a part of a connection, and gives \
-            an answer that takes the stack another source. This breaks TCP from outside straight to a pod's address and port, node ports while another tc program stands at the pod's \
-            interface, and UDP answers that are fragmented. A rule that drops packets and is added later does not stop open connections. Where a rule \
-            drops what conntrack calls invalid (`ct state invalid drop`), TCP connections hang when they end, unless `conntrack.tcpBeLiberal` is set. The log and \
-            `portolan status` say so while one of the two is set.",
-            when: "Leave it at `stack` on nodes with such rules, and where network policies are netfilter rules. Use `redirect` or `auto` if speed counts and the node has none, \
-            most of all with br_netfilter or conntrack on the node; `portolan status` shows what is left to the stack, and why.",
+            by mark, TOS, user or tunnel, or a tun or tap device. The log says which. With `stack`, every packet takes the stack. \
+            `redirect` is the earlier name of `auto`.",
+            when: "Set it to `stack` if rules on the node count, log or limit every packet of forwarded connections, and not their beginnings: past the stack they see one \
+            packet in ten seconds. `portolan status` shows what is left to the stack, and why.",
         },
         Setting {
             key: "portolan.xdp",
@@ -291,13 +287,13 @@ pub(super) const FORWARDING: Group = Group {
             what: "With `native` or `generic`, an XDP program at the node's uplinks takes packets of known masqueraded flows \
             between a client and a backend that are both beyond uplinks: it translates both ends at once and sends them on, \
             before the kernel has made packet buffers of them. All others, the first packets of each flow included, go on to the other programs. \
+            It takes a direction only while the stack has let a packet of it pass within the last 13 seconds, as `portolan.forwarding: auto` does, which it needs. \
             `native` runs in the device's driver, `generic` behind it, with any device and slower. The node's netfilter rules, qdiscs, \
             `rp_filter` and packet captures do not see what XDP takes. It is not used at bonds, VLANs and devices that carry them, ports of \
             bridges, tunnels, with large receive offload, IPsec policies, routing rules, or other tc programs at the interface: a warning \
             names each and says why.",
             when: "Use it on nodes that pass much traffic from outside on to other nodes, as for node ports and load balancers with \
-            `externalTrafficPolicy: Cluster`. Do not use it if network policies on the node are netfilter rules. Set `conntrack.tcpBeLiberal` with it if a rule \
-            drops what conntrack calls invalid: connections that XDP has carried hang otherwise when they end. With some \
+            `externalTrafficPolicy: Cluster`. With some \
             devices the link is down for a moment when a native program comes or goes.",
         },
         Setting {

@@ -199,7 +199,7 @@ fn carry_fragments<A: Family>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_common::{Addr, BackendId, Port, Protocol, V4, flow::ClientInterface};
+    use proxy_common::{Addr, BackendId, Port, Protocol, V4, flow::{ClientInterface, Offload, SPARE}};
 
     fn key() -> FlowKey<V4> {
         let none = V4::UNSPECIFIED;
@@ -225,7 +225,8 @@ mod tests {
             sequence,
             reuse: 0,
             slot: 0,
-            _pad: 0,
+            offload: Offload::NONE,
+            _pad: SPARE,
         }
         .sealed(&key())
     }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections between two pods of the node that need no translation: they bypass the stack from
-//! their SYN on, or belong to the stack.
+//! Conversations between two pods of the node that need no translation: where the stack has no
+//! filters, they bypass it; else only by a fresh record.
 
 use std::net::SocketAddr;
 
-use linux::interfaces::PodLink;
-use proxy_common::{Counter, maps::interface};
+use linux::{interfaces::PodLink, monotonic};
+use proxy_common::{
+    Counter, Port, Protocol, Settings,
+    flow::between_pods::{Direction, End, Record},
+    maps::interface,
+};
 use rstest::rstest;
 
 use super::{
@@ -15,6 +19,7 @@ use super::{
 };
 use crate::{
     packets::{Tcp, at, tcp, udp},
+    service::v4,
     world::{NEXT, Outcome, REDIRECT},
 };
 
@@ -49,12 +54,12 @@ fn is_past(outcome: &Outcome) -> bool {
 }
 
 #[rstest]
-fn a_connection_is_past_the_stack_from_its_syn_on(#[values(false, true)] v6: bool) {
+fn where_nothing_filters_a_connection_is_past_the_stack_from_its_syn_on(
+    #[values(false, true)] v6: bool,
+) {
     let (node, client, server) = prepare(v6);
     let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
-    // The connection has begun elsewhere.
-    assert!(!is_past(&there(Tcp::Ack)) && !is_past(&back(Tcp::SynAck)));
     let syn = there(Tcp::Syn);
     assert!(is_past(&syn));
     assert_eq!(hops(&syn.packet), 63);
@@ -62,9 +67,51 @@ fn a_connection_is_past_the_stack_from_its_syn_on(#[values(false, true)] v6: boo
     let answer = back(Tcp::SynAck);
     assert!(is_past(&answer) && is_past(&there(Tcp::Ack)) && is_past(&back(Tcp::Ack)));
     assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
-    // Another connection of the same pods.
-    let other = tcp(at(client.ip(), 40_001), server, Tcp::Ack, b"");
-    assert!(!is_past(&node.ingress(&other, CLIENTS)));
+    assert!(is_past(&there(Tcp::Fin)) && is_past(&back(Tcp::Fin)));
+    let datagram = udp(client, server, b"x");
+    assert!(is_past(&node.ingress(&datagram, CLIENTS)));
+}
+
+/// Test runs cannot show the tag by which egress makes a record.
+#[test]
+fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
+    let (mut node, client, server) = prepare(false);
+    node.world
+        .configure(|settings| settings.flags &= !Settings::UNFILTERED);
+    let there = |node: &Node, flags| {
+        let packet = tcp(client, server, flags, b"");
+        is_past(&node.ingress(&packet, CLIENTS))
+    };
+    let back = |node: &Node| is_past(&node.ingress(&tcp(server, client, Tcp::Ack, b""), PODS));
+    assert!(!there(&node, Tcp::Syn) && !there(&node, Tcp::Ack) && !back(&node));
+    let end = |of: SocketAddr| End {
+        address: v4(of.ip()).expect("IPv4"),
+        port: Port::from_host(of.port()),
+    };
+    let protocol = Protocol::TCP.0;
+    let one = Direction::new(&end(client), &end(server), protocol);
+    let other = Direction::new(&end(server), &end(client), protocol);
+    let record = |node: &Node, age: u64| {
+        let then = monotonic() - age;
+        let record = Record::default()
+            .after(one, true, false, then)
+            .after(other, false, false, then)
+            .after(one, false, true, then);
+        node.world.set_between_pods(one.slot, record.0);
+    };
+    record(&node, 0);
+    assert!(there(&node, Tcp::Ack) && back(&node));
+    for flags in [Tcp::Syn, Tcp::Fin, Tcp::Rst] {
+        assert!(!there(&node, flags), "the stack sees beginning and end");
+    }
+    record(&node, 3 << 32);
+    assert!(!there(&node, Tcp::Ack) && !back(&node), "old");
+    record(&node, 0);
+    node.world.configure(|settings| {
+        settings.flags &= !Settings::UNFILTERED;
+        settings.flags |= Settings::TCP_BY_STACK;
+    });
+    assert!(!there(&node, Tcp::Ack));
 }
 
 #[rstest]
@@ -75,26 +122,6 @@ fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(false, true)] 
     // No agent runs that would remove the pod from the map.
     node.ip("link del pods\n");
     assert!(!is_past(&node.ingress(&syn, CLIENTS)));
-}
-
-#[rstest]
-fn a_connection_that_leaves_the_stack_for_the_server_is_the_stacks(
-    #[values(false, true)] v6: bool,
-) {
-    let (mut node, client, server) = prepare(v6);
-    let syn = tcp(client, server, Tcp::Syn, b"");
-    let answer = |node: &Node| node.ingress(&tcp(server, client, Tcp::SynAck, b""), PODS);
-    assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // A later connection to a host port, which the stack has translated into this one while the
-    // agent knew no pod.
-    node.world.set_pods(&[]);
-    node.egress(&syn, PODS);
-    node.world.set_pods(&links(client, server));
-    assert!(!is_past(&answer(&node)));
-    assert!(is_past(&node.ingress(&syn, CLIENTS)) && is_past(&answer(&node)));
-    // A segment in the middle of a connection changes nothing.
-    node.egress(&tcp(client, server, Tcp::Ack, b""), PODS);
-    assert!(is_past(&answer(&node)));
 }
 
 #[rstest]
@@ -117,7 +144,7 @@ fn what_is_no_backends_and_no_connection_is_left_alone(#[values(false, true)] v6
     let (node, client, server) = prepare(v6);
     for packet in [
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
-        udp(client, server, b"x"),
+        udp(client, at(server.ip(), 9999), b"x"),
         tcp(client, at(node.addresses.outsider, 8080), Tcp::Syn, b""),
         with_hops(tcp(client, server, Tcp::Syn, b""), 1),
         tcp(client, server, Tcp::Syn, &[0; 1400]),

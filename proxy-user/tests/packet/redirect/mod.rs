@@ -5,6 +5,7 @@
 mod between_pods;
 mod left;
 mod node;
+mod offload;
 mod routes;
 
 use std::net::IpAddr;

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `forwarding: auto` beside netfilter: a packet of a flow leaves past the stack only by a fresh
+//! record of its direction. Test runs cannot show the tag by which egress makes the records, so
+//! these tests write them; real traffic makes them in `node::past_the_stack`.
+
+use std::net::SocketAddr;
+
+use linux::monotonic;
+use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, flow::Offload, maps};
+use rstest::rstest;
+
+use super::node::{Node, OUTSIDE, PODS};
+use crate::{
+    packets::{Tcp, at, tcp, udp},
+    service::{Service, v4},
+    world::{NEXT, REDIRECT},
+};
+
+const UNIT: u64 = 1 << 32;
+
+/// A node whose stack has filters, and a connection to its service.
+struct Filtered {
+    node: Node,
+    client: SocketAddr,
+    backend: SocketAddr,
+}
+
+impl Filtered {
+    fn new() -> Self {
+        let mut node = Node::new(false);
+        node.world
+            .configure(|settings| settings.flags &= !Settings::UNFILTERED);
+        let client = at(node.addresses.pod, 40_000);
+        let backend = at(node.addresses.backend, 8080);
+        Self {
+            node,
+            client,
+            backend,
+        }
+    }
+    /// Begins a connection, and sends the client's acknowledgement.
+    fn establish(&self) {
+        for (there, flags) in [(true, Tcp::Syn), (false, Tcp::SynAck), (true, Tcp::Ack)] {
+            assert_eq!(self.send(there, flags), NEXT, "no record yet");
+        }
+    }
+    /// Sends a segment of the connection; returns the verdict.
+    fn send(&self, there: bool, flags: Tcp) -> u32 {
+        let packet = if there {
+            tcp(self.client, self.node.service(), flags, b"")
+        } else {
+            tcp(self.backend, self.client, flags, b"")
+        };
+        self.node.ingress(&packet, PODS).verdict
+    }
+    /// Records for one direction that its packets left by an interface, so long ago.
+    fn record(&self, kind: FlowKind, interface: u32, age: u64) {
+        let record = Offload::new(interface, monotonic() - age);
+        self.change(|of, offload| {
+            if of == kind {
+                *offload = record;
+            }
+        });
+    }
+    fn change(&self, change: impl Fn(FlowKind, &mut Offload)) {
+        let (client, map) = (v4(self.client.ip()).expect("IPv4"), maps::FLOWS_V4);
+        let is_of = |key: &FlowKey<V4>| key.src == client || key.dst == client;
+        self.node.world.change_flows(map, |key, entry| {
+            if is_of(key) {
+                change(entry.kind, &mut entry.offload);
+            }
+        });
+    }
+}
+
+#[test]
+fn each_direction_leaves_past_the_stack_by_its_own_fresh_record() {
+    let world = Filtered::new();
+    world.establish();
+    assert_eq!(world.send(true, Tcp::Ack), NEXT);
+    world.record(FlowKind::ORIGINAL, PODS, 0);
+    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
+    assert_eq!(world.send(false, Tcp::Ack), NEXT);
+    world.record(FlowKind::REPLY, PODS, 0);
+    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+    world.record(FlowKind::ORIGINAL, PODS, 2 * UNIT);
+    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
+    world.record(FlowKind::ORIGINAL, PODS, 3 * UNIT);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT);
+    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+}
+
+#[test]
+fn another_route_than_the_recorded_one_is_the_stacks() {
+    let world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT);
+}
+
+#[rstest]
+#[case(Tcp::Syn)]
+#[case(Tcp::Fin)]
+#[case(Tcp::Rst)]
+fn the_stack_sees_how_a_connection_begins_and_ends(#[case] flags: Tcp) {
+    let world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::ORIGINAL, PODS, 0);
+    assert_eq!(world.send(true, flags), NEXT);
+}
+
+#[test]
+fn a_connection_that_is_not_established_is_the_stacks() {
+    let world = Filtered::new();
+    assert_eq!(world.send(true, Tcp::Syn), NEXT);
+    world.record(FlowKind::ORIGINAL, PODS, 0);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT, "nobody has answered");
+    assert_eq!(world.send(false, Tcp::SynAck), NEXT);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT, "this one establishes it");
+    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
+}
+
+#[test]
+fn tcp_is_the_stacks_if_connection_tracking_is_not_liberal() {
+    let mut world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.node.world.configure(|settings| {
+        settings.flags &= !Settings::UNFILTERED;
+        settings.flags |= Settings::TCP_BY_STACK;
+    });
+    assert_eq!(world.send(true, Tcp::Ack), NEXT);
+}
+
+#[test]
+fn datagrams_leave_past_the_stack_once_they_are_answered() {
+    let mut world = Filtered::new();
+    world.node.world.remove("web");
+    let service = Service {
+        protocol: Protocol::UDP,
+        ..Service::web(world.node.addresses)
+    };
+    world.node.world.apply(&service);
+    let ask = |world: &Filtered| {
+        let packet = udp(world.client, world.node.service(), b"?");
+        let outcome = world.node.ingress(&packet, PODS);
+        assert!([Counter::ForwardedNew, Counter::ForwardedHit].contains(&outcome.counter));
+        outcome.verdict
+    };
+    assert_eq!(ask(&world), NEXT);
+    world.record(FlowKind::ORIGINAL, PODS, 0);
+    assert_eq!(ask(&world), NEXT, "a one-way stream is the stack's");
+    let answer = udp(world.backend, world.client, b"!");
+    assert_eq!(world.node.ingress(&answer, PODS).verdict, NEXT);
+    assert_eq!(ask(&world), REDIRECT);
+    world.record(FlowKind::REPLY, PODS, 0);
+    assert_eq!(world.node.ingress(&answer, PODS).verdict, REDIRECT);
+}
