@@ -103,7 +103,9 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     within(SOON, "it is answered at a new address", &agent, || {
         listens(world.node(), "192.0.2.7:31700")
     });
-    assert!(!agent.metrics("/warnings").contains("served nowhere"));
+    within(SOON, "the warning is gone", &agent, || {
+        !agent.metrics("/warnings").contains("served nowhere")
+    });
     assert!(!listens(world.client(), HEALTH_CHECK));
 
     replace(&world, "bindAddress: 0.0.0.0\n");

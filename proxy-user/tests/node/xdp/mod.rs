@@ -200,7 +200,8 @@ fn the_program_goes_with_the_setting_and_comes_back() {
         }
         found
     };
-    assert_eq!(links(&world).len(), 2);
+    // A link is pinned after it is attached.
+    world.eventually("both links are pinned", || links(&world).len() == 2);
     for (xdp, pins) in [
         (Xdp::Generic, 2),
         (Xdp::Off, 0),
