@@ -107,6 +107,9 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
+    /// A packet between two pods of this node, to or from an endpoint's port, that needs no
+    /// translation and leaves past the stack (forwarding: auto).
+    PastTheStack = "untouched_past_the_stack",
 }
 
 impl Counter {

@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
+use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use proxy_common::Counter;
 
 use crate::maps::COUNTERS;
@@ -112,6 +112,11 @@ impl Outcome {
     #[inline(always)]
     pub const fn is_of(self, counter: Counter) -> bool {
         self.counter() == counter as u32
+    }
+    /// Whether the packet has left by a redirect.
+    #[inline(always)]
+    pub const fn is_redirected(self) -> bool {
+        self.action() == TC_ACT_REDIRECT
     }
     /// Whether no service is concerned.
     #[inline(always)]

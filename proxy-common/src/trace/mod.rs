@@ -81,7 +81,8 @@ pub struct Event {
     pub interface: u32,
     /// Length of the complete packet, in bytes.
     pub length: u32,
-    /// What a call returns so far: 0, or an error below 0.
+    /// Of a call: what it returns so far, 0 or an error below 0. Of a packet at ingress: how it goes
+    /// on, 0 or one of [`Self::PAST_THE_STACK`] and [`Self::ASKS_THE_STACK`].
     pub result: i32,
     /// Of a call: the process's id.
     pub process: u32,
@@ -109,6 +110,10 @@ pub struct PacketEvent {
 }
 
 impl Event {
+    /// The packet leaves past the node's stack.
+    pub const PAST_THE_STACK: i32 = 1;
+    /// The packet takes the stack; if it comes out unchanged, those that follow leave past it.
+    pub const ASKS_THE_STACK: i32 = 2;
     pub const EMPTY: Self = Self {
         time: 0,
         cookie: 0,

@@ -31,6 +31,12 @@ impl Tag {
     pub const REPLY: Self = Self(0x7076);
     /// The same of a packet between two pods that belongs to no flow.
     pub const BETWEEN_PODS: Self = Self(0x7077);
+
+    /// Whether egress is to record the packet.
+    #[inline(always)]
+    pub const fn asks(self) -> bool {
+        self.0 > Self::TRANSLATED.0
+    }
 }
 
 /// A helper refused to write. The packet may be half changed and must be dropped.

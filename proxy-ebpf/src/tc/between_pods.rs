@@ -195,12 +195,12 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
             return None;
         }
         let action = fib::redirect_to_peer(pod.interface);
-        return Some(Outcome::sent(action, Counter::Untouched));
+        return Some(Outcome::sent(action, Counter::PastTheStack));
     }
     if F::store_hop(skb, ETHERNET_LEN, counted_down).is_err() {
         return Some(Outcome::drop(Counter::DroppedRewrite));
     }
-    Some(Outcome::sent(enter_pod(skb, &pod), Counter::Untouched))
+    Some(Outcome::sent(enter_pod(skb, &pod), Counter::PastTheStack))
 }
 
 /// Whether the bridge forwards frames from a port with these bits to the port with this word.

@@ -78,7 +78,13 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
     let place = trace::Location::new(Hook::Ingress, link_layer);
     match filter::at_ingress::<F>(skb, l3) {
         FilterVerdict::Pass => UNTOUCHED,
-        FilterVerdict::Backends => between_pods::send::<F>(skb, link_layer),
+        FilterVerdict::Backends => {
+            let outcome = between_pods::send::<F>(skb, link_layer);
+            if !outcome.is_untouched() {
+                trace::packet::<F>(skb, outcome, place.unknown());
+            }
+            outcome
+        }
         FilterVerdict::Echo => {
             let outcome = echo::answer::<F>(skb, l3);
             trace::packet::<F>(skb, outcome, place.unknown());

@@ -17,7 +17,7 @@ use proxy_common::{
 use crate::{
     count::Outcome,
     family::Family,
-    helpers,
+    globals, helpers,
     maps::{
         flow, trace,
         workspace::{Scratch, Workspace},
@@ -33,6 +33,8 @@ pub struct Location(u32);
 impl Location {
     const LINK_LAYER: u32 = 1 << 8;
     const UNKNOWN: u32 = 1 << 9;
+    /// Where the packet's path begins: see [`Event::result`].
+    const PATH: u32 = 16;
 
     #[inline(always)]
     pub const fn new(hook: Hook, link_layer: bool) -> Self {
@@ -49,7 +51,14 @@ impl Location {
 #[inline(always)]
 pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
     if trace::is_on() {
-        told::<F>(skb, outcome.counter(), place.0);
+        let path = if outcome.is_redirected() {
+            Event::PAST_THE_STACK
+        } else if globals::redirects() && skb.tag().asks() {
+            Event::ASKS_THE_STACK
+        } else {
+            0
+        };
+        told::<F>(skb, outcome.counter(), place.0 | (path as u32) << Location::PATH);
     }
 }
 
@@ -80,7 +89,8 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     event.link_layer = (place & Location::LINK_LAYER != 0) as u8;
     event.interface = skb.interface();
     event.length = skb.len();
-    (event.result, event.process, event.cookie) = (0, 0, 0);
+    event.result = (place >> Location::PATH) as i32;
+    (event.process, event.cookie) = (0, 0);
     event.command = [0; 16];
     (event.namespace, event.head) = (0, 0);
     read_now(

@@ -47,7 +47,7 @@ fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
     };
     let before = [(ChainPosition::First, false), (ChainPosition::Last, true)]
         .map(|(place, egress)| attach(place, egress));
-    let _agent = world.start(7);
+    let _agent = world.start_by_stack(7);
     for (egress, program) in [false, true].into_iter().zip(before) {
         assert_eq!(
             answers(),
@@ -107,7 +107,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
     let early: Vec<_> = hooks()
         .map(|(place, egress)| count(&client, place, egress))
         .collect();
-    let _agent = world.start(7);
+    let _agent = world.start_by_stack(7);
     let late = [&client, &server]
         .into_iter()
         .flat_map(|interface| hooks().map(move |(place, egress)| (interface, place, egress)));
@@ -135,7 +135,7 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let interface = world.client_interface();
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     assert!(world.connect(CART).is_ok());
     assert_eq!(gauge(&agent, GAUGE), Some(0));
     let attach = |egress, place| {

@@ -243,6 +243,11 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");
     }
+    eventually("both pods' links are known", &agent, || {
+        let mut open = world.connect(BACKEND).expect("it connects");
+        _ = forwarded_while(&world, &mut open, 5);
+        forwarded_while(&world, &mut open, 20) <= RENEWALS
+    });
     let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open

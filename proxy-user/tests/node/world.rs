@@ -149,6 +149,11 @@ impl World {
         self.start_with(version, &["--config", &path])
     }
 
+    /// Starts an agent that sends every packet through the node's stack.
+    pub(crate) fn start_by_stack(&self, version: u64) -> Agent<'_> {
+        self.start_configured(version, "portolan: {forwarding: stack}\n")
+    }
+
     /// Writes a configuration file with these settings and those of every agent here; returns its
     /// path.
     pub(crate) fn configure(&self, config: &str) -> String {

@@ -86,6 +86,9 @@ pub(super) struct Line {
     pub(super) service: Option<String>,
     pub(super) verdict: &'static str,
     pub(super) outcome: &'static str,
+    /// How a packet goes on, unless through the node's stack alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) path: Option<&'static str>,
     pub(super) reason: &'static str,
     /// The error that the call returns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,6 +134,7 @@ impl Line {
             service,
             verdict: verdict.name(),
             outcome: counter.name(),
+            path: path(event, hook, verdict),
             reason: counter.help().trim(),
             error: (hook.is_socket() && event.result < 0)
                 .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
@@ -153,7 +157,12 @@ impl Line {
     pub(super) fn outcome(&self) -> String {
         let error = self.error.iter();
         let error: String = error.map(|error| format!(" ({error})")).collect();
-        format!("{} {}{error}: {}", self.verdict, self.outcome, self.reason)
+        let path = self.path.iter();
+        let path: String = path.map(|path| format!(", {path}")).collect();
+        format!(
+            "{} {}{path}{error}: {}",
+            self.verdict, self.outcome, self.reason
+        )
     }
 
     /// Returns the event as one line, with the outcome painted by `paint`.
@@ -219,6 +228,19 @@ impl Line {
             self.ends(),
             self.outcome()
         )
+    }
+}
+
+/// Returns how a packet at ingress goes on, if not by the node's stack alone. Answers to refused
+/// packets are sent back, not on.
+fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
+    if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) {
+        return None;
+    }
+    match event.result {
+        Event::PAST_THE_STACK => Some("past the stack"),
+        Event::ASKS_THE_STACK => Some("asks the stack"),
+        _ => None,
     }
 }
 

@@ -336,6 +336,7 @@ impl Verdict {
             | Counter::ForwardedMidStream
             | Counter::ForwardedByXdp
             | Counter::ReplyByXdp
+            | Counter::PastTheStack
             | Counter::ReplyPassed
             | Counter::ReplyUnmasqueraded
             | Counter::ReplyTranslated

@@ -27,7 +27,8 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         | Counter::EchoAnswered
         | Counter::ForwardedMidStream
         | Counter::ForwardedByXdp
-        | Counter::ReplyByXdp => return None,
+        | Counter::ReplyByXdp
+        | Counter::PastTheStack => return None,
         Counter::IcmpRedirectDropped => "docs/runbooks/icmp-redirect.md",
         Counter::RejectedNoEndpoint | Counter::DroppedNoLocalEndpoint => {
             "docs/runbooks/no-endpoint.md"

@@ -6,7 +6,9 @@ mod world;
 
 use std::{
     cell::RefCell,
-    fs, thread,
+    fs,
+    io::{Read, Write},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -14,6 +16,7 @@ use lab::{
     bpf::PASS,
     node::{
         foreign::{ChainPosition, Foreign},
+        netns::NetNs,
         settings::Xdp,
     },
 };
@@ -70,12 +73,10 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     assert!(there > COUNT / 2 && back > COUNT / 2, "{there} {back}");
     let by_tc = of(Counter::ForwardedNew) + of(Counter::ForwardedHit);
     assert_eq!(there + by_tc, COUNT);
-    assert_eq!(by_tc, of(Counter::Masqueraded));
+    // Ingress translates both ends of the others.
+    assert!(of(Counter::Masqueraded) <= by_tc);
     assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
-    assert_eq!(
-        of(Counter::ReplyUnmasqueraded),
-        of(Counter::ReplyTranslated)
-    );
+    assert!(of(Counter::ReplyUnmasqueraded) <= of(Counter::ReplyTranslated));
     let counted = datapath::read::Reader::open(world.agent.pin_dir())
         .and_then(|reader| reader.counted())
         .expect("counted");
@@ -93,6 +94,45 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     );
     assert_eq!(one.traffic.bytes_in, COUNT * (20 + 8 + 5));
     assert_eq!(one.traffic.bytes_out, COUNT * (20 + 8 + 3));
+}
+
+#[test]
+fn beside_rules_it_takes_what_the_stack_has_let_pass() {
+    let rule = |node: &NetNs, text: &str| {
+        node.feed("nft", &["-f", "-"], text).expect("a rule");
+    };
+    let world = World::prepared(false, Xdp::Native, |node| {
+        let policy = "table ip policy {\n\
+            chain forward { type filter hook forward priority 0; policy drop;\n\
+              ct state invalid drop\n ct state established,new accept\n }\n}\n";
+        rule(node, policy);
+        let liberal = [("netfilter/nf_conntrack_tcp_be_liberal", "1")];
+        node.set(&liberal).expect("liberal");
+    });
+    world.wait_for_programs();
+    let (mut near, mut far) = world.connect();
+    world.eventually("XDP takes both directions", || {
+        let before = world.taken();
+        for _ in 0..20 {
+            ping(&mut near, &mut far);
+        }
+        let after = world.taken();
+        after[0] - before[0] > 10 && after[1] - before[1] > 10
+    });
+    let drops = "table ip later {\n\
+        chain forward { type filter hook forward priority -10; policy drop;\n }\n}\n";
+    rule(world.node, drops);
+    far.set_nonblocking(true).expect("set");
+    let (begun, mut last) = (Instant::now(), Instant::now());
+    // Half a second without a byte: the retransmissions are dropped, too.
+    while last.elapsed() < Duration::from_millis(500) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        near.write_all(b"12345").expect("sent");
+        thread::sleep(Duration::from_millis(50));
+        if far.read(&mut [0; 4096]).is_ok() {
+            last = Instant::now();
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use linux::monotonic;
-use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, flow::Offload, maps};
+use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, V4, flow::Offload, maps};
 use rstest::rstest;
 
 use super::node::{Node, OUTSIDE, PODS};
