@@ -3,8 +3,6 @@
 //! the same direction pass, unchanged. Egress records that in the flow's entry, and ingress follows
 //! the record for some seconds. So a netfilter rule that is added later holds soon.
 
-use super::ClientInterface;
-
 /// A unit of the records' clocks is 2^32 ns (4.3 s).
 const CLOCK_SHIFT: u32 = 32;
 /// A record is fresh in the unit in which it was made, and in so many after it: for 8.6 to 12.9 s.
@@ -45,9 +43,9 @@ impl Offload {
     pub const fn is_by(self, interface: u32) -> bool {
         self.0 >> 8 == interface & 0x00ff_ffff
     }
-    /// The interface that packets leave by, as flow keys hold it.
-    pub const fn interface(self) -> ClientInterface {
-        ClientInterface::of_pod(self.0 >> 8)
+    /// The lower 24 bits of the index of the interface that packets leave by; 0 without a record.
+    pub const fn interface(self) -> u32 {
+        self.0 >> 8
     }
 }
 

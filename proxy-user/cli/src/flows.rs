@@ -143,6 +143,7 @@ pub(super) struct FlowRow {
     idle_seconds: u32,
     client_pod: Option<Name>,
     backend_pod: Option<Name>,
+    past_stack_by: Option<u32>,
 }
 
 impl Row for FlowRow {
@@ -166,10 +167,21 @@ impl Row for FlowRow {
         }),
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
+        column("PAST-STACK-BY", WIDE, |row| {
+            plain(row.past_stack_by.map_or(Value::None, interface_name))
+        }),
     ];
     fn name(&self) -> String {
         let [client, frontend] = [self.client, self.frontend].map(Value::from);
         format!("flow/{}/{client}/{frontend}", self.protocol.text())
+    }
+}
+
+/// Returns the name of the interface with this index, or the index if it has gone.
+fn interface_name(index: u32) -> Value {
+    match nix::net::if_::if_indextoname(index) {
+        Ok(name) => name.to_string_lossy().into_owned().into(),
+        Err(_) => index.to_string().into(),
     }
 }
 
@@ -240,6 +252,7 @@ fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
         idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
         client_pod: None,
         backend_pod: None,
+        past_stack_by: flow.past_stack_by,
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn flow() -> Flow {
         masqueraded: false,
         state: "established",
         idle_seconds: 3,
+        past_stack_by: None,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{agent::eventually, objects::service, world::World};
 
 /// A node port, because a pod's packets to it are masqueraded.
 const NODE_PORT: &str = "10.40.0.1:30001";
-const ACCEPTS: &str = "portolan: {acceptForward: true}\n";
+const ACCEPTS: &str = "portolan: {acceptForward: true, forwarding: stack}\n";
 const NFT: &str = "table inet firewall {
     chain forward {
         type filter hook forward priority 0; policy drop;
@@ -31,7 +31,7 @@ fn run(world: &World, program: &str, arguments: &[&str]) -> String {
 /// they go without it and after a cleanup.
 fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
     let before = rules();
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     agent.says(&[
         "WARN",
         chain,
@@ -59,7 +59,7 @@ fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
     assert_eq!(rules(), with_rules);
     assert!(agent.stop().success());
 
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     eventually("they go with the setting", &agent, || rules() == before);
     assert!(agent.stop().success());
     let agent = world.start_configured(7, ACCEPTS);

@@ -31,6 +31,7 @@ fn line() -> Line {
         }),
         service: Some("shop/cart:http".to_owned()),
         verdict: "forward",
+        path: None,
         outcome: "forwarded_new",
         reason: "The first packet of a new flow, translated.",
         error: None,

@@ -35,6 +35,10 @@ pub struct Flow {
     pub masqueraded: bool,
     pub state: &'static str,
     pub idle_seconds: u64,
+    /// Index of the interface by which the client's packets leave past the node's stack: the stack
+    /// has let one pass there within the last seconds. None if it has not, and where nothing in the
+    /// stack judges forwarded packets, so that nothing is recorded.
+    pub past_stack_by: Option<u32>,
 }
 
 impl Reader {
@@ -123,6 +127,10 @@ fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now
         masqueraded: entry.is_masqueraded(),
         state: entry.state.name(),
         idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
+        past_stack_by: entry
+            .offload
+            .is_fresh(entry.last_seen, now)
+            .then(|| entry.offload.interface()),
     }
 }
 

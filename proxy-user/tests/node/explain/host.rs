@@ -16,7 +16,7 @@ const CART: &str = "172.30.1.1:80";
 fn build() -> World {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     ask(&world, CLIENT, CART, &[]).is_clean();
     assert!(world.connect(CART).is_ok());
     world
@@ -231,7 +231,7 @@ fn a_program_that_is_missing_is_named_with_its_place() {
         );
         assert_eq!(said.status, 3);
         // A new agent attaches the program again.
-        assert!(world.start(7).stop().success());
+        assert!(world.start_by_stack(7).stop().success());
         agree(&world, &[]).is_clean();
     }
     detach_at(&links_dir(world.pins()).join("cgroup-connect_v4"));
@@ -247,7 +247,7 @@ fn an_endpoint_that_does_not_listen_is_found_by_a_probe() {
         "deaf.yaml",
         &service("deaf", "172.30.1.6").replace("port: 8080", "port: 8081"),
     );
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     let to = "172.30.1.6:80";
     ask(&world, CLIENT, to, &[]).is_clean();
     let said = ask(&world, CLIENT, to, &["--probe"]);
@@ -268,7 +268,7 @@ fn a_client_that_comes_in_by_another_interface_than_its_route_is_found_with_stri
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let outside = outside(&world);
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     let node_port = "10.40.0.1:30001";
     ask(&world, OUTSIDE, node_port, &[]).is_clean();
     let interface = world.interface_to(OUTSIDE);

@@ -21,7 +21,7 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
     let cart = ["--from", CLIENT, "--to", "172.30.1.1:80"];
     says(&cart, "no portolan is set up here");
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     for (from, to, words) in [
         (
             "10.40.1",
@@ -70,7 +70,7 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
 fn people_get_a_short_text_and_scripts_json_or_yaml() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     let text = |flags: &[&str]| {
         let output = run(
             &world,

@@ -24,7 +24,7 @@ fn cart() -> String {
 fn pods_are_named_and_those_left_out_with_the_reason() {
     let world = World::build();
     world.write("cart.yaml", &cart());
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     let folder = world.manifests();
     let flags = ["--manifests", folder.to_str().expect("a plain path")];
     let said = ask(&world, "pod/shop/buyer", "service/shop/cart:80", &flags);
@@ -69,7 +69,7 @@ fn the_pages_report_is_a_real_one() {
     let world = World::build();
     world.write("cart.yaml", &cart());
     let _outside = outside(&world);
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     let chain = "add table inet firewall
 add chain inet firewall forward { type filter hook forward priority 0; policy drop; }
 ";

@@ -63,7 +63,7 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
     world.write("fenced.yaml", &fenced);
     serve_also(&world, "10.40.1.21");
     let outside = outside(&world);
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     let client = world.client();
 
     let said = agree(&world, CLIENT, client, CART);
@@ -162,7 +162,7 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
     let empty = service("empty", "172.30.1.2");
     let empty = empty.split("---").next().expect("the service alone");
     world.write("empty.yaml", empty);
-    let agent = world.start(7);
+    let agent = world.start_by_stack(7);
     for (to, answered) in [
         (CART, true),
         ("172.30.1.2:80", false),
@@ -184,7 +184,7 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
     assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"));
     assert!(agent.stop().success());
 
-    let agent = world.start_configured(7, "portolan: {socketBalancing: host}\n");
+    let agent = world.start_configured(7, "portolan: {socketBalancing: host, forwarding: stack}\n");
     let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
     said.finds(
         "note",
@@ -204,7 +204,7 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     let two = "endpoints: [{addresses: [10.40.1.21], nodeName: node-a}, ";
     world.write("sticky.yaml", &sticky.replace("endpoints: [", two));
     serve_also(&world, "10.40.1.21");
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     let to = "172.30.1.5:80";
     let said = explain_quietly(&world, CLIENT, to, &[]);
     said.is_clean();
@@ -247,7 +247,7 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
 fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
     let world = World::build();
     world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    assert!(world.start(7).stop().success());
+    assert!(world.start_by_stack(7).stop().success());
     explain(&world, CLIENT, CART, &[]).is_clean();
     // The service's only slot now leads to an endpoint of another service.
     let backends = table::<u32, proxy_common::Backend<proxy_common::V4>>(&world, maps::BACKENDS_V4);
