@@ -205,6 +205,8 @@ pub struct FlowEntry<A> {
     #[cfg(feature = "next-layout")]
     pub slot: u32,
     #[cfg(feature = "next-layout")]
+    pub offload: Offload,
+    #[cfg(feature = "next-layout")]
     pub _pad: Spare,
     pub check: u32,
     pub kind: FlowKind,
@@ -246,6 +248,7 @@ pub struct FlowEntry<A> {
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
     /// Whether packets that find this entry may leave past the stack.
+    #[cfg(not(feature = "next-layout"))]
     pub offload: Offload,
     #[cfg(not(feature = "next-layout"))]
     pub _pad: Spare,

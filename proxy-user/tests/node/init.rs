@@ -8,10 +8,18 @@ use lab::node::netns::NetNs;
 
 use crate::world::{BINARY, World, complete};
 
-/// Runs `portolan init` on the node with this section `conntrack`; returns its messages.
+/// Runs `portolan init` on the node with this section `conntrack` and `forwarding: stack`; returns
+/// its messages.
 fn init(world: &World, section: &str) -> String {
+    init_with(
+        world,
+        &format!("{{conntrack: {{{section}}}, portolan: {{forwarding: stack}}}}\n"),
+    )
+}
+
+fn init_with(world: &World, config: &str) -> String {
     let file = world.folder().join("init.yaml");
-    let text = complete(&format!("conntrack: {{{section}}}\n"));
+    let text = complete(config);
     fs::write(&file, text).expect("a file");
     let mut command = Command::new(BINARY);
     command.arg("init").arg("--config").arg(file);
@@ -58,6 +66,16 @@ fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
         said.contains("nf_conntrack_udp_timeout is 40 now"),
         "{said}"
     );
+}
+
+/// Connection tracking sees only a part of the segments of connections past the stack.
+#[test]
+fn by_default_connection_tracking_becomes_liberal() {
+    let world = World::build();
+    let liberal = || parameter(world.node(), "nf_conntrack_tcp_be_liberal");
+    assert_eq!(liberal(), 0);
+    let said = init_with(&world, "conntrack: {maxPerCore: 0}\n");
+    assert_eq!(liberal(), 1, "{said}");
 }
 
 #[test]

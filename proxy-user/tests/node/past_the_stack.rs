@@ -145,6 +145,15 @@ fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
     world.forwarded() - before
 }
 
+/// Waits until a connection's packets leave past the stack: the agent may still be learning which
+/// pods the node has.
+fn wait_until_past(world: &World, agent: &Agent<'_>, open: &mut Open) {
+    eventually("packets leave past the stack", agent, || {
+        _ = forwarded_while(world, open, 5);
+        forwarded_while(world, open, 20) <= RENEWALS
+    });
+}
+
 /// How many packets may take the stack in a short while: each direction's renewal, and what was
 /// under way with it.
 const RENEWALS: u64 = 6;
@@ -154,7 +163,7 @@ fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
     let world = World::build();
     rules(&world, POLICY);
     world.node().set(&[(LIBERAL, "1")]).expect("liberal");
-    let _agent = start(&world, "auto");
+    let agent = start(&world, "auto");
     for to in [SERVICE, BACKEND] {
         let before = world.forwarded();
         let mut open = world.connect(to).expect("it connects");
@@ -162,9 +171,7 @@ fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
             world.forwarded() - before >= 3,
             "the stack sees the handshake"
         );
-        _ = forwarded_while(&world, &mut open, 5);
-        let by_stack = forwarded_while(&world, &mut open, 50);
-        assert!(by_stack <= RENEWALS, "{to}: {by_stack} of 200 packets");
+        wait_until_past(&world, &agent, &mut open);
         // Connection tracking sees the end.
         drop(open);
         let tracked = || {
@@ -187,11 +194,10 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
             rules(&world, POLICY);
             world.node().set(&[(LIBERAL, "1")]).expect("liberal");
         }
-        let _agent = start(&world, "auto");
+        let agent = start(&world, "auto");
         let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
         for open in &mut open {
-            _ = forwarded_while(&world, open, 5);
-            assert!(forwarded_while(&world, open, 20) <= RENEWALS);
+            wait_until_past(&world, &agent, open);
         }
         let drop = "table inet later {\n\
             chain forward { type filter hook forward priority -10; ip daddr 10.40.1.20 drop\n }\n}\n";
@@ -219,9 +225,7 @@ fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
     let said = "net.netfilter.nf_conntrack_tcp_be_liberal: it is 0";
     assert!(agent.log().contains(said), "{}", agent.log());
     world.node().set(&[(LIBERAL, "1")]).expect("liberal");
-    eventually("packets leave past the stack", &agent, || {
-        forwarded_while(&world, &mut open, 20) <= RENEWALS
-    });
+    wait_until_past(&world, &agent, &mut open);
 }
 
 /// The server's own address and port, which is a backend's.
@@ -243,11 +247,8 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");
     }
-    eventually("both pods' links are known", &agent, || {
-        let mut open = world.connect(BACKEND).expect("it connects");
-        _ = forwarded_while(&world, &mut open, 5);
-        forwarded_while(&world, &mut open, 20) <= RENEWALS
-    });
+    let mut first = world.connect(BACKEND).expect("it connects");
+    wait_until_past(&world, &agent, &mut first);
     let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open

@@ -108,7 +108,7 @@ fn world() -> World {
     world
 }
 
-const BY_PACKET: &str = "portolan: {socketBalancing: host}";
+const BY_PACKET: &str = "portolan: {socketBalancing: host, forwarding: stack}";
 
 #[test]
 fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {

@@ -199,7 +199,10 @@ fn carry_fragments<A: Family>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_common::{Addr, BackendId, Port, Protocol, V4, flow::{ClientInterface, Offload, SPARE}};
+    use proxy_common::{
+        Addr, BackendId, Port, Protocol, V4,
+        flow::{ClientInterface, Offload, SPARE},
+    };
 
     fn key() -> FlowKey<V4> {
         let none = V4::UNSPECIFIED;

@@ -35,7 +35,7 @@ impl Scene {
         for (name, text) in objects() {
             world.write(name, &text);
         }
-        assert!(world.start(7).stop().success());
+        assert!(world.start_by_stack(7).stop().success());
         let interfaces = [
             (world.client_interface(), "veth10"),
             (world.server_interface(), "veth20"),
@@ -51,7 +51,7 @@ impl Scene {
     /// Replaces an object through an agent that then ends.
     pub(super) fn replace(&self, name: &str, text: &str) {
         self.world.write(name, text);
-        assert!(self.world.start(7).stop().success());
+        assert!(self.world.start_by_stack(7).stop().success());
     }
 
     /// The output of a command of the page, with the page's names of interfaces.

@@ -102,7 +102,7 @@ fn beside_rules_it_takes_what_the_stack_has_let_pass() {
         node.feed("nft", &["-f", "-"], text).expect("a rule");
     };
     let world = World::prepared(false, Xdp::Native, |node| {
-        let policy = "table ip policy {\n\
+        let policy = "table ip cni {\n\
             chain forward { type filter hook forward priority 0; policy drop;\n\
               ct state invalid drop\n ct state established,new accept\n }\n}\n";
         rule(node, policy);
