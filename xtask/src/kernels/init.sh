@@ -10,7 +10,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs /tmp
+# Nothing is mounted on /tmp: the image may have the clone there.
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns
 mount -t bpf bpf /sys/fs/bpf
