@@ -288,13 +288,16 @@ endpoints: [{addresses: ['fd00:40::20'], nodeName: node-a}]
     world.write("six.yaml", service);
     let manifests = world.manifests();
     let flags = ["--manifests", manifests.to_str().expect("a plain path")];
-    let health = [
-        "--healthz-bind-address",
-        "[::1]:10256",
-        "--metrics-bind-address",
-        "[::1]:10249",
-    ];
-    let agent = world.spawn(&[&flags[..], &health].concat());
+    let config = world.folder().join("six.config");
+    let settings = "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+healthzBindAddress: '[::1]:10256'
+metricsBindAddress: '[::1]:10249'
+portolan: {forwarding: stack}
+";
+    std::fs::write(&config, settings).expect("a file");
+    let config = ["--config", config.to_str().expect("a plain path")];
+    let agent = world.spawn(&[&flags[..], &config].concat());
     let to = "[fd00:30::1]:80";
     let served = || world.connect(to).is_ok();
     crate::agent::eventually("it is served", &agent, served);
