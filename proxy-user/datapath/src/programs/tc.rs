@@ -92,8 +92,8 @@ impl TcAttachments {
     }
 
     /// Attaches the programs for egress and ingress, or replaces attached ones. `before` takes the
-    /// name of a new link's pin. It returns the link of an older generation, or `None`; the new
-    /// link is attached relative to that one.
+    /// name of a new link's pin. It returns the link of an older generation at the same hook,
+    /// behind which the new link must come; `None` if there is none.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
