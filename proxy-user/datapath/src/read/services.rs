@@ -27,9 +27,10 @@ pub struct Frontend {
     /// for echo requests (kind `ping`).
     pub port: u16,
     pub protocol: &'static str,
-    /// Number of endpoints for pods and for this node's processes.
+    /// Number of slots for pods and for this node's processes: one per endpoint, or the size of the
+    /// Maglev table.
     pub internal_endpoints: u32,
-    /// Number of endpoints for all other clients.
+    /// Number of slots for all other clients.
     pub external_endpoints: u32,
     pub policies: Vec<String>,
     pub service_id: u32,
