@@ -8,7 +8,7 @@ use control::{apply::ApplyResult, object::ObjectName, plan::ServicePlan, syncer:
 use crate::{Datapath, store::Quota};
 
 impl Datapath {
-    /// Updates the maps to these services' plans; an empty plan removes the service.
+    /// Changes the maps as these plans of services demand; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.store(changes, Quota::ButReserve)
     }

@@ -294,7 +294,7 @@ impl Datapath {
     pub fn collect(&mut self) {
         self.store.collect();
     }
-    /// Returns the number of services in the maps.
+    /// Returns how many services (not service ports) the maps contain.
     pub fn service_count(&self) -> usize {
         self.store.names().len()
     }
@@ -430,16 +430,18 @@ impl Datapath {
         }
         failures
     }
-    /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
+    /// Attaches our programs to the socket hooks of a cgroup, or replaces programs of an earlier
+    /// call or run. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
         self.hooks.attach(&self.programs, &self.home, cgroup)
     }
 
-    /// Returns the socket hooks that the kernel accepts, by the names of their programs.
+    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
     pub fn wanted_hooks(&self) -> Vec<&'static str> {
         HookLinks::wanted(&self.programs)
     }
-    /// Returns how many socket hooks the kernel accepts, and how many are attached.
+    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
+    /// attached.
     pub fn hook_counts(&self) -> (usize, usize) {
         self.hooks.counts(&self.programs)
     }
@@ -458,8 +460,8 @@ impl Datapath {
         self.sweep.sweep_flows(&self.programs)
     }
 
-    /// Runs a program on a packet with the current maps: for tests and benchmarks. `context` is the
-    /// start of a `__sk_buff`.
+    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
+    /// benchmarks. `context` is the start of a `__sk_buff`.
     pub fn test_run(
         &self,
         program: &str,
@@ -469,7 +471,7 @@ impl Datapath {
     ) -> Result<TestRun, DatapathError> {
         self.programs.test_run(program, packet, context, repeat)
     }
-    /// Returns how the kernel loaded each program, without the refused ones.
+    /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {
         self.programs.loads()
     }
@@ -477,7 +479,7 @@ impl Datapath {
     pub fn refusals(&self) -> &[RefusedProgram] {
         self.programs.refusals()
     }
-    /// Returns the descriptor of a loaded program.
+    /// Returns the descriptor of a loaded program; `None` if it is not loaded.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.programs.fd(name)
     }

@@ -15,7 +15,7 @@ pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 /// The default pin directory of a shadow, an agent whose programs only count.
 pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
 
-/// The options of the datapath.
+/// How the datapath is opened: where, how large, and with which features.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The directory of the pins, on a BPF file system. One agent per directory.
@@ -29,10 +29,10 @@ pub struct Options {
     /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
-    /// The programs log every packet of a service: see [`super::Datapath::program_log`].
+    /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
-    /// The programs only count what they would do, and change nothing; the socket hooks are not
-    /// attached.
+    /// True for a shadow: the programs only count what they would do, and change no packet. The
+    /// socket hooks are not attached.
     pub shadow: bool,
     /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
     /// new maps take over from such maps.
@@ -71,9 +71,9 @@ pub enum Attachment {
 /// How the XDP program is attached to an uplink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
-    /// In the driver.
+    /// In the device's driver.
     Native,
-    /// Behind the driver, in the kernel's own code: works with any device, but slower.
+    /// Behind the driver, in the kernel's own code: works with any device, but is slower.
     Generic,
 }
 

@@ -19,7 +19,7 @@ use super::{
 pub enum RepairKind {
     /// A program at an interface.
     Interface,
-    /// A socket hook.
+    /// A program at a socket hook.
     Hook,
     /// A pin of a map.
     Pin,

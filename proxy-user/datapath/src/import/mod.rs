@@ -45,7 +45,7 @@ pub struct Importer {
 /// The result of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Imported {
-    /// Connections and UDP exchanges that are flows now.
+    /// How many connections and UDP exchanges are flows now.
     pub connections: usize,
     /// How many connections still need the other proxy's rules, by the reason why they were not
     /// imported.
@@ -213,7 +213,7 @@ fn plan<A: Family>(
 /// any NAT rule it then drops the SYNs of a new connection from the same client port to the same
 /// endpoint, because the reply tuples are equal.
 fn has_ended(tracked: &Tracked) -> bool {
-    /// `enum tcp_conntrack`: TIME_WAIT, CLOSE.
+    /// TIME_WAIT and CLOSE in the kernel's `enum tcp_conntrack`.
     const TCP_ENDED: [u8; 2] = [7, 8];
     let state = tracked.state();
     tracked.protocol == Protocol::TCP && state.is_some_and(|state| TCP_ENDED.contains(&state))
@@ -226,10 +226,10 @@ fn is_open(tracked: &Tracked) -> bool {
 
 /// Returns the state of the flow that the connection becomes; `None` if it cannot become one now.
 fn state_of(tracked: &Tracked) -> Option<FlowState> {
-    /// `enum tcp_conntrack`: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. In the latter two states one side
-    /// may go on sending for a long time.
+    /// ESTABLISHED, FIN_WAIT and CLOSE_WAIT in the kernel's `enum tcp_conntrack`. In the latter two
+    /// states one side may go on sending for a long time.
     const TCP_OPEN: [u8; 3] = [3, 4, 5];
-    /// `enum sctp_conntrack`.
+    /// ESTABLISHED in the kernel's `enum sctp_conntrack`.
     const SCTP_ESTABLISHED: u8 = 4;
     let is_open = match (tracked.protocol, tracked.state()) {
         (Protocol::TCP, Some(state)) => TCP_OPEN.contains(&state),

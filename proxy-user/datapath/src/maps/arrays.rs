@@ -99,7 +99,7 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
-    /// Sets bits of a one-word element in which programs also set bits.
+    /// Sets bits of an element of 64 bits in which programs also set bits.
     pub fn set_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.set_bits(offset, bits);
@@ -131,8 +131,8 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store(offset + field, part);
     }
-    /// Visits every element. A window stays mapped if the visitor returns `true` for one of its
-    /// elements.
+    /// Calls `wants` with every index and element. A window stays mapped if `wants` returns true
+    /// for one of its elements.
     pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
         for window in 0..self.windows() {
             let mapping = self.map_window(window)?;
@@ -150,8 +150,8 @@ impl<T: Plain> MappedArray<T> {
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
-    /// Visits the elements of a window whose first word is not zero. The window does not stay
-    /// mapped.
+    /// Calls `visit` with those elements of a window whose first 64 bits are not all zero. The
+    /// window does not stay mapped.
     pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
         let mapping = self.map_window(window)?;
         for (_, offset) in self.offsets(window) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs' counters for backends and service ports, summed over the CPUs. Used by `store`,
-//! which enters the elements, by `succession` and by `read`.
+//! which creates the elements, by `succession` and by `read`.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -48,7 +48,7 @@ impl TrafficMap {
             index + 1 < end
         })
     }
-    /// Adds the counts of another map, on the first CPU.
+    /// Adds another map's counts for a backend to the value of the first CPU.
     pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
         let index = if id < self.0.capacity() { id } else { 0 };
         let Some(mut values) = self.0.lookup(&index)? else {
@@ -103,7 +103,7 @@ impl RefusedMap {
         }
         Ok(())
     }
-    /// Adds the counts of another map, on the first CPU.
+    /// Adds another map's count for a service port and counter to the value of the first CPU.
     pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
         self.0.enter(&key)?;
         let Some(mut values) = self.0.lookup(&key)? else {

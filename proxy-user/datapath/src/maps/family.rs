@@ -13,7 +13,7 @@ use proxy_common::{
 
 /// An address family, IPv4 or IPv6: the names of its maps, and its parts of plans and settings.
 pub trait Family: Addr + Plain + Into<IpAddr> {
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     const VERSION: u32;
     const FRONTENDS: &'static str;
     const RECORDS: &'static str;

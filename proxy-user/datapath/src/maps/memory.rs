@@ -46,7 +46,8 @@ impl Shape {
             MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
         }
     }
-    /// Returns the bytes that an entry takes when it is written, in addition to the reserved bytes.
+    /// Returns the bytes that each element takes when it is written, in addition to
+    /// [`Self::reserved`].
     pub fn in_use(&self) -> u64 {
         match self.kind {
             MapKind::LpmTrie => TRIE_NODE,
@@ -68,7 +69,7 @@ const SHARE: u64 = 16;
 /// How often the sizes may be halved to fit into that memory.
 const HALVINGS: u32 = 5;
 
-/// Returns the initial map sizes for a machine with so many processors and bytes of memory.
+/// Returns the initial map sizes for a machine with this many processors and bytes of memory.
 pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
     let flows = FLOWS_PER_PROCESSOR.saturating_mul(processors);
     let flows = flows.clamp(LEAST_FLOWS, MOST_FLOWS).next_power_of_two();

@@ -38,7 +38,7 @@ impl NodeAddresses {
         set(&mut self.v4, addresses)?;
         set(&mut self.v6, addresses)
     }
-    /// Restores the maps if they were changed; returns how many elements differed.
+    /// Restores the maps if somebody else has changed them; returns how many elements differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let (v4, v6) = (self.v4.repair(), self.v6.repair());
         Ok(v4? + v6?)

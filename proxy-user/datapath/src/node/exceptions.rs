@@ -39,7 +39,7 @@ impl SocketExceptions {
         self.stored = Some(cgroups.iter().map(|id| (*id, 1)).collect());
         Ok(())
     }
-    /// Restores the map if it was changed; returns how many ids differed.
+    /// Restores the map if somebody else has changed it; returns how many ids differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let stored = self.stored.as_ref();
         stored

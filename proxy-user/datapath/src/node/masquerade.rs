@@ -164,7 +164,7 @@ impl NodeInterfaces {
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
-    /// Restores the maps of interfaces and sources if they were changed; returns how many elements
+    /// Restores the maps of interfaces if somebody else has changed them; returns how many elements
     /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let mut differed = repair(&self.interfaces, &self.stored)

@@ -27,7 +27,8 @@ pub(crate) struct SettingsCell {
     wanted: Settings,
 }
 
-/// Addresses of one family that frontends have or are about to get.
+/// Addresses of one family that frontends have or are about to get; the ranges in the settings must
+/// contain them.
 pub(crate) struct NewAddresses<A> {
     cluster_ips: Vec<A>,
     /// External and load balancer IPs.

@@ -33,7 +33,8 @@ impl Uplinks {
             epoch,
         })
     }
-    /// Stores the word of an interface; `None` means that it is no longer an uplink with XDP.
+    /// Stores the word of the interface with this index; `None` removes it: the interface is no
+    /// longer an uplink with XDP.
     pub(crate) fn set(&mut self, index: u32, word: Option<Uplink>) -> Result<(), DatapathError> {
         if self.stored.get(&index).copied() == word.map(|word| word.0) {
             return Ok(());
@@ -59,11 +60,12 @@ impl Uplinks {
             .update(&0, &epoch.wrapping_add(1))
             .map_err(failed)
     }
-    /// Returns the indices of the interfaces that have a word.
+    /// Returns the indices of the interfaces in the map.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
     }
-    /// Restores the map if it was changed; returns how many elements differed.
+    /// Restores the map of uplinks if somebody else has changed it; returns how many elements
+    /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         repair(&self.words, &self.stored).map_err(DatapathError::of_map("check", maps::UPLINKS))
     }

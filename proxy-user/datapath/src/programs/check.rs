@@ -28,7 +28,7 @@ const MOVE_AGAIN: Duration = Duration::from_secs(600);
 pub(crate) enum Damage {
     /// Our program is not attached.
     Detached { egress: bool },
-    /// Another program is attached in its place.
+    /// Another program is attached in place of ours.
     Replaced { egress: bool },
     /// Another program comes before ours and may hide packets from it.
     Behind { egress: bool },

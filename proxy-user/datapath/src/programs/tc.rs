@@ -50,7 +50,7 @@ pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
 
-/// The attachments of the programs to interfaces.
+/// The attachments of the tc programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
     pub(super) generation: u32,

@@ -39,7 +39,7 @@ pub struct Affinity {
 }
 
 impl Reader {
-    /// Returns every affinity, sorted.
+    /// Returns the affinity of every client, sorted.
     pub fn affinities(&self) -> Result<Vec<Affinity>, DatapathError> {
         let mut rows = self.affinities_of::<V4>()?;
         rows.extend(self.affinities_of::<V6>()?);
@@ -69,8 +69,8 @@ impl Reader {
         }
         Ok(rows)
     }
-    /// Returns one row. `holds` says whether the entry is still within the service's timeout;
-    /// `None` if the service has no affinity.
+    /// Returns the row for one entry. `holds` says whether the entry is still within the service's
+    /// affinity timeout; `None` if the service has no affinity.
     fn affinity<A: Family>(
         &self,
         backends: &Table<u32, Backend<A>>,

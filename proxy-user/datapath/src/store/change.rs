@@ -37,8 +37,8 @@ pub(super) enum Want {
 /// How much of each map a change may fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quota {
-    /// All of it: for essential services, and for services that are published already or were in
-    /// the maps before, so that these can always change.
+    /// All of it: for essential services, and for services that are in the maps already or were in
+    /// the previous maps, so that these can always change.
     All,
     /// All but a reserve: for new services, so that a part of each map stays free.
     ButReserve,

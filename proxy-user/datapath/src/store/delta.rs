@@ -9,7 +9,7 @@ use proxy_common::{
     Addr, BackendId, EndpointSet, FrontendKey, FrontendKind, Protocol, RecordId, ServiceFlags,
 };
 
-/// A frontend in the maps.
+/// A frontend as the maps contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CurrentFrontend<A: Addr> {
     pub(super) record: RecordId,

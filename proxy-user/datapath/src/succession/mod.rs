@@ -6,10 +6,9 @@
 //! The old programs go on with their maps while the new maps are filled. Then the new programs are
 //! attached behind the old ones, so that they see the packets that those pass. Then the old
 //! programs are *drained*: they translate known connections, begin none and refuse none. From that
-//! moment the new programs handle everything new. The contents of the old maps are carried over,
-//! the old programs are detached, and what they have changed in the meantime is carried over last.
-//! If the agent ends in between, the next one starts again with the same maps: each step may be
-//! repeated.
+//! moment the new programs handle everything new. The contents of the old maps are copied, the old
+//! programs are detached, and what they have changed in the meantime is copied last. If the agent
+//! ends in between, the next one starts again with the same maps: each step may be repeated.
 //!
 //! For maps of another layout, the kernel knows which fields their elements have: see
 //! `translation`.
@@ -50,7 +49,7 @@ use super::{
 pub struct Carried {
     /// Entries of the flow tables; a flow has two or three.
     pub flows: usize,
-    /// Entries of sockets.
+    /// Entries of the socket maps.
     pub sockets: usize,
     /// Entries that did not fit, because the new tables are smaller than what the old ones contain.
     pub lost: usize,

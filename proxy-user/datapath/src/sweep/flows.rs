@@ -54,8 +54,8 @@ impl<A: Family> FlowWalk<A> {
         self.walk.is_at_start()
     }
 
-    /// Continues the walk. Returns the counts of the last complete walk, and how many flows this
-    /// call removed.
+    /// Continues the walk and removes idle flows. Returns the counts of the last complete walk;
+    /// only `removed` is about this call.
     pub(super) fn sweep(
         &mut self,
         programs: &Programs,

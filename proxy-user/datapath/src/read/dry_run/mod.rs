@@ -93,7 +93,8 @@ impl DryRun {
         self.aside.load(hook.name())
     }
 
-    /// Runs a hook's program on a packet with a mark, at the interface with this index.
+    /// Runs the program for a hook on a packet with this mark, as if it passed the interface with
+    /// this index.
     pub fn step(
         &mut self,
         hook: Hook,
