@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds the kernel programs for the BPF target; `programs` embeds the object.
+//! Compiles the kernel programs into BPF object files, which the module `programs` embeds.
 //!
 //! `cargo xtask setup` finds or builds the compiler and the linker and writes their paths into a
 //! file of the per-user cache. Why aya-build is not used: docs/decisions.md.
@@ -114,8 +114,8 @@ fn toolchain_file() -> PathBuf {
     cache.join("portolan/toolchain")
 }
 
-/// `key=value` lines: cargo, rustc, linker; and build-std if the compiler has no core for the
-/// target.
+/// Reads the toolchain file: lines `key=value` with the paths of cargo, rustc and linker. The key
+/// build-std is there if the compiler has no precompiled `core` for the BPF target.
 fn read_toolchain(file: &Path) -> HashMap<String, String> {
     let text = fs::read_to_string(file).unwrap_or_else(|error| {
         panic!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes plans into the maps: the datapath as the syncer's kernel.
+//! Writes plans of services into the BPF maps. Implements `Kernel`, by which the syncer calls it.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,13 @@ use control::{apply::ApplyResult, object::ObjectName, plan::ServicePlan, syncer:
 use crate::{Datapath, store::Quota};
 
 impl Datapath {
-    /// Updates the maps to these services' plans; an empty plan removes the service.
+    /// Changes the maps as these plans of services demand; an empty plan removes the service.
     pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.store(changes, Quota::ButReserve)
     }
-    /// Does the same for services that the older maps had. They may use the reserve that new
-    /// services must leave free, because they may have used it before.
+    /// Like [`Self::apply`], for services that the previous maps already contained. They may use
+    /// the reserved elements that new services must leave free, because they may have used them
+    /// before.
     pub fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.store(changes, Quota::All)
     }
@@ -24,7 +25,8 @@ impl Datapath {
         }
         result
     }
-    /// Removes every service that is not in `known`: services that an earlier run left in the maps.
+    /// Removes every service from the maps that is not in `known`: an earlier run of the agent left
+    /// it there.
     pub fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let removals = self.removals(|name| !known.contains(name));
         self.apply(&removals)

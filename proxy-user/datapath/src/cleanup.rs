@@ -19,8 +19,8 @@ use super::{
     programs::{detach_filters, filters_to_detach},
 };
 
-/// Removes everything that it finds, and returns a line for each object. Fails while an agent has
-/// locked the directory, unless `force` is set.
+/// Removes our filters, qdiscs, links, maps and directories, and returns a line of text for each.
+/// Fails while an agent has locked `pin_dir`, unless `force` is set.
 pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError> {
     check_bpffs(pin_dir)?;
     let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
@@ -71,7 +71,8 @@ pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
     Ok(found)
 }
 
-/// Lists the pins of a directory, except the marks of qdiscs, which are removed with these.
+/// Adds a line of text to `found` for each pin below `path`. Leaves out `marks`, the files that say
+/// that a qdisc is ours: they are removed together with their qdiscs.
 fn list(path: &Path, marks: &[PathBuf], found: &mut Vec<String>) -> Result<(), DatapathError> {
     if path.is_dir() {
         for child in children(path)? {
@@ -103,7 +104,8 @@ fn interfaces() -> Vec<(u32, String)> {
     named.collect()
 }
 
-/// Removes the maps in a directory whose programs are attached to no interface and no cgroup.
+/// Removes a pin directory and all maps in it. Their programs must not be attached to any interface
+/// or cgroup.
 pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
         remove(&generation.dir(pin_dir), &mut Vec::new())?;
@@ -111,7 +113,7 @@ pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
 }
 
-/// Returns what [`remove_rules`] would remove.
+/// Returns the lines of text that [`remove_rules`] would return now. Changes nothing.
 pub fn planned_rules() -> Vec<String> {
     let chains = forward_chains().unwrap_or_default().into_iter();
     let counted = chains.map(|chain| (chain.own_rules().map_or(0, |rules| rules.len()), chain));
@@ -121,8 +123,8 @@ pub fn planned_rules() -> Vec<String> {
         .collect()
 }
 
-/// Removes the rules of `acceptForward`, and returns a line for each chain. A kernel that does not
-/// answer has none.
+/// Removes the nftables rules that the setting `acceptForward` has added, and returns a line of
+/// text for each chain. If the kernel does not list its chains, nothing is removed.
 pub fn remove_rules() -> Vec<String> {
     let mut removed = Vec::new();
     for chain in forward_chains().unwrap_or_default() {

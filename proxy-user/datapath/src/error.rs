@@ -110,7 +110,8 @@ pub enum DatapathError {
 }
 
 impl DatapathError {
-    /// Returns a function that makes an error of a failed attempt to use a map.
+    /// Returns a function for `map_err`: it turns an I/O error into one that names the map and what
+    /// was attempted with it (`attempt`, such as "read").
     pub(super) fn of_map(
         attempt: &'static str,
         map: &'static str,
@@ -121,8 +122,8 @@ impl DatapathError {
             source,
         }
     }
-    /// True if the interface was gone before the attempt. The next list of interfaces does not have
-    /// it.
+    /// True if the attempt failed because the interface no longer exists. The next list of
+    /// interfaces will not contain it.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Interface { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
     }

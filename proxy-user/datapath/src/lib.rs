@@ -73,8 +73,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Creates maps of these sizes and loads the programs for them. The old maps stay in use until
-    /// [`Datapath::take_over`].
+    /// Creates maps of the sizes in `options` and loads the programs for them. The old maps stay in
+    /// use until [`Datapath::take_over`].
     pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
         let mut grown = Datapath::open_locked(options, self.lock)?;
         grown.mark_grown();
@@ -82,7 +82,8 @@ impl Growth {
     }
 }
 
-/// The datapath. Programs and maps stay in the kernel when it is dropped.
+/// The loaded kernel programs, their maps, and what they are attached to. Programs and maps stay in
+/// the kernel when this is dropped.
 pub struct Datapath {
     store: Store,
     settings: SettingsCell,
@@ -99,19 +100,20 @@ pub struct Datapath {
     pin_dir: PathBuf,
     /// The directory of the maps and links, below the pin directory.
     home: PathBuf,
-    /// The older maps that these replace.
+    /// The older maps that the ones in `home` will replace; `None` if there are none (any more).
     succession: Option<Succession>,
     programs: Programs,
     capacities: Capacities,
-    /// True if the maps are larger than configured; a mark tells the next agent.
+    /// True if the maps are larger than configured. A mark in `home` tells the next agent to keep
+    /// them.
     has_grown: bool,
     // This is the last field, because it is released last.
     lock: Arc<Lock>,
 }
 
 impl Datapath {
-    /// Loads the programs with the pinned maps and adopts their contents. If these have another
-    /// layout or other sizes, creates new maps: see [`Self::take_over`].
+    /// Loads the programs with the pinned maps and adopts their contents. If the pinned maps have
+    /// another layout or other sizes than wanted, creates new maps: see [`Self::take_over`].
     pub fn open(options: &Options) -> Result<Self, DatapathError> {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
@@ -149,14 +151,15 @@ impl Datapath {
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
-    /// Returns the permission to create larger maps that replace these, on any thread.
+    /// Returns the permission to create larger maps that replace those of this datapath. It may be
+    /// used on any thread.
     pub fn growth(&self) -> Growth {
         Growth {
             lock: Arc::clone(&self.lock),
         }
     }
-    /// Removes these maps, which no attached program uses and which have taken over from none. The
-    /// older maps stay in use.
+    /// Removes the maps of this datapath. They must not have taken over yet, and no attached
+    /// program may use them. The older maps stay in use.
     pub fn abandon(self) -> Result<(), DatapathError> {
         std::fs::remove_dir_all(&self.home).map_err(|source| DatapathError::File {
             attempt: "remove",
@@ -164,17 +167,17 @@ impl Datapath {
             source,
         })
     }
-    /// Returns an importer for the connections of another proxy, usable on any thread. No other
-    /// maps may take over from these in the meantime.
+    /// Returns an importer for the connections of another proxy, usable on any thread. Until it is
+    /// done, no other maps may take over from those of this datapath.
     pub fn importer(&self) -> Importer {
         Importer::new(&self.home)
     }
-    /// Returns the maximum number of elements of the maps.
+    /// Returns the maximum number of elements of each map.
     pub fn capacities(&self) -> Capacities {
         self.capacities
     }
-    /// Empties every map and adopts the result. For tests, in which loading the programs again
-    /// would take too long.
+    /// Empties every map and opens the datapath anew with the loaded programs. For tests, in which
+    /// loading the programs again would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
         for shape in shapes(&options.capacities) {
             empty(&self.home, shape.name)?;
@@ -227,28 +230,28 @@ impl Datapath {
         })
     }
 
-    /// Returns the names of the generations of maps that these will replace; `None` if there are
-    /// none (any more).
+    /// Returns the names of the older generations of maps that the maps of this datapath will
+    /// replace; `None` if there are none (any more).
     pub fn predecessors(&self) -> Option<String> {
         self.succession.as_ref().map(Succession::names)
     }
-    /// True if the programs may be attached: there is nothing to take over, or the flows have been
-    /// carried over.
+    /// True if the programs may be attached: there are no older maps, or their flows have been
+    /// copied into the new ones.
     pub fn may_attach(&self) -> bool {
         self.succession.as_ref().is_none_or(Succession::is_carried)
     }
-    /// Carries over the contents of the older maps, and returns how much that is so far. These maps
-    /// must contain the services, settings and addresses already. Until [`Self::take_over`] the
-    /// older programs stay in use.
+    /// Copies flows and other contents of the older maps into the new ones, and returns how much
+    /// was copied so far. The new maps must contain the services, settings and addresses already.
+    /// Until [`Self::take_over`] the older programs stay in use.
     pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
         match &mut self.succession {
             Some(succession) => succession.carry(),
             None => Ok(Carried::default()),
         }
     }
-    /// Takes over from the older maps. The programs must be attached wherever the older ones are,
-    /// so that no packet and no socket meets none. Removes the old programs and maps. May be called
-    /// again after an error.
+    /// Changes over from the older maps to the new ones, and removes the older programs and maps.
+    /// The new programs must already be attached wherever the older ones are, so that every packet
+    /// and socket meets one of the two. May be called again after an error.
     pub fn take_over(&mut self) -> Result<Carried, DatapathError> {
         let Some(succession) = &mut self.succession else {
             return Ok(Carried::default());
@@ -277,13 +280,13 @@ impl Datapath {
         }
     }
 
-    /// Returns a reader of the programs' log lines. Works once.
+    /// Returns a reader of the programs' log lines. Can be called only once.
     pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
         self.programs.log()
     }
 
-    /// Leaves new connections to another proxy, for good. Existing flows and sockets are not
-    /// affected. The next agent takes over from these maps.
+    /// Makes the programs leave new connections to another proxy. Cannot be undone: the next agent
+    /// creates new maps, which take over from these. Existing flows and sockets are not affected.
     pub fn drain(&self) -> Result<(), DatapathError> {
         succession::tell(&self.home, generation::DRAINED)
     }
@@ -291,7 +294,7 @@ impl Datapath {
     pub fn collect(&mut self) {
         self.store.collect();
     }
-    /// Returns the number of services in the maps.
+    /// Returns how many services (not service ports) the maps contain.
     pub fn service_count(&self) -> usize {
         self.store.names().len()
     }
@@ -305,7 +308,7 @@ impl Datapath {
             .map(|name| (name.clone(), ServicePlan::default()))
             .collect()
     }
-    /// Returns how full the maps of plans are.
+    /// Returns how full those maps are that the plans of services are written into.
     pub fn fill(&self) -> Vec<Fill> {
         self.store.fill()
     }
@@ -315,7 +318,7 @@ impl Datapath {
     pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         self.settings.set(settings)
     }
-    /// Replaces the node's addresses.
+    /// Replaces the node's addresses in the maps.
     pub fn set_node_addresses(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         self.addresses.set(addresses)
     }
@@ -324,13 +327,14 @@ impl Datapath {
     pub fn set_pods(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
         self.pods.set(links)
     }
-    /// Leaves the sockets of these cgroups (by id) and of those below them to the packet path.
+    /// Makes the socket hooks ignore the sockets of these cgroups (by id) and of the cgroups below
+    /// them. The tc programs translate their packets instead.
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
         self.exceptions.set(cgroups)
     }
 
-    /// Attaches to an interface, or updates its attachment and masquerade source. Runs in the
-    /// interface's network namespace. Idempotent.
+    /// Attaches the tc programs to an interface, or updates the attachment and the interface's
+    /// masquerade source. Runs in the interface's network namespace. Idempotent.
     pub fn attach(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.masquerade.set(interface)?;
         let succession = self.succession.as_ref();
@@ -343,18 +347,19 @@ impl Datapath {
         }
         attached
     }
-    /// Detaches from an interface, which may be gone.
+    /// Detaches the tc programs from an interface, which may no longer exist.
     pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         self.attachments.detach(index)?;
         self.masquerade.remove(index)
     }
-    /// Sets whether packets from an attached interface may be redirected past the stack, if
-    /// `forwarding` is `redirect`.
+    /// Sets whether packets from an attached interface may be redirected past the stack. Has an
+    /// effect with the setting `forwarding: auto` only.
     pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
         self.masquerade.set_redirects(index, redirects)
     }
-    /// Attaches the XDP program to an uplink, or updates it; true if the program was not as it had
-    /// been left. Runs in the interface's network namespace. Idempotent.
+    /// Attaches the XDP program to an uplink, or updates the attachment. Returns true if an
+    /// attachment in this mode was known but had been detached or ran another program. Runs in the
+    /// interface's network namespace. Idempotent.
     pub fn attach_uplink(
         &mut self,
         interface: &Interface,
@@ -367,12 +372,14 @@ impl Datapath {
             .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;
         self.xdp.attach(&self.programs, interface.index, mode)
     }
-    /// Removes XDP from an interface, which may be gone; its packets go to tc.
+    /// Detaches the XDP program from an interface, which may no longer exist. From then on the tc
+    /// programs handle its packets alone.
     pub fn detach_uplink(&mut self, index: u32) -> Result<(), DatapathError> {
         self.uplinks.set(index, None)?;
         self.xdp.detach(index)
     }
-    /// Returns the indices of the interfaces that have the XDP program, also from an earlier run.
+    /// Returns the indices of the interfaces that have the XDP program, including those to which an
+    /// earlier run of the agent attached it.
     pub fn uplinks(&self) -> Vec<u32> {
         let mut indices = self.uplinks.indices();
         indices.extend(self.xdp.indices());
@@ -385,8 +392,8 @@ impl Datapath {
     pub fn begin_route_epoch(&mut self) -> Result<(), DatapathError> {
         self.uplinks.begin_epoch()
     }
-    /// Returns the foreign programs at the hooks of each attached interface, and at the bridge of
-    /// which it is a port. Runs in the interfaces' network namespace.
+    /// Returns the foreign programs at the hooks of each of these interfaces, and at the bridge of
+    /// which the interface is a port. Runs in the interfaces' network namespace.
     pub fn foreign_programs<'a>(
         &self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
@@ -401,8 +408,9 @@ impl Datapath {
             .map(|interface| (interface, hooks.at(interface)))
             .collect())
     }
-    /// Attaches to exactly these interfaces and detaches from every other one. Returns failures by
-    /// the interface's index; an interface that is gone by now is no failure.
+    /// Attaches the tc programs to exactly these interfaces and detaches them from every other one.
+    /// Returns each failure with the interface's index; an interface that is gone by now is no
+    /// failure.
     pub fn attach_only(&mut self, interfaces: &[Interface]) -> Vec<(u32, DatapathError)> {
         let mut failures = Vec::new();
         let mut known = self.attachments.indices();
@@ -422,16 +430,18 @@ impl Datapath {
         }
         failures
     }
-    /// Attaches the socket hooks to a cgroup, or replaces attached ones. Idempotent.
+    /// Attaches our programs to the socket hooks of a cgroup, or replaces programs of an earlier
+    /// call or run. Idempotent.
     pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
         self.hooks.attach(&self.programs, &self.home, cgroup)
     }
 
-    /// Returns the socket hooks that the kernel accepts, by the names of their programs.
+    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
     pub fn wanted_hooks(&self) -> Vec<&'static str> {
         HookLinks::wanted(&self.programs)
     }
-    /// Returns how many socket hooks the kernel accepts, and how many are attached.
+    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
+    /// attached.
     pub fn hook_counts(&self) -> (usize, usize) {
         self.hooks.counts(&self.programs)
     }
@@ -440,18 +450,18 @@ impl Datapath {
     pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.sweep.set_idle_times(idle_times);
     }
-    /// Walks a part of the tables of flows and sockets, and removes idle entries. Call it about
+    /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
     /// once a second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
         self.sweep.sweep(&self.store, &self.programs)
     }
-    /// Does the same as [`Self::sweep`] for the flow tables only.
+    /// Like [`Self::sweep`], for the flow tables only.
     pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
         self.sweep.sweep_flows(&self.programs)
     }
 
-    /// Runs a program on a packet with the current maps: for tests and benchmarks. `context` is the
-    /// start of a `__sk_buff`.
+    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
+    /// benchmarks. `context` is the start of a `__sk_buff`.
     pub fn test_run(
         &self,
         program: &str,
@@ -461,7 +471,7 @@ impl Datapath {
     ) -> Result<TestRun, DatapathError> {
         self.programs.test_run(program, packet, context, repeat)
     }
-    /// Returns how the kernel loaded each program, without the refused ones.
+    /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {
         self.programs.loads()
     }
@@ -469,7 +479,7 @@ impl Datapath {
     pub fn refusals(&self) -> &[RefusedProgram] {
         self.programs.refusals()
     }
-    /// Returns the descriptor of a loaded program.
+    /// Returns the descriptor of a loaded program; `None` if it is not loaded.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.programs.fd(name)
     }
@@ -480,7 +490,7 @@ impl Datapath {
     }
 }
 
-/// Removes every element of a pinned map; those of an array become zero.
+/// Removes every element of a pinned map; the elements of an array become zero.
 fn empty(home: &Path, map: &'static str) -> Result<(), DatapathError> {
     linux::get_pinned(&home.join(map), false)
         .and_then(linux::empty_map)

@@ -9,13 +9,13 @@ use proxy_common::{
     masquerade::Marks,
 };
 
-/// The default directory for pins; the layout version is appended.
+/// The default pin directory. Each generation of maps has its own directory below it.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
-/// The default directory for the pins of a shadow.
+/// The default pin directory of a shadow, an agent whose programs only count.
 pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
 
-/// The options of the datapath.
+/// How the datapath is opened: where, how large, and with which features.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The directory of the pins, on a BPF file system. One agent per directory.
@@ -24,17 +24,18 @@ pub struct Options {
     pub attachment: Attachment,
     /// The bits of the packet mark that the programs use.
     pub marks: Marks,
-    /// The setting `xdp`: how the XDP program is attached to uplinks.
+    /// The setting `xdp`: how the XDP program is attached to uplinks; `None` if it is not.
     pub xdp: Option<XdpMode>,
-    /// The setting `forwarding: auto`: translated packets leave without passing the node's
+    /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
-    /// The programs log every packet of a service: see [`super::Datapath::program_log`].
+    /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
-    /// The programs only count what they would do, and change nothing; the socket hooks are not
-    /// attached.
+    /// True for a shadow: the programs only count what they would do, and change no packet. The
+    /// socket hooks are not attached.
     pub shadow: bool,
-    /// Keeps using drained maps; otherwise new maps take over from them.
+    /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
+    /// new maps take over from such maps.
     pub adopt_drained: bool,
     /// An object file with the programs, instead of the embedded one: for tests.
     pub object: Option<PathBuf>,
@@ -70,9 +71,9 @@ pub enum Attachment {
 /// How the XDP program is attached to an uplink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
-    /// In the driver.
+    /// In the device's driver.
     Native,
-    /// Behind the driver, in the kernel's own code: works with any device, but slower.
+    /// Behind the driver, in the kernel's own code: works with any device, but is slower.
     Generic,
 }
 
@@ -117,7 +118,7 @@ impl Default for Capacities {
 }
 
 impl Capacities {
-    /// All sizes 0: the machine decides.
+    /// All sizes 0: they will be chosen for the machine.
     pub const UNSET: Self = Self {
         frontends: 0,
         records: 0,
@@ -129,7 +130,7 @@ impl Capacities {
         source_ranges: 0,
     };
 
-    /// Returns these sizes, with those of `other` in place of zeros.
+    /// Returns these sizes, where each 0 is replaced by the size in `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let or = |own, other| if own == 0 { other } else { own };
@@ -144,7 +145,7 @@ impl Capacities {
             source_ranges: or(self.source_ranges, other.source_ranges),
         }
     }
-    /// Returns the capacity of the map with this name if it can be configured.
+    /// Returns the capacity of the map with this name; `None` if it cannot be configured.
     pub fn of(&mut self, map: &str) -> Option<&mut u32> {
         Some(match map {
             names::FRONTENDS_V4 | names::FRONTENDS_V6 | names::NAMES => &mut self.frontends,
@@ -158,7 +159,7 @@ impl Capacities {
             _ => return None,
         })
     }
-    /// Returns the larger one of each size.
+    /// Returns for each size the larger one of the two.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
         Self {

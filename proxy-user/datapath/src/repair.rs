@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the agent's objects in the kernel with what is there, and restores what somebody has
-//! removed or changed. Part of `Datapath`; called by `agent`.
+//! Compares what the agent has put into the kernel with what is there now, and restores what
+//! somebody else has removed or changed. Part of `Datapath`; called by `agent`.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,18 +14,18 @@ use super::{
     programs::Damage,
 };
 
-/// The kind of object that was repaired.
+/// The kind of object that is repaired.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RepairKind {
     /// A program at an interface.
     Interface,
-    /// A socket hook.
+    /// A program at a socket hook.
     Hook,
     /// A pin of a map.
     Pin,
-    /// A map element for the node.
+    /// Elements of a map that describes the node.
     Node,
-    /// A map element for a service.
+    /// Map elements of a service.
     Service,
 }
 
@@ -38,7 +38,7 @@ impl RepairKind {
         Self::Service,
     ];
 
-    /// Returns the name as a metric's label.
+    /// Returns the kind's name as the label of a metric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interface => "interface",
@@ -54,14 +54,14 @@ impl RepairKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
     pub kind: RepairKind,
-    /// The text for the operator: `interface eth0`.
+    /// The object's name for the operator, such as `interface eth0`.
     pub object: String,
     pub damage: String,
-    /// The reason why it could not be repaired.
+    /// Why the object could not be repaired; `None` if it was.
     pub failure: Option<String>,
 }
 
-/// The result of a check.
+/// The result of a check: one for each object that was not as the agent had left it.
 pub type Repaired = Vec<Repair>;
 
 impl Repair {
@@ -80,7 +80,7 @@ impl Repair {
 }
 
 impl Datapath {
-    /// True if the pin directory is still the one that held the pins at the last check; takes a few
+    /// True if the pin directory was not removed or replaced since the last check. Takes a few
     /// microseconds.
     pub fn pins_are_in_place(&self) -> bool {
         self.pinned.is_in_place(&self.home)
@@ -130,9 +130,9 @@ impl Datapath {
         repaired
     }
 
-    /// Repairs missing or foreign programs at the hooks of attached interfaces. Runs in their
-    /// network namespace. A quick check only finds tcx links that are detached or behind another
-    /// program.
+    /// Puts our programs back at the tc hooks of these interfaces where they are missing or
+    /// replaced. Must run in the interfaces' network namespace. A quick check only finds tcx links
+    /// that are detached or behind another program.
     pub fn repair_interfaces<'a>(
         &mut self,
         interfaces: impl IntoIterator<Item = &'a Interface>,
@@ -173,7 +173,8 @@ impl Datapath {
         repaired
     }
 
-    /// Repairs missing or foreign programs at the socket hooks of a cgroup.
+    /// Puts our programs back at the socket hooks of a cgroup where they are missing or replaced. A
+    /// quick check skips the pins of the links.
     pub fn repair_hooks(&mut self, cgroup: &Path, quick: bool) -> Repaired {
         let damage = self.hooks.damage(&self.programs, &self.home, cgroup, quick);
         let (damage, failure) = match damage {
@@ -191,8 +192,8 @@ impl Datapath {
         vec![repair.done(failure.map_or(Ok(()), Err))]
     }
 
-    /// Restores the node's settings, addresses, pods, interfaces and excepted cgroups where the
-    /// maps were changed.
+    /// Restores those maps that somebody has changed of the node's settings, addresses, pods,
+    /// interfaces, excepted cgroups and uplinks.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
             (maps::SETTINGS, self.settings.repair().map(usize::from)),
@@ -218,13 +219,14 @@ impl Datapath {
         repaired
     }
 
-    /// Returns the names of some published services; repeated calls cycle through all of them.
+    /// Returns the names of up to `count` services in the maps. Repeated calls with the same
+    /// `cursor`, first 0, go through all of them again and again.
     pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
         self.store.some_names(cursor, count)
     }
 
-    /// Restores the elements of a service in the hash maps that were changed; returns how many. Its
-    /// arrays are compared when its plan is applied again.
+    /// Restores those elements of a service in the hash maps that somebody has changed; returns how
+    /// many. Its elements in arrays are compared when its plan is applied again.
     pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
         self.store
             .repair(name)

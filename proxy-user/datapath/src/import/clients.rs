@@ -18,7 +18,8 @@ use proxy_common::{
 use super::{Left, open};
 use crate::maps::tables::Table;
 
-/// The routes to clients, and the interfaces that have programs.
+/// The node's routes and the interfaces with attached programs. Together they give the interface
+/// through which a client's packets come in.
 pub(super) struct Clients {
     reach: Reach,
     attached: HashMap<u32, u64>,
@@ -44,7 +45,8 @@ impl Clients {
         self.reach.route_to(address) == Route::Own
     }
 
-    /// Returns how flows identify the client's interface, or why that is unknown.
+    /// Returns the client's interface as flow keys contain it, or why the client's connections
+    /// cannot be imported.
     pub(super) fn interface_of(&mut self, client: IpAddr) -> Result<ClientInterface, Left> {
         if let Some(known) = self.known.get(&client) {
             return *known;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Creates a connection's flow and removes the connection from nf_conntrack, in an order that no
-//! packet notices.
+//! Creates the flow of one connection and removes the connection from nf_conntrack, in an order in
+//! which no packet stays untranslated.
 
 use std::{io, path::Path};
 
@@ -14,26 +14,29 @@ use proxy_common::{
 use super::{Fate, Left, Node, is_open, open};
 use crate::maps::{family::Family, tables::Table};
 
-/// The flow's key is in no ring: an established flow is never evicted.
+/// The `slot` of a flow that is in no ring, the list from which flows are evicted: an established
+/// flow is never evicted.
 const NO_SLOT: u32 = u32::MAX;
-/// How often nf_conntrack may have taken a packet for the first of a new connection, in the moment
-/// between two requests.
+/// How often the creation of the new connection in nf_conntrack is tried again. It fails if a reply
+/// came after the old connection was removed: nf_conntrack then takes the reply for the first
+/// packet of a connection.
 const TRIES: u32 = 3;
 
 type Element<A> = (FlowKey<A>, FlowEntry<A>);
 
-/// The entries of a flow that will be created.
+/// The elements of the flow table that make up one flow, before they are inserted.
 pub(super) struct Flow<A> {
     original: Element<A>,
     reply: Element<A>,
     masqueraded: Option<Element<A>>,
-    /// The connection that nf_conntrack will track for it: what the stack sees, from client to
-    /// backend.
+    /// The connection that nf_conntrack will track in place of the old one: from client to backend,
+    /// as the stack sees the packets.
     seen: Tracked,
 }
 
 impl<A: Family> Flow<A> {
-    /// Returns the flow of a connection; `None` if its addresses are not of one family.
+    /// Returns the flow that a tracked connection becomes; `None` if its addresses are not all of
+    /// one family.
     pub(super) fn new(
         tracked: &Tracked,
         state: FlowState,
@@ -53,7 +56,8 @@ impl<A: Family> Flow<A> {
             tuple.src = original.src;
         }
         let (tag, reply_tag) = tracked.tags();
-        // The stack decides on every packet, as it has done so far.
+        // Every packet still passes the kernel's stack (`NEEDS_STACK`), as it did before the
+        // import.
         let masquerade = if is_masqueraded {
             FlowEntry::<A>::MASQUERADE
         } else {
@@ -116,7 +120,8 @@ impl<A: Family> Flow<A> {
         })
     }
 
-    /// Returns the original entry as it is while the flow is being imported.
+    /// Returns the flow's original element as it is during the import: of the kind `HELD`, which
+    /// makes the programs drop the client's packets.
     fn held(&self) -> Element<A> {
         let (key, entry) = self.original;
         let held = FlowEntry {
@@ -128,7 +133,7 @@ impl<A: Family> Flow<A> {
     }
 }
 
-/// The flow table of one family.
+/// The flow table of one address family.
 pub(super) struct Tables<'a, A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     pub(super) node: &'a Node,
@@ -142,7 +147,8 @@ impl<'a, A: Family> Tables<'a, A> {
         })
     }
 
-    /// Enters everything that changes nothing for packets in transit.
+    /// First half of an import: inserts the flow's elements. The old connection stays in
+    /// nf_conntrack.
     pub(super) fn prepare(&self, flow: &Flow<A>) -> Result<(), Fate> {
         self.make_way(flow)?;
         // The port bit must come before the entries that need it.
@@ -165,10 +171,11 @@ impl<'a, A: Family> Tables<'a, A> {
         entered
     }
 
-    /// Removes the connection from nf_conntrack and completes the flow.
+    /// Second half of an import: removes the old connection from nf_conntrack and completes the
+    /// flow.
     pub(super) fn complete(&self, tracked: &Tracked, flow: &Flow<A>) -> Fate {
-        // A short connection may have ended since the table was read. As a flow it would last for a
-        // day.
+        // A short connection may have ended since nf_conntrack was read. As a flow it would last
+        // for a day.
         let found = self.node.editor.find(tracked);
         if !found
             .as_ref()
@@ -199,7 +206,7 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
-    /// Removes what [`Self::prepare`] has entered.
+    /// Removes what [`Self::prepare`] has inserted and created.
     fn undo(&self, tracked: &Tracked, flow: &Flow<A>) {
         if let Some(masqueraded) = &flow.masqueraded {
             self.remove_all(&[&flow.original, masqueraded, &flow.reply]);
@@ -209,8 +216,8 @@ impl<'a, A: Family> Tables<'a, A> {
         }
     }
 
-    /// Fails if there is a flow with this key, which belongs to another connection that has begun
-    /// since. Removes entries of an agent that was killed during an import.
+    /// Fails if the table has a flow with this key: another connection has begun since nf_conntrack
+    /// was read. Removes elements that were left by an agent that was killed during an import.
     fn make_way(&self, flow: &Flow<A>) -> Result<(), Fate> {
         match self.flows.lookup(&flow.original.0) {
             Ok(None) => Ok(()),
@@ -260,7 +267,7 @@ impl<'a, A: Family> Tables<'a, A> {
         entered.map_err(|_| Fate::Left(Left::Full))
     }
 
-    /// Enters all of the elements, or none.
+    /// Inserts all of the elements into the flow table, or none.
     fn insert_all(&self, elements: &[&Element<A>]) -> Result<(), Fate> {
         for (n, (key, entry)) in elements.iter().enumerate() {
             let why = match self.flows.insert(key, entry) {
@@ -275,11 +282,12 @@ impl<'a, A: Family> Tables<'a, A> {
     }
     fn remove_all(&self, elements: &[&Element<A>]) {
         for (key, _) in elements {
-            // An entry that stays is removed when it is idle.
+            // An element that cannot be deleted now is removed later, when it has been idle.
             _ = self.flows.delete(key);
         }
     }
-    /// Removes a tuple from nf_conntrack. If that fails, the entry expires by itself.
+    /// Removes the connection with this tuple from nf_conntrack. If that fails, it expires by
+    /// itself.
     fn forget(&self, protocol: Protocol, tuple: Tuple) {
         _ = self.node.editor.remove_tuple(protocol, tuple);
     }
@@ -296,7 +304,8 @@ fn refusal(error: &io::Error) -> Left {
     }
 }
 
-/// Returns the outcome for a connection that could not be removed from nf_conntrack.
+/// Returns the outcome for a connection that could not be removed from nf_conntrack. `removed` is
+/// `Ok(false)` if nf_conntrack no longer had it.
 fn unremoved(removed: io::Result<bool>) -> Fate {
     match removed {
         // The connection has ended in the meantime.

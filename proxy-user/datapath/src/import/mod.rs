@@ -31,11 +31,12 @@ use self::{
 };
 use crate::maps::{PortFilter, family::Family, tables::Table};
 
-/// The number of connections that wait together until the running programs have ended: 8 ms, in
-/// which segments are dropped.
+/// The number of connections that are imported together. Each batch waits once, about 8 ms, until
+/// the running programs have ended; the connections' segments are dropped in that time.
 const BATCH: usize = 128;
 
-/// Imports connections, on any thread. No other maps may take over in the meantime.
+/// Imports another proxy's connections into our flow tables, on any thread. Until it is done, the
+/// agent must not change over to other maps.
 #[derive(Debug)]
 pub struct Importer {
     home: PathBuf,
@@ -44,11 +45,12 @@ pub struct Importer {
 /// The result of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Imported {
-    /// Connections and UDP exchanges that are flows now.
+    /// How many connections and UDP exchanges are flows now.
     pub connections: usize,
-    /// Connections that still need the other proxy's rules, by reason.
+    /// How many connections still need the other proxy's rules, by the reason why they were not
+    /// imported.
     pub left: BTreeMap<Left, usize>,
-    /// The TCP and SCTP connections among those in `left`.
+    /// How many of those in `left` are TCP or SCTP connections.
     pub held: usize,
 }
 
@@ -80,10 +82,11 @@ impl fmt::Display for Left {
     }
 }
 
-/// The outcome for a connection.
+/// The outcome of the attempt to import one connection.
 enum Fate {
     Imported,
-    /// It belongs to no service, its client has a flow already, or it has just ended.
+    /// Nothing is left to do: the connection belongs to no service, its client has a flow already,
+    /// or it has just ended.
     None,
     Left(Left),
 }
@@ -93,8 +96,8 @@ impl Importer {
         Self { home: home.into() }
     }
 
-    /// Imports every connection that it can. Reads all of nf_conntrack, so a larger table takes
-    /// longer.
+    /// Imports every connection that can be imported. Reads all of nf_conntrack, so it takes longer
+    /// the more connections there are.
     pub fn import(&self) -> io::Result<Imported> {
         let mut found = Vec::new();
         linux::tracked(|tracked| {
@@ -150,7 +153,8 @@ impl Importer {
                 }
             }
             if !prepared.is_empty() {
-                // A packet that has not met the new entries has passed nf_conntrack by then.
+                // After this wait, every packet that came before the new elements has passed
+                // nf_conntrack.
                 linux::wait_for_programs();
             }
             for (tracked, flow) in &prepared {
@@ -166,15 +170,16 @@ impl Importer {
     }
 }
 
-/// The parts that are common to both families.
+/// What the imports of IPv4 and IPv6 connections have in common.
 struct Node {
     editor: Editor,
     ports: PortFilter,
-    /// True if the node's own rules masquerade: `masquerade: mark`.
+    /// True with the setting `masquerade: mark`: the programs only mark packets, and the node's own
+    /// rules masquerade them.
     marks_only: bool,
 }
 
-/// Returns the flow that a connection will become.
+/// Returns the flow that a connection will become, or the outcome if it cannot become one.
 fn plan<A: Family>(
     tracked: &Tracked,
     services: &Services<A>,
@@ -208,23 +213,23 @@ fn plan<A: Family>(
 /// any NAT rule it then drops the SYNs of a new connection from the same client port to the same
 /// endpoint, because the reply tuples are equal.
 fn has_ended(tracked: &Tracked) -> bool {
-    /// `enum tcp_conntrack`: TIME_WAIT, CLOSE.
+    /// TIME_WAIT and CLOSE in the kernel's `enum tcp_conntrack`.
     const TCP_ENDED: [u8; 2] = [7, 8];
     let state = tracked.state();
     tracked.protocol == Protocol::TCP && state.is_some_and(|state| TCP_ENDED.contains(&state))
 }
 
-/// True if the connection can become a flow now.
+/// True if the connection is in a state in which it can become a flow.
 fn is_open(tracked: &Tracked) -> bool {
     state_of(tracked).is_some()
 }
 
-/// Returns the state of the flow that it becomes; `None` if it cannot become one now.
+/// Returns the state of the flow that the connection becomes; `None` if it cannot become one now.
 fn state_of(tracked: &Tracked) -> Option<FlowState> {
-    /// `enum tcp_conntrack`: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. In the latter two states one side
-    /// may go on sending for a long time.
+    /// ESTABLISHED, FIN_WAIT and CLOSE_WAIT in the kernel's `enum tcp_conntrack`. In the latter two
+    /// states one side may go on sending for a long time.
     const TCP_OPEN: [u8; 3] = [3, 4, 5];
-    /// `enum sctp_conntrack`.
+    /// ESTABLISHED in the kernel's `enum sctp_conntrack`.
     const SCTP_ESTABLISHED: u8 = 4;
     let is_open = match (tracked.protocol, tracked.state()) {
         (Protocol::TCP, Some(state)) => TCP_OPEN.contains(&state),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up both ends of a connection in the maps: the service at an address, its backends, and the
-//! addresses that serve node ports.
+//! Looks up both ends of a tracked connection in the maps: the service at its destination, and the
+//! backend that it was translated to.
 
 use std::{collections::HashMap, io, net::SocketAddr, path::Path};
 
@@ -13,7 +13,7 @@ use proxy_common::{
 use super::open;
 use crate::maps::{family::Family, tables::Table};
 
-/// The services of one family.
+/// The maps with the services of one address family. `backends` gives id and generation.
 pub(super) struct Services<A: Family> {
     frontends: Table<FrontendKey<A>, u32>,
     records: Table<u32, Record<A>>,
@@ -38,8 +38,8 @@ impl<A: Family> Services<A> {
         })
     }
 
-    /// Returns the service port at a destination; [`ServiceId::NONE`] if the cluster IP no longer
-    /// has that port.
+    /// Returns the service port at a destination. `None` if no service has this address,
+    /// [`ServiceId::NONE`] if it is a cluster IP that no longer has this port.
     pub(super) fn at(&self, destination: SocketAddr, protocol: Protocol) -> Option<ServiceId> {
         let address = A::of_ip(destination.ip())?;
         let port = Port::from_host(destination.port());
@@ -50,7 +50,8 @@ impl<A: Family> Services<A> {
             _ => record.service,
         })
     }
-    /// Returns a service port's backend with this address, and its generation.
+    /// Returns id and generation of a service port's backend with this address; `None` if it has
+    /// none.
     pub(super) fn backend(&self, service: ServiceId, at: SocketAddr) -> Option<(BackendId, u32)> {
         let key = (service, A::of_ip(at.ip())?, Port::from_host(at.port()));
         self.backends.get(&key).copied()
@@ -69,7 +70,7 @@ impl<A: Family> FrontendMaps<A> for Services<A> {
         matches!(flags, Ok(Some(flags)) if flags & node_address::NODE_PORT != 0)
     }
     fn in_service_range(&self, _: A) -> bool {
-        // Cluster IPs have their own keys.
+        // No need to check the ranges: only cluster IPs have the key that is looked up next.
         true
     }
 }

@@ -60,7 +60,8 @@ impl<T: Plain> MappedArray<T> {
             length,
         )
     }
-    /// Maps the windows of the elements; must come before any load or store of them.
+    /// Maps those windows into memory that contain `count` elements from `first` on. Must be called
+    /// before the first load or store of such an element.
     pub fn ensure(&self, first: u32, count: u32) -> io::Result<()> {
         if count == 0 {
             return Ok(());
@@ -92,43 +93,46 @@ impl<T: Plain> MappedArray<T> {
         let (mapping, offset) = self.locate(index);
         mapping.store(offset, value);
     }
-    /// Stores one word of an element that programs may be reading.
+    /// Stores one 64-bit field of an element that programs may be reading, as a whole. `field` is
+    /// its offset in bytes.
     pub fn store_u64(&self, index: u32, field: usize, value: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u64(offset + field, value);
     }
-    /// Sets bits of a one-word element in which programs also set bits.
+    /// Sets bits of an element of 64 bits in which programs also set bits.
     pub fn set_bits(&self, index: u32, bits: u64) {
         let (mapping, offset) = self.locate(index);
         mapping.set_bits(offset, bits);
     }
-    /// Does the same as [`Self::store_u64`] for 32 bits.
+    /// Like [`Self::store_u64`], for 32 bits.
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u32(offset + field, value);
     }
-    /// Does the same as [`Self::store_u64`] for 16 bits.
+    /// Like [`Self::store_u64`], for 16 bits.
     pub fn store_u16(&self, index: u32, field: usize, value: u16) {
         let (mapping, offset) = self.locate(index);
         mapping.store_u16(offset + field, value);
     }
-    /// Replaces a word of an element if it is `from`; returns the word before.
+    /// Replaces the 64-bit field at offset `field` by `to` if its value is `from`. Returns its old
+    /// value.
     pub fn exchange_u64(&self, index: u32, field: usize, from: u64, to: u64) -> u64 {
         let (mapping, offset) = self.locate(index);
         mapping.exchange_u64(offset + field, from, to)
     }
-    /// Adds to a word of an element; programs may add as well.
+    /// Adds to the 32-bit field at offset `field`, to which programs may be adding as well.
     pub fn add_u32(&self, index: u32, field: usize, by: u32) {
         let (mapping, offset) = self.locate(index);
         mapping.add_u32(offset + field, by);
     }
-    /// Writes a part of an element whose readers detect half-written values.
+    /// Writes a part of an element, at offset `field`. Readers must be able to detect half-written
+    /// values.
     pub fn store_at<P: Plain>(&self, index: u32, field: usize, part: &P) {
         let (mapping, offset) = self.locate(index);
         mapping.store(offset + field, part);
     }
-    /// Visits every element. A window stays mapped if the visitor returns `true` for one of its
-    /// elements.
+    /// Calls `wants` with every index and element. A window stays mapped if `wants` returns true
+    /// for one of its elements.
     pub fn scan(&self, mut wants: impl FnMut(u32, T) -> bool) -> io::Result<()> {
         for window in 0..self.windows() {
             let mapping = self.map_window(window)?;
@@ -146,8 +150,8 @@ impl<T: Plain> MappedArray<T> {
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
-    /// Visits the elements of a window whose first word is not zero. The window does not stay
-    /// mapped.
+    /// Calls `visit` with those elements of a window whose first 64 bits are not all zero. The
+    /// window does not stay mapped.
     pub fn scan_window(&self, window: u32, mut visit: impl FnMut(T)) -> io::Result<()> {
         let mapping = self.map_window(window)?;
         for (_, offset) in self.offsets(window) {
@@ -157,7 +161,8 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// Returns the elements of a window, each with its offset in the window.
+    /// Returns the index of each element of a window, and the element's offset in the window in
+    /// bytes.
     fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
         let (first, stride) = (window * WINDOW, self.stride);
         (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs' counters for backends and service ports, summed over the CPUs. Used by `store`,
-//! which enters the elements, by `succession` and by `read`.
+//! which creates the elements, by `succession` and by `read`.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -17,13 +17,13 @@ impl TrafficMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
-    /// Returns the number of elements. All backends with greater ids are counted in the first
-    /// element.
+    /// Returns the number of elements. Backends whose ids do not fit are counted together in
+    /// element 0.
     pub(crate) fn capacity(&self) -> u32 {
         self.0.capacity()
     }
-    /// Starts counting for backends, each with its generation. The first element counts all
-    /// backends beyond the map's size.
+    /// Resets the counters of these backends, given by id and generation. Leaves out backends that
+    /// are counted together in element 0.
     pub(crate) fn begin(&self, backends: &[(BackendId, u32)]) -> io::Result<()> {
         let counted = backends
             .iter()
@@ -38,7 +38,7 @@ impl TrafficMap {
         };
         self.0.store_all(&counted.map(of_none).collect::<Vec<_>>())
     }
-    /// Visits the sums of every element below `end`.
+    /// Calls `visit` with the index and the sum over all CPUs of every element below `end`.
     pub(crate) fn each(&self, end: u32, mut visit: impl FnMut(u32, Traffic)) -> io::Result<()> {
         if end == 0 {
             return Ok(());
@@ -48,7 +48,7 @@ impl TrafficMap {
             index + 1 < end
         })
     }
-    /// Adds the counts of another map, on the first CPU.
+    /// Adds another map's counts for a backend to the value of the first CPU.
     pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
         let index = if id < self.0.capacity() { id } else { 0 };
         let Some(mut values) = self.0.lookup(&index)? else {
@@ -61,7 +61,7 @@ impl TrafficMap {
     }
 }
 
-/// Returns the sum over the CPUs.
+/// Returns the sum of an element's values, one for each CPU.
 fn sum(values: &[Traffic]) -> Traffic {
     let mut sum = Traffic::default();
     for value in values {
@@ -71,21 +71,21 @@ fn sum(values: &[Traffic]) -> Traffic {
     sum
 }
 
-/// The map of refused packets and connections by service port.
+/// The map that counts refused packets and connections for each service port and counter.
 pub(crate) struct RefusedMap(PerCpu<RefusedKey, u64>);
 
 impl RefusedMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
-    /// Enters the elements for refusals that belong to no service.
+    /// Creates the elements that count refusals which belong to no service.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         let refusals = Counter::ALL.iter().filter(|counter| counter.refuses());
         refusals
             .map(|counter| RefusedKey::of_none(*counter))
             .try_for_each(|key| self.0.enter(&key))
     }
-    /// Returns every element.
+    /// Returns the key of every element and its sum over all CPUs.
     pub(crate) fn entries(&self) -> io::Result<Vec<(RefusedKey, u64)>> {
         let mut entries = Vec::new();
         self.0.each(|key, values| {
@@ -94,7 +94,7 @@ impl RefusedMap {
         })?;
         Ok(entries)
     }
-    /// Removes the elements of service ports that are gone.
+    /// Removes the elements of those service ports for which `gone` returns true.
     pub(crate) fn forget(&self, gone: impl Fn(ServiceId) -> bool) -> io::Result<()> {
         for (key, _) in self.entries()? {
             if key.service != ServiceId::NONE && gone(key.service) {
@@ -103,7 +103,7 @@ impl RefusedMap {
         }
         Ok(())
     }
-    /// Adds the counts of another map, on the first CPU.
+    /// Adds another map's count for a service port and counter to the value of the first CPU.
     pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
         self.0.enter(&key)?;
         let Some(mut values) = self.0.lookup(&key)? else {

@@ -11,9 +11,9 @@ use proxy_common::{
     Addr, Prefix, ServiceId, Settings, V4, V6, maps, ranges::Ranges, service::SourceRangeKey,
 };
 
-/// An address family: the names of its maps, and its parts of plans and settings.
+/// An address family, IPv4 or IPv6: the names of its maps, and its parts of plans and settings.
 pub trait Family: Addr + Plain + Into<IpAddr> {
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     const VERSION: u32;
     const FRONTENDS: &'static str;
     const RECORDS: &'static str;
@@ -30,13 +30,15 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 
     /// Returns this family's part of a service port's plan.
     fn of_port(port: &PortPlan) -> &FamilyPlan<Self>;
-    /// Returns the guarded cluster IPs of this family.
+    /// Returns those cluster IPs of this family whose unserved ports are rejected.
     fn guarded(plan: &ServicePlan) -> &[Self];
-    /// Returns the address if it is of this family.
+    /// Returns the address if it is of this family, else `None`.
     fn of_ip(address: IpAddr) -> Option<Self>;
-    /// Returns a source range as a trie key if it is of this family.
+    /// Returns the key of a service's source range in the map of source ranges; `None` if the range
+    /// is of the other family.
     fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
-    /// Returns the source range of a trie key.
+    /// Returns the source range that a key of the map of source ranges contains; `None` if it is
+    /// invalid.
     fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
     /// Returns the ranges of cluster IPs in the settings.
     fn services(settings: &mut Settings) -> &mut Ranges<Self>;
@@ -158,7 +160,8 @@ family!(
     "expire_v6"
 );
 
-/// Returns the smallest range that contains both; [`Prefix::NONE`] is the empty range.
+/// Returns the smallest address range that contains both ranges; [`Prefix::NONE`] is the empty
+/// range.
 pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
     let is_unused =
         |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);

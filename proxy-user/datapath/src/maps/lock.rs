@@ -16,7 +16,8 @@ use crate::error::DatapathError;
 pub(crate) struct Lock(Flock<File>);
 
 impl Lock {
-    /// True if the lock is on the directory that has this path now.
+    /// True if the locked directory still has this path; false if it was removed or replaced by
+    /// another one.
     pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
         let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
         held.and_then(|held| Ok((held, now?)))
@@ -53,14 +54,15 @@ impl Lock {
     }
 }
 
-/// Returns the process that holds the lock on a directory, if it is visible. Does not try to lock
-/// it, because that could block an agent that starts.
+/// Returns the pid of the process that holds the lock on a directory; `None` if there is none or it
+/// is not visible. Does not try to lock the directory, because that could block an agent that
+/// starts.
 pub fn holder_of(pin_dir: &Path) -> Option<u32> {
     holder(&fs::metadata(pin_dir).ok()?)
 }
 
-/// Finds the process that holds the lock on a file in /proc/locks, which does not show processes of
-/// other PID namespaces.
+/// Returns the pid of the process that holds the lock on a file. Looks in /proc/locks, which does
+/// not show processes of other PID namespaces.
 fn holder(file: &fs::Metadata) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (

@@ -7,7 +7,8 @@ use linux::{MapKind, NO_PREALLOC, possible_cpus};
 use super::shapes::{Shape, shapes};
 use crate::options::Capacities;
 
-/// The bytes of a hash element's links, hash and lock state, in Linux 6.1 to 6.18.
+/// Bytes that an element of a hash map takes in addition to key and value, in Linux 6.1 to 6.18:
+/// its links, hash and lock state.
 const ELEMENT: u64 = 48;
 const BUCKET: u64 = 16;
 const POINTER: u64 = 8;
@@ -18,7 +19,7 @@ impl Shape {
         let padded = |size: u32| u64::from(size.next_multiple_of(8));
         padded(self.key_size) + padded(self.value_size)
     }
-    /// Returns the bytes of a value on all CPUs.
+    /// Returns the bytes that the values of one element take, one value for each CPU.
     fn per_cpu(&self) -> u64 {
         let cpus = possible_cpus().unwrap_or(1) as u64;
         u64::from(self.value_size.next_multiple_of(8)) * cpus
@@ -45,7 +46,8 @@ impl Shape {
             MapKind::LpmTrie | MapKind::ArrayOfMaps => 0,
         }
     }
-    /// Returns the bytes that an entry takes when it is written, in addition to the reserved bytes.
+    /// Returns the bytes that each element takes when it is written, in addition to
+    /// [`Self::reserved`].
     pub fn in_use(&self) -> u64 {
         match self.kind {
             MapKind::LpmTrie => TRIE_NODE,
@@ -62,12 +64,12 @@ const FLOWS_PER_PROCESSOR: u32 = 65_536;
 /// one endpoint fill the table with closed flows in seconds, and then their rate falls to a third.
 const LEAST_FLOWS: u32 = 524_288;
 const MOST_FLOWS: u32 = 4_194_304;
-/// The divisor of the machine's memory: maps may take 1/16 of it before they have grown.
+/// The maps may take 1/16 of the machine's memory at first; they may grow beyond that later.
 const SHARE: u64 = 16;
-/// The maximum number of times that the sizes are halved.
+/// How often the sizes may be halved to fit into that memory.
 const HALVINGS: u32 = 5;
 
-/// Returns the initial map sizes for a machine with so many processors and bytes of memory.
+/// Returns the initial map sizes for a machine with this many processors and bytes of memory.
 pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
     let flows = FLOWS_PER_PROCESSOR.saturating_mul(processors);
     let flows = flows.clamp(LEAST_FLOWS, MOST_FLOWS).next_power_of_two();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The elements of `names`, which give the service port of an id. Used by `store` and `read`.
+//! The elements of the map `names`: key is the id of a service port, value is its name. Used by
+//! `store` and `read`.
 
 use control::object::ObjectName;
 use proxy_common::{Port, Protocol, service::ServiceName};
 
-/// Returns the element of a service port.
+/// Returns the value for a service port in the map `names`.
 pub(crate) fn service_name(
     service: &ObjectName,
     port_name: &str,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The opened pinned maps. `Datapath::open` fills this, and each module takes its own maps from it.
+//! The opened pinned maps. `Datapath::open` opens them all, and each module takes its own maps from
+//! here.
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, path::Path};
 

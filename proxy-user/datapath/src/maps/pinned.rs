@@ -13,7 +13,8 @@ use linux::{get_pinned, map_info, pin};
 use super::{pins::links_of, shapes::Shape};
 use crate::error::DatapathError;
 
-/// Descriptors of all pinned maps, and the identity of the directory of links at the last check.
+/// Descriptors of all pinned maps. `directory` is device and inode of the directory of links at the
+/// last check; `None` if it was missing.
 pub(crate) struct PinnedMaps {
     maps: Vec<(&'static str, OwnedFd)>,
     directory: Option<(u64, u64)>,
@@ -31,17 +32,18 @@ impl PinnedMaps {
             directory: identity(&links_of(home)),
         })
     }
-    /// True if the directory is still the one that held the pins at the last check.
+    /// True if the directory of links is still the same as at the last check. It is a new one if
+    /// somebody has mounted or created the pin directory anew.
     pub(crate) fn is_in_place(&self, home: &Path) -> bool {
         let now = identity(&links_of(home));
         now.is_some() && now == self.directory
     }
-    /// Records the current directory as one in which all pins are present.
+    /// Remembers the current directory of links as one beside which all maps are pinned.
     pub(crate) fn note_place(&mut self, home: &Path) {
         self.directory = identity(&links_of(home));
     }
-    /// Pins every map again whose pin is missing or leads to another object, and returns their
-    /// names. The directory must exist.
+    /// Pins every map again whose pin is missing or leads to another object. Returns the names of
+    /// these maps. The directory `home` must exist.
     pub(crate) fn repair(&self, home: &Path) -> Result<Vec<&'static str>, DatapathError> {
         let mut repaired = Vec::new();
         for (name, map) in &self.maps {

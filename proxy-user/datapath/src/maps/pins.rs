@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pin directory: checks where it may be, and knows the paths in it. Used by all other modules.
+//! The pin directory: checks its place in the file system, and knows the paths below it. Used by
+//! all other modules.
 
 use std::{
     fs, io,
@@ -23,7 +24,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Parses a directory name: `v3`, or `v3-1` for a generation that is not the first.
+    /// Parses the name of a generation's directory: `v3`, or `v3-1` for a generation that is not
+    /// the first.
     fn of_name(name: &str) -> Option<Self> {
         let version = name.strip_prefix('v')?;
         let (layout, number) = version.split_once('-').unwrap_or((version, "0"));
@@ -32,7 +34,7 @@ impl Generation {
             layout: layout.parse().ok()?,
         })
     }
-    /// Returns the name of its directory.
+    /// Returns the name of the generation's directory.
     pub fn name(self) -> String {
         let Self { number, layout } = self;
         match number {
@@ -40,21 +42,22 @@ impl Generation {
             _ => format!("v{layout}-{number}"),
         }
     }
-    /// Returns its directory.
+    /// Returns the path of the generation's directory.
     pub fn dir(self, pin_dir: &Path) -> PathBuf {
         pin_dir.join(self.name())
     }
-    /// True if this program knows the layout of its maps.
+    /// True if this program knows the layout of the generation's maps.
     pub fn is_known(self) -> bool {
         self.layout == LAYOUT_VERSION
     }
 }
 
-/// The mark of a generation whose maps have grown beyond the configured sizes. It is a dangling
-/// symbolic link, because a BPF file system can hold those.
+/// The name of the file that marks a generation whose maps have grown beyond the configured sizes.
+/// It is a dangling symbolic link, because a BPF file system can hold those.
 pub(crate) const GROWN: &str = "grown";
 
-/// The mark of a generation whose programs only count (a shadow). It is a dangling link as well.
+/// The name of the file that marks a generation as a shadow: its programs only count. It is a
+/// dangling link as well.
 const SHADOW: &str = "shadow";
 
 /// Marks a generation as a shadow.
@@ -70,8 +73,8 @@ pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
     }
 }
 
-/// Fails if a pin directory holds maps of the other kind. Serving programs and programs that only
-/// count must not replace one another unnoticed.
+/// Fails if a pin directory holds maps of a shadow and `shadow` is false, or other maps and it is
+/// true. Serving programs and programs that only count must not replace one another unnoticed.
 pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
     if are_shadows(pin_dir).all(|kind| kind == shadow) {
         return Ok(());
@@ -94,7 +97,7 @@ fn are_shadows(pin_dir: &Path) -> impl Iterator<Item = bool> {
     all.map(move |one| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok())
 }
 
-/// Returns the pin directories of shadows that have the same parent directory as this one.
+/// Returns the pin directories of shadows in the parent directory of this pin directory.
 pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
     let entries = pin_dir
         .parent()
@@ -108,7 +111,8 @@ pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the generations in a pin directory in the order of their numbers; none if it is missing.
+/// Returns the generations in a pin directory in the order of their numbers; an empty list if the
+/// directory is missing.
 pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     let entries = match fs::read_dir(pin_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -122,7 +126,7 @@ pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {
     Ok(found)
 }
 
-/// Returns the error that says why there are no maps that this program can read.
+/// Returns an error that says why there are no maps that this program can read.
 pub(crate) fn nothing_readable(pin_dir: &Path) -> DatapathError {
     let names: Vec<_> = generations(pin_dir)
         .unwrap_or_default()
@@ -145,7 +149,8 @@ pub fn is_held(pin_dir: &Path) -> bool {
     matches!(Lock::take(pin_dir), Err(DatapathError::Locked { .. }))
 }
 
-/// Returns the directory of the last generation with a known layout, or else that of the first.
+/// Returns the directory of the last generation whose layout this program knows. If there is none,
+/// returns the directory that the first one would have.
 pub fn layout_dir(pin_dir: &Path) -> PathBuf {
     let all = generations(pin_dir).unwrap_or_default();
     let last = all.into_iter().rev().find(|one| one.is_known());
@@ -156,17 +161,17 @@ pub fn layout_dir(pin_dir: &Path) -> PathBuf {
     .dir(pin_dir)
 }
 
-/// Returns the path of a map's pin, in the directory of [`layout_dir`].
+/// Returns the path of a map's pin, below [`layout_dir`].
 pub fn map_path(pin_dir: &Path, map: &str) -> PathBuf {
     layout_dir(pin_dir).join(map)
 }
 
-/// Returns the directory for links, in the directory of [`layout_dir`].
+/// Returns the directory with the pins of links, below [`layout_dir`].
 pub fn links_dir(pin_dir: &Path) -> PathBuf {
     links_of(&layout_dir(pin_dir))
 }
 
-/// Returns the directory for links of the generation with this directory.
+/// Returns the directory with the pins of links, below a generation's directory.
 pub(crate) fn links_of(home: &Path) -> PathBuf {
     home.join("links")
 }
@@ -211,7 +216,7 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// Creates a generation's directory for links.
+/// Creates the directory for the pins of links below a generation's directory.
 pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     let links = links_of(home);
     fs::create_dir_all(&links).map_err(|source| DatapathError::File {
@@ -221,7 +226,7 @@ pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// Returns the mount point to suggest for a BPF file system that holds the directory.
+/// Returns the mount point to suggest to the operator for a BPF file system that holds `pin_dir`.
 pub fn mount_point(pin_dir: &Path) -> PathBuf {
     let usual = Path::new("/sys/fs/bpf");
     if pin_dir.starts_with(usual) {

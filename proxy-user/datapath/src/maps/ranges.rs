@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pure functions that widen the settings' ranges of service addresses. Called by `node`.
+//! Widens the address ranges in the settings until they contain all service addresses. Pure
+//! functions, called by `node`.
 
 use proxy_common::{
     Addr, Prefix,
@@ -8,15 +9,17 @@ use proxy_common::{
 
 use super::family::{Family, join};
 
-/// How many leading bits two ranges must share to be joined even when both would fit: IPv4, IPv6.
+/// How many leading bits two ranges must share to be joined even if the list has space for both;
+/// first for IPv4, then for IPv6.
 #[derive(Clone, Copy)]
 pub struct Near(u32, u32);
 
 impl Near {
-    /// KUBE: cluster IPs. Their allocation range has at least so many prefix bits, so all of its
-    /// addresses end up in one range here.
+    /// KUBE: for cluster IPs. The range from which they are allocated has at least so many prefix
+    /// bits, so all of its addresses end up in one range here.
     pub const CLUSTER_IPS: Self = Self(12, 64);
-    /// External and load balancer IPs come in small pools, close to addresses of nodes and pods.
+    /// For external and load balancer IPs, which come in small pools, close to addresses of nodes
+    /// and pods.
     pub const EXTERNAL_IPS: Self = Self(24, 64);
 
     const fn bits<A: Addr>(self) -> u32 {
@@ -24,8 +27,8 @@ impl Near {
     }
 }
 
-/// Returns the ranges, widened to contain one more; [`Prefix::NONE`] adds nothing. If there are too
-/// many, the two that share the most leading bits become one. No address is ever lost.
+/// Returns the ranges, widened to contain `range` as well; [`Prefix::NONE`] adds nothing. If there
+/// are too many, the two that share the most leading bits become one. No address is ever lost.
 pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> Ranges<A> {
     if is_unused(&range) || ranges.used().iter().any(|held| join(*held, range) == *held) {
         return *ranges;
@@ -41,7 +44,7 @@ pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> R
     ranges.with(&list)
 }
 
-/// Does the same as [`include`] for single addresses.
+/// Like [`include`], for a list of single addresses.
 pub fn include_all<A: Family>(ranges: &Ranges<A>, addresses: &[A], near: Near) -> Ranges<A> {
     addresses.iter().fold(*ranges, |ranges, address| {
         if ranges.contains(*address) {
@@ -59,8 +62,8 @@ fn is_unused<A: Addr>(range: &Prefix<A>) -> bool {
     range.address == A::UNSPECIFIED && range.mask == A::ONES
 }
 
-/// Returns the two ranges that share the most leading bits, the earlier one first, and the number
-/// of these bits (all bits if one contains the other).
+/// Returns the positions of the two ranges that share the most leading bits, the smaller position
+/// first, and the number of these bits (all bits if one range contains the other).
 fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
     let pairs = (0..list.len()).flat_map(|first| (first + 1..list.len()).map(move |b| (first, b)));
     let with_shared = pairs.map(|(first, second)| {

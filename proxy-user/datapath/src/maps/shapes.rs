@@ -20,7 +20,7 @@ use proxy_common::{
 use super::pins::layout_dir;
 use crate::{error::DatapathError, options::Capacities};
 
-/// A map's name, type and sizes.
+/// The properties with which a map is created: name, type, sizes, flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     pub(crate) name: &'static str,
@@ -42,7 +42,8 @@ impl Shape {
             flags,
         }
     }
-    /// Returns the first difference between this shape and a map, ignoring the capacity.
+    /// Describes the first difference between this shape and a map, ignoring the capacity; `None`
+    /// if there is none.
     pub(crate) fn difference(&self, info: &MapInfo) -> Option<String> {
         let pairs = [
             ("type", info.kind, self.kind as u32),
@@ -57,7 +58,7 @@ impl Shape {
     }
 }
 
-/// Returns the shapes of all maps.
+/// Returns the shapes of all maps, for these capacities.
 pub fn shapes(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
@@ -165,7 +166,8 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
 /// Bytes that the traffic counters of both families may take, summed over all CPUs.
 const TRAFFIC_BYTES: usize = 36 << 20;
 
-/// Returns how many backends of a family have their own counters: all, if the memory limit allows.
+/// Returns how many backends of a family get their own traffic counters: all, if `TRAFFIC_BYTES`
+/// allows.
 fn counted_backends(backends: u32, cpus: usize) -> u32 {
     let fit = TRAFFIC_BYTES / (2 * size_of::<Traffic>() * cpus.max(1));
     backends.min(u32::try_from(fit).unwrap_or(u32::MAX))
@@ -203,9 +205,9 @@ pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// Returns the first difference in capacity between the maps in a generation's directory and their
-/// shapes, with the map's name. A missing map counts as no difference. Fails if a pin is not one of
-/// our maps: its types differ, so another program made it.
+/// Describes the first difference in capacity between the maps in a generation's directory and
+/// their shapes; `None` if there is none. A missing map is no difference. Fails if a pin is not one
+/// of our maps: its type, sizes or flags differ, so another program made it.
 pub(crate) fn find_difference(
     home: &Path,
     shapes: &[Shape],

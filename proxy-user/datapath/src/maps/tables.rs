@@ -15,10 +15,10 @@ pub struct Table<K, V> {
     map: Typed<K, V>,
 }
 
-/// An element that could not be written.
+/// An element that the kernel refused to write or remove.
 #[derive(Debug)]
 pub struct Refused {
-    /// Position in the caller's list.
+    /// The element's position in the caller's list.
     pub position: usize,
     pub error: io::Error,
 }
@@ -34,7 +34,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn capacity(&self) -> u32 {
         self.map.info().max_entries
     }
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the map does not have the key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<V>> {
         linux::lookup(&self.map, key)
     }
@@ -75,7 +75,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
         refused
     }
-    /// Removes all elements of these keys; missing ones count as removed. Returns those that the
+    /// Removes the elements with these keys; missing ones count as removed. Returns those that the
     /// kernel refuses to remove.
     pub fn delete_all(&self, keys: &[K]) -> Vec<Refused> {
         let mut refused = Vec::new();
@@ -127,7 +127,8 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     attempt()
 }
 
-/// A walk through a table in steps, bucket by bucket. It ends however the table changes.
+/// A walk through a table in steps, bucket by bucket. It reaches an end even if the table changes
+/// all the time.
 pub struct Walk {
     cursor: Vec<u8>,
     batch: usize,
@@ -145,8 +146,8 @@ impl Walk {
     pub fn is_at_start(&self) -> bool {
         self.cursor.is_empty()
     }
-    /// Visits the next elements. Returns `false` at the table's end; the next step then starts at
-    /// the beginning.
+    /// Calls `visit` with the next elements. Returns `false` at the table's end; the next step then
+    /// starts at the beginning.
     pub fn step<K: Plain, V: Plain>(
         &mut self,
         table: &Table<K, V>,

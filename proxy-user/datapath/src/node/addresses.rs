@@ -15,37 +15,38 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeAddress {
     pub address: IpAddr,
-    /// True if node ports are served on it.
+    /// True if node ports are served on this address.
     pub node_ports: bool,
 }
 
-/// The map elements of the node's addresses.
+/// The maps of the node's addresses, one for each family.
 pub(crate) struct NodeAddresses {
     v4: Mirror<V4, u32>,
     v6: Mirror<V6, u32>,
 }
 
 impl NodeAddresses {
-    /// Starts with the stored elements.
+    /// Starts with the elements that the maps contain.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: Mirror::adopt(open, V4::NODE_ADDRESSES)?,
             v6: Mirror::adopt(open, V6::NODE_ADDRESSES)?,
         })
     }
-    /// Replaces all addresses.
+    /// Makes the maps contain exactly these addresses.
     pub(crate) fn set(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         set(&mut self.v4, addresses)?;
         set(&mut self.v6, addresses)
     }
-    /// Restores the maps if they were changed; returns how many elements differed.
+    /// Restores the maps if somebody else has changed them; returns how many elements differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let (v4, v6) = (self.v4.repair(), self.v6.repair());
         Ok(v4? + v6?)
     }
 }
 
-/// Stores the changes of one family, new addresses first.
+/// Makes the map of one family contain exactly these addresses. Adds new ones before it removes
+/// others.
 fn set<A: Family>(
     known: &mut Mirror<A, u32>,
     addresses: &[NodeAddress],

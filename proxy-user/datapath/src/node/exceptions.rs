@@ -11,10 +11,10 @@ use crate::{
     maps::{OpenMaps, tables::Table},
 };
 
-/// The map of the excepted cgroups' ids.
+/// The map of the cgroups whose sockets the socket hooks ignore. Its keys are the cgroups' ids.
 pub(crate) struct SocketExceptions {
     table: Table<u64, u32>,
-    /// The ids that were last set; `None` before the first time.
+    /// The elements that were last set; `None` before the first call of `set`.
     stored: Option<HashMap<u64, u32>>,
 }
 
@@ -25,7 +25,7 @@ impl SocketExceptions {
             stored: None,
         })
     }
-    /// Replaces all ids.
+    /// Makes the map contain exactly these cgroup ids.
     pub(crate) fn set(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::EXCEPTIONS);
         let stored = self.table.entries().map_err(failed)?;
@@ -39,7 +39,7 @@ impl SocketExceptions {
         self.stored = Some(cgroups.iter().map(|id| (*id, 1)).collect());
         Ok(())
     }
-    /// Restores the map if it was changed; returns how many ids differed.
+    /// Restores the map if somebody else has changed it; returns how many ids differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let stored = self.stored.as_ref();
         stored

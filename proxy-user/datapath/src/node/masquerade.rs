@@ -17,7 +17,8 @@ use crate::{
     maps::{OpenMaps, tables::Table},
 };
 
-/// The masquerade source addresses of each interface, and whether pods are behind it.
+/// The maps of interfaces. For each interface they have a word of flags, such as whether pods are
+/// behind it, and its masquerade source addresses.
 pub(crate) struct NodeInterfaces {
     interfaces: Table<u32, u64>,
     sources: Table<u32, MasqueradeSources>,
@@ -28,7 +29,7 @@ pub(crate) struct NodeInterfaces {
 }
 
 impl NodeInterfaces {
-    /// Starts with the stored elements.
+    /// Starts with the elements that the maps contain.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
         let sources: Table<u32, MasqueradeSources> =
@@ -57,7 +58,7 @@ impl NodeInterfaces {
             next,
         })
     }
-    /// Stores an interface's masquerade sources and whether pods are behind it.
+    /// Stores an interface's flags and its masquerade source addresses.
     pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.store(interface)
             .map_err(|source| DatapathError::Interface {
@@ -67,9 +68,9 @@ impl NodeInterfaces {
                 source,
             })
     }
-    /// Stores an interface. Never changes a list of addresses that is in use, so that no packet
-    /// sees parts of two lists. Unused lists are overwritten in turn, so that each stays unchanged
-    /// for long.
+    /// Does the work of [`Self::set`]. Never changes a list of addresses that an interface uses, so
+    /// that no packet sees parts of two lists. Unused lists are overwritten in turn, so that each
+    /// stays unchanged for long.
     fn store(&mut self, interface: &Interface) -> io::Result<()> {
         let source = sources_of(interface);
         let index = match self.known.get(&source) {
@@ -108,7 +109,8 @@ impl NodeInterfaces {
         self.write(interface.index, word)?;
         self.share(interface.index)
     }
-    /// Returns the next element of the sources that no interface uses.
+    /// Returns the next index in the map of source addresses that no interface uses; `None` if all
+    /// are used.
     fn free_index(&mut self) -> Option<u32> {
         let capacity = self.sources.capacity();
         for _ in 0..capacity {
@@ -121,8 +123,8 @@ impl NodeInterfaces {
         }
         None
     }
-    /// Sets whether packets from an interface may be redirected past the network stack. By default
-    /// they may not.
+    /// Sets whether packets from the interface with this index may be redirected past the network
+    /// stack. By default they may not. Does nothing if the interface is not stored.
     pub(crate) fn set_redirects(
         &mut self,
         index: u32,
@@ -143,8 +145,8 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Stores the slot of an interface in `shared_ifaces`: the one shared interface in it, or the
-    /// value for several. Must come after their words.
+    /// Updates the slot of the map `shared_ifaces` that an interface belongs to. Must be called
+    /// after the interface's word was stored. For the slot's value see [`slot_of`].
     fn share(&self, interface: u32) -> io::Result<()> {
         let slot = interface % maps::SHARED_INTERFACE_SLOTS;
         let wanted = slot_of(slot, &self.stored);
@@ -153,7 +155,7 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Removes an interface.
+    /// Removes the interface with this index from the maps.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
         self.interfaces
             .delete(&interface)
@@ -162,7 +164,7 @@ impl NodeInterfaces {
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
-    /// Restores the maps of interfaces and sources if they were changed; returns how many elements
+    /// Restores the maps of interfaces if somebody else has changed them; returns how many elements
     /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let mut differed = repair(&self.interfaces, &self.stored)
@@ -184,16 +186,18 @@ impl NodeInterfaces {
         }
         Ok(differed)
     }
-    /// Returns the indices of the interfaces that have an element.
+    /// Returns the indices of the interfaces in the map.
     pub(crate) fn interfaces(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
     }
 }
 
-/// The element of `masq_addresses` for interfaces without an address.
+/// The index in the map `masq_addresses` for interfaces without an address.
 const NO_SOURCE: u32 = 0;
 
-/// Returns the value of a slot of `shared_ifaces` for the interfaces with these words.
+/// Returns the value that a slot of the map `shared_ifaces` must have: the index of the only shared
+/// interface in it, 0 if there is none, [`maps::SEVERAL_SHARED`] if there are several. `words` has
+/// the flags of each interface, by index.
 fn slot_of(slot: u32, words: &HashMap<u32, u64>) -> u32 {
     let mut shared = words.iter().filter(|(index, word)| {
         *index % maps::SHARED_INTERFACE_SLOTS == slot
@@ -211,7 +215,7 @@ fn has_any(sources: &MasqueradeSources) -> bool {
     v4.0[0].address != V4::UNSPECIFIED || v6.0[0].address != V6::UNSPECIFIED
 }
 
-/// Returns an interface's addresses in the programs' format.
+/// Returns an interface's masquerade source addresses in the programs' format.
 fn sources_of(interface: &Interface) -> MasqueradeSources {
     let mut all = MasqueradeSources::NONE;
     let (mut v4, mut v6) = (all.v4.0.iter_mut(), all.v6.0.iter_mut());

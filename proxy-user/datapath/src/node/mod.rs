@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs' knowledge of the node. In: settings, addresses, interfaces, excepted cgroups. Out:
-//! map elements, of which only changed ones are written. Called by `Datapath`; `store` changes some
-//! fields of the settings.
+//! The maps that tell the programs about the node. In: settings, addresses, interfaces, pods,
+//! excepted cgroups. Out: map elements, of which only changed ones are written. Called by
+//! `Datapath`; `store` changes some fields of the settings.
 
 mod addresses;
 mod exceptions;
@@ -26,7 +26,7 @@ pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};
 pub(super) use uplinks::Uplinks;
 
-/// A table, with a copy of what was last stored in it.
+/// A map, with a copy in this process of what was last stored in it.
 struct Mirror<K, V> {
     name: &'static str,
     table: Table<K, V>,
@@ -34,7 +34,7 @@ struct Mirror<K, V> {
 }
 
 impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
-    /// Starts with the stored elements.
+    /// Starts with the elements that the map contains.
     fn adopt(open: &mut OpenMaps, name: &'static str) -> Result<Self, DatapathError> {
         let table: Table<K, V> = open.take(name, Table::new)?;
         let stored = table
@@ -46,7 +46,7 @@ impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
             stored: stored.into_iter().collect(),
         })
     }
-    /// Stores elements that are new or differ.
+    /// Stores those wanted elements that are new or differ.
     fn store(&mut self, wanted: &HashMap<K, V>) -> Result<(), DatapathError> {
         for (key, value) in wanted {
             if self.stored.get(key) != Some(value) {
@@ -58,7 +58,7 @@ impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
         }
         Ok(())
     }
-    /// Removes unwanted elements.
+    /// Removes the elements whose keys are not wanted.
     fn remove_others(&mut self, wanted: &HashMap<K, V>) -> Result<(), DatapathError> {
         let gone = self.stored.keys().filter(|key| !wanted.contains_key(key));
         for key in gone.copied().collect::<Vec<K>>() {
@@ -69,7 +69,7 @@ impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
         }
         Ok(())
     }
-    /// Restores the table if it was changed; returns how many elements differed.
+    /// Restores the map if somebody else has changed it; returns how many elements differed.
     fn repair(&self) -> Result<usize, DatapathError> {
         repair(&self.table, &self.stored).map_err(DatapathError::of_map("check", self.name))
     }

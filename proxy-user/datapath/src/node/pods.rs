@@ -13,34 +13,35 @@ use crate::{
     maps::{OpenMaps, family::Family},
 };
 
-/// The map elements of this node's pods.
+/// The maps of this node's pods, one for each family.
 pub(crate) struct Pods {
     v4: Mirror<V4, LocalPod>,
     v6: Mirror<V6, LocalPod>,
 }
 
 impl Pods {
-    /// Starts with the stored elements.
+    /// Starts with the elements that the maps contain.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: Mirror::adopt(open, V4::PODS)?,
             v6: Mirror::adopt(open, V6::PODS)?,
         })
     }
-    /// Replaces all pods. Pods beyond the map's capacity are reached through the routes.
+    /// Makes the maps contain exactly these pods. Pods beyond a map's capacity are left out:
+    /// packets reach them through the kernel's routes.
     pub(crate) fn set(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
         set(&mut self.v4, links)?;
         set(&mut self.v6, links)
     }
-    /// Restores the maps if they were changed; returns how many elements differed.
+    /// Restores the maps if somebody else has changed them; returns how many elements differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let (v4, v6) = (self.v4.repair(), self.v6.repair());
         Ok(v4? + v6?)
     }
 }
 
-/// Stores the changes of one family. Removals come first: the interface of a removed pod may belong
-/// to another pod by now.
+/// Makes the map of one family contain exactly these pods. Removals come first: the interface of a
+/// removed pod may belong to another pod by now.
 fn set<A: Family>(pods: &mut Mirror<A, LocalPod>, links: &[PodLink]) -> Result<(), DatapathError> {
     let links = links.iter().take(pods.table.capacity() as usize);
     let wanted: HashMap<A, LocalPod> = links

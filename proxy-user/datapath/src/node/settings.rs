@@ -18,16 +18,17 @@ use crate::{
     },
 };
 
-/// The one element of `settings`.
+/// The map `settings`, which has one element.
 pub(crate) struct SettingsCell {
     table: Table<u32, Settings>,
     stored: Settings,
-    /// The settings that should be stored: differs from `stored` only where the kernel refused a
-    /// write.
+    /// The settings that should be in the map. They differ from `stored` only if the kernel refused
+    /// a write.
     wanted: Settings,
 }
 
-/// Addresses of one family that frontends have or are about to get.
+/// Addresses of one family that frontends have or are about to get; the ranges in the settings must
+/// contain them.
 pub(crate) struct NewAddresses<A> {
     cluster_ips: Vec<A>,
     /// External and load balancer IPs.
@@ -44,7 +45,7 @@ impl<A> Default for NewAddresses<A> {
 }
 
 impl<A> NewAddresses<A> {
-    /// Adds the address of a frontend of some kind.
+    /// Adds the address of a frontend to the list that its kind belongs to. A node port has none.
     pub(crate) fn add(&mut self, kind: FrontendKind, address: A) {
         match kind {
             FrontendKind::ClusterIp | FrontendKind::Unserved => self.cluster_ips.push(address),
@@ -57,8 +58,8 @@ impl<A> NewAddresses<A> {
 }
 
 impl SettingsCell {
-    /// Starts with the stored settings, and widens the ranges to contain the addresses of the
-    /// adopted frontends.
+    /// Starts with the settings in the map, and widens the ranges of service addresses to contain
+    /// those of the adopted frontends.
     pub(crate) fn adopt(
         open: &mut OpenMaps,
         (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
@@ -93,7 +94,7 @@ impl SettingsCell {
         self.stored = settings;
         Ok(true)
     }
-    /// Restores the map if it was changed; true if it was.
+    /// Restores the map if somebody else has changed it; true if that was so.
     pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
         let failed = DatapathError::of_map("check", maps::SETTINGS);
         if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
@@ -106,7 +107,7 @@ impl SettingsCell {
         let failed = DatapathError::of_map("write", maps::SETTINGS);
         self.store(settings).map(drop).map_err(failed)
     }
-    /// Replaces all settings that come from the agent.
+    /// Replaces all settings except the ranges of service addresses, which it only widens.
     pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
         fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
             let ranges = A::services(settings);
@@ -125,8 +126,8 @@ impl SettingsCell {
         widen(&mut wanted, &settings.allocated_v6);
         self.change(wanted)
     }
-    /// Widens the ranges of service addresses; true if anything was stored. They never shrink,
-    /// because connections outlive services.
+    /// Widens the ranges of service addresses to contain these; true if anything had to be stored.
+    /// The ranges never shrink, because connections outlive services.
     pub(crate) fn cover(
         &mut self,
         v4: &NewAddresses<V4>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map of what the XDP program may do at each uplink, and the epoch of routes and neighbours.
-//! Used by `Datapath`.
+//! The map of what the XDP program may do at each uplink, and the map with the epoch: a number that
+//! changes when routes or neighbours have changed. Used by `Datapath`.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::{
     maps::{OpenMaps, tables::Table},
 };
 
-/// The flag words of the uplinks.
+/// The uplinks, by interface index, each with a word of its MAC address and flags (see [`Uplink`]).
 pub(crate) struct Uplinks {
     words: Table<u32, u64>,
     stored: HashMap<u32, u64>,
@@ -20,7 +20,7 @@ pub(crate) struct Uplinks {
 }
 
 impl Uplinks {
-    /// Starts with the stored elements.
+    /// Starts with the elements that the map contains.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let words: Table<u32, u64> = open.take(maps::UPLINKS, Table::new)?;
         let epoch = open.take(maps::ROUTE_EPOCH, Table::new)?;
@@ -33,7 +33,8 @@ impl Uplinks {
             epoch,
         })
     }
-    /// Stores the word of an interface; `None` means that it is no longer an uplink with XDP.
+    /// Stores the word of the interface with this index; `None` removes it: the interface is no
+    /// longer an uplink with XDP.
     pub(crate) fn set(&mut self, index: u32, word: Option<Uplink>) -> Result<(), DatapathError> {
         if self.stored.get(&index).copied() == word.map(|word| word.0) {
             return Ok(());
@@ -51,7 +52,7 @@ impl Uplinks {
         }
         self.begin_epoch()
     }
-    /// Starts a new epoch, so that the programs look up next hops again.
+    /// Starts a new epoch, so that the XDP program looks up its next hops again.
     pub(crate) fn begin_epoch(&mut self) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("write", maps::ROUTE_EPOCH);
         let epoch = self.epoch.lookup(&0).map_err(failed)?.unwrap_or_default();
@@ -59,11 +60,12 @@ impl Uplinks {
             .update(&0, &epoch.wrapping_add(1))
             .map_err(failed)
     }
-    /// Returns the indices of the interfaces that have a word.
+    /// Returns the indices of the interfaces in the map.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.stored.keys().copied().collect()
     }
-    /// Restores the map if it was changed; returns how many elements differed.
+    /// Restores the map of uplinks if somebody else has changed it; returns how many elements
+    /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         repair(&self.words, &self.stored).map_err(DatapathError::of_map("check", maps::UPLINKS))
     }

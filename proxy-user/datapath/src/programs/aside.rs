@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A second copy of the tc programs for dry runs. Maps that packets do not change are the pinned
-//! ones; for the others the copy has its own. It is attached to nothing and goes with the process.
-//! Called by `read`.
+//! A second copy of the tc programs for dry runs. It uses the pinned maps that the tc programs only
+//! read, and has maps of its own in place of those that they write. It is attached to nothing and
+//! goes with the process. Called by `read`.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     options::{Capacities, Options},
 };
 
-/// The maps that the tc programs write.
+/// The maps that the tc programs write. The copy has its own.
 const OWN: [&str; 18] = [
     maps::PORTS,
     maps::AFFINITY_V4,
@@ -54,8 +54,9 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Creates the copy's own maps and shares the others with this directory. Programs are loaded
-    /// one by one later.
+    /// Creates the copy's own maps and opens the others, which are pinned in `home`. [`Self::load`]
+    /// loads the programs one by one. `redirects` says whether they redirect packets past the
+    /// stack.
     pub(crate) fn open(home: &Path, redirects: bool) -> Result<Self, DatapathError> {
         let options = Options {
             capacities: Capacities {
@@ -85,7 +86,7 @@ impl Aside {
         })
     }
 
-    /// Returns one of the copy's own maps.
+    /// Returns one of the maps that the copy has for itself.
     pub(crate) fn map(&self, name: &'static str) -> Result<OwnedFd, DatapathError> {
         let map = self.own.get(name).ok_or(io::ErrorKind::NotFound.into());
         map.and_then(|map| map.try_clone())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faults of an attachment. Found here and by `hooks`, repaired by `Datapath`.
+//! Finds the faults of tc attachments, such as a detached program. `hooks` does so for the socket
+//! hooks. `Datapath` repairs them.
 
 use std::{
     io,
@@ -22,21 +23,21 @@ use crate::options::Attachment;
 /// that keep moving theirs would serve nobody.
 const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
-/// A fault at one hook.
+/// A fault of our attachment at one tc hook: at egress if `egress` is true, else at ingress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Damage {
     /// Our program is not attached.
     Detached { egress: bool },
-    /// Another program is attached in its place.
+    /// Another program is attached in place of ours.
     Replaced { egress: bool },
-    /// Another program comes before it, and may hide packets from it.
+    /// Another program comes before ours and may hide packets from it.
     Behind { egress: bool },
-    /// It is attached, but would be detached when the agent stops.
+    /// Our program is attached, but would be detached when the agent stops.
     Unpinned { egress: bool },
 }
 
 impl Damage {
-    /// Returns a text for the operator.
+    /// Returns a text that tells an operator what had happened to the program.
     pub(crate) fn describe(self) -> String {
         let (what, egress) = match self {
             Self::Detached { egress } => ("was detached", egress),
@@ -82,7 +83,8 @@ impl TcAttachments {
         Ok(found)
     }
 
-    /// Returns the fault of a link; given the id of its program, also checks program and pin.
+    /// Returns the fault of a tcx link, if it has one. With `program`, the id of the program that
+    /// the link should run, also checks program and pin.
     fn damage_of_link(
         &self,
         index: u32,
@@ -124,7 +126,8 @@ impl TcAttachments {
     }
 }
 
-/// Returns the fault of our filter at a hook.
+/// Returns the fault of our clsact filter at a hook, if it has one. `program` is the id of the
+/// program that the filter should run.
 fn damage_of_filter(
     generation: u32,
     index: u32,

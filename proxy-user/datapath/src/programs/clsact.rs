@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clsact qdiscs that filters need where the kernel lacks tcx. Creates them, and removes them
-//! with our last filter if they are ours and nobody else uses them. While an interface has clsact,
-//! nobody can add the qdisc `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and
+//! The clsact qdiscs that filters need where the kernel lacks tcx. Creates these qdiscs, and
+//! removes one with our last filter if it is ours and nobody else uses it. While an interface has
+//! clsact, nobody can add the qdisc `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and
 //! `cleanup`.
 
 use std::{
@@ -13,12 +13,13 @@ use std::{
 use aya::programs::tc;
 use linux::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 
-/// The suffix of a mark's name. A mark says that the qdisc of the interface with that index is
-/// ours. It is a dangling symbolic link, because a BPF file system can hold those.
+/// The suffix of a mark's name, after an interface's index. A mark is a file that says that we
+/// created the qdisc of this interface. It is a dangling symbolic link, because a BPF file system
+/// can hold those.
 pub(super) const MARK: &str = "-clsact";
 
-/// Adds clsact to an interface unless it has one. `is_ours` returns whether the interface has
-/// filters of ours.
+/// Adds a clsact qdisc to an interface unless it has one. `is_ours` returns whether the interface
+/// has filters of ours.
 pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
     let mark = mark(links, index);
     // If this fails, the later attaching reports the reason.
@@ -46,8 +47,8 @@ pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
     Ok(removed)
 }
 
-/// Returns whether [`remove`] would remove the qdisc once our filters are gone, and whether it
-/// would remove a mark.
+/// Returns two answers: whether [`remove`] would remove the interface's qdisc once our filters are
+/// gone, and whether it would remove a mark.
 pub(super) fn would_go(
     links: &Path,
     index: u32,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The names of the programs in the object file. Used by `load` and `hooks`.
 
-/// The programs that see packets, and those that the agent runs itself.
+/// The tc programs, and the programs `expire_*`, which the agent runs itself.
 pub const PROGRAMS: [&str; 7] = [
     "ingress",
     "egress",
@@ -15,16 +15,18 @@ pub const PROGRAMS: [&str; 7] = [
 /// The program for the XDP hook of uplinks.
 pub(super) const UPLINK: &str = "uplink";
 
-/// The programs that the datapath cannot work without. If another one is missing, the rest works.
+/// The programs without which the datapath cannot work. If the kernel refuses another one, the rest
+/// works.
 pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
 
-/// A socket hook: a program and its attach type.
+/// A socket hook: the name of our program for it, and the number by which the kernel knows the
+/// hook.
 #[derive(Clone, Copy)]
 pub(super) struct Hook {
     pub(super) program: &'static str,
-    /// The hooks that must be attached before this one: they undo its changes.
+    /// The hooks that must be attached before this one, because they undo what it changes.
     pub(super) needs: &'static [&'static str],
-    /// `enum bpf_attach_type`.
+    /// The hook's number in the kernel's `enum bpf_attach_type`.
     pub(super) attach_type: u32,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc programs at our hooks. The kernel runs a hook's tcx programs first, then its clsact
-//! filters; each may end the chain. Read by `Datapath`.
+//! Foreign tc programs at our hooks. A hook's programs form a chain: the kernel runs its tcx
+//! programs first, then its clsact filters. Each may end the chain. Read by `Datapath`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,9 +25,9 @@ pub struct ForeignProgram {
 pub enum ChainPosition {
     /// Before ours: it may hide packets from our program.
     Before,
-    /// Behind ours.
+    /// Behind ours: it sees every packet that our program passes on.
     Behind,
-    /// At ingress of the bridge of which the interface is a port.
+    /// At the ingress hook of the bridge of which the interface is a port.
     Bridge,
 }
 
@@ -36,8 +36,8 @@ pub enum ChainPosition {
 pub struct HookState {
     /// True if one of our programs is attached.
     pub ours: bool,
-    /// Foreign programs before ours, in the order in which the kernel runs them; `behind` has those
-    /// behind it.
+    /// Foreign programs before ours, in the order in which the kernel runs them. `behind` has those
+    /// behind ours.
     pub before: Vec<ChainMember>,
     pub behind: Vec<ChainMember>,
 }
@@ -47,7 +47,7 @@ pub struct HookState {
 pub struct ChainMember {
     /// The name that helps an operator to find it: `program 12 (police)`, or a filter's kind.
     pub name: String,
-    /// The id of its BPF program.
+    /// The id of the BPF program; `None` for a filter without one.
     pub program: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ impl Member {
     }
 }
 
-/// Reads hooks, all against one snapshot of the qdiscs.
+/// Reads the programs at tc hooks. The list of qdiscs is read only once.
 pub(crate) struct Hooks<'a> {
     ours: &'a HashSet<u32>,
     qdiscs: HashMap<u32, bool>,
@@ -82,7 +82,7 @@ pub(crate) struct Hooks<'a> {
 }
 
 impl<'a> Hooks<'a> {
-    /// Reads the qdiscs. `ours` are the ids of our programs.
+    /// Reads the list of qdiscs. `ours` are the ids of our programs.
     pub(crate) fn read(ours: &'a HashSet<u32>) -> io::Result<Self> {
         Ok(Self {
             ours,
@@ -91,8 +91,8 @@ impl<'a> Hooks<'a> {
         })
     }
 
-    /// Returns the foreign programs at an interface's hooks and at its bridge; none at a hook
-    /// without our program.
+    /// Returns the foreign programs at an interface's hooks and at its bridge. Leaves out a hook of
+    /// the interface at which there is no program of ours.
     pub(crate) fn at(&mut self, interface: &Interface) -> io::Result<Vec<ForeignProgram>> {
         let mut found = Vec::new();
         for egress in [false, true] {
@@ -119,8 +119,8 @@ impl<'a> Hooks<'a> {
     }
 
     /// Returns the foreign programs at an interface's hooks, with the positions they would have if
-    /// ours were attached. Ours would come first of all tcx programs. `by_filter`, it would come
-    /// behind filters of its own priority, which is the lowest possible.
+    /// ours were attached. As a tcx link, ours would be the first program. As a filter (`by_filter`
+    /// is true), it would come behind filters of its own priority, which is the lowest possible.
     pub(crate) fn foreseen(
         &self,
         interface: &Interface,
@@ -137,7 +137,7 @@ impl<'a> Hooks<'a> {
         Ok(found)
     }
 
-    /// Returns the programs at a hook, with or without ours.
+    /// Returns the programs at one hook of an interface, whether or not ours is there.
     pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
         let mut state = HookState::default();
         for member in self.chain(index, egress)? {
@@ -197,8 +197,8 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns the members of a chain without ours, with the positions they would have in relation to
-/// it.
+/// Returns the members of a chain in which ours is not, with the positions they would have if ours
+/// were attached.
 fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
     let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
         true => ChainPosition::Before,
@@ -212,7 +212,8 @@ fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignPro
     chain.into_iter().map(foreign).collect()
 }
 
-/// Returns the foreign members of a chain and their positions; none for a chain without ours.
+/// Returns the foreign members of a chain and their positions. Returns nothing if ours is not in
+/// the chain.
 fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<ForeignProgram> {
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
     let Some(place) = chain.iter().position(is_ours) else {

@@ -27,24 +27,24 @@ use crate::maps::pins::{generations, links_of};
 /// The foreign programs at the hooks to which ours will be attached.
 #[derive(Debug, Default)]
 pub struct Foreseen {
-    /// The programs at interfaces, with the interface's name.
+    /// The foreign programs at interfaces, each with the interface's name.
     pub programs: Vec<(String, ForeignProgram)>,
-    /// The programs at the cgroup's socket hooks.
+    /// The foreign programs at the cgroup's socket hooks.
     pub hooks: Vec<ForeignHook>,
 }
 
 /// A foreign program at one of the hooks of a cgroup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForeignHook {
-    /// Our program for that hook.
+    /// The name of our program for this hook.
     pub hook: &'static str,
-    /// Its name, or its id if it has none.
+    /// The foreign program's name, or its id if it has none.
     pub name: String,
 }
 
-/// Reads the hooks of the interfaces that programs are attached to, and of the root cgroup.
-/// Programs of an agent with this pin directory are not foreign. Neither are those of shadows,
-/// which are removed before the agent serves.
+/// Reads the hooks of those interfaces to which our programs will be attached, and of `cgroup`.
+/// Programs of an agent with this pin directory are not foreign. Neither are those of `shadows`,
+/// the pin directories of agents that only count: they are removed before the agent serves.
 pub fn foresee(
     pin_dir: &Path,
     shadows: &[PathBuf],
@@ -93,17 +93,17 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
 /// The verdict of a foreign program on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForeignVerdict {
-    /// The programs behind it see the packet.
+    /// The programs behind the foreign one see the packet.
     Next,
-    /// It ends the chain: the packet goes directly to the network stack.
+    /// The foreign program ends the chain: the packet goes directly to the network stack.
     Ends,
     Drops,
-    /// It redirects the packet.
+    /// The foreign program redirects the packet.
     Redirects,
 }
 
-/// Runs the foreign program with this id on a packet at an interface. The program may record the
-/// packet in its own maps.
+/// Runs the foreign program with this id on a packet, as if it came in at the interface with this
+/// index. The program may record the packet in its own maps.
 pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<ForeignVerdict> {
     const INTERFACE: usize = 10;
     let mut context = [[0_u8; 4]; 64];
@@ -126,7 +126,8 @@ impl Attached {
         Ok(Self(linked_programs(pin_dir)?))
     }
 
-    /// Returns the state of ingress and egress of the interface with this index.
+    /// Returns the state of the tc hooks of the interface with this index: ingress first, then
+    /// egress.
     pub fn states(&self, index: u32) -> io::Result<[HookState; 2]> {
         let mut ours = self.0.clone();
         ours.extend(filter_programs(index));
@@ -135,8 +136,8 @@ impl Attached {
     }
 }
 
-/// Returns those of the wanted socket hooks that have no program of an agent with this pin
-/// directory.
+/// Returns those of the wanted socket hooks to which no program of an agent with this pin directory
+/// is attached. A hook's name is that of our program for it.
 pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
     let homes: Vec<_> = generations(pin_dir)?
         .into_iter()
@@ -168,8 +169,8 @@ fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
     Ok(found)
 }
 
-/// Returns the ids of our programs attached by filters at an interface; none if it is gone or has
-/// no qdisc.
+/// Returns the ids of our programs that are attached to an interface by clsact filters; none if the
+/// interface is gone or has no qdisc.
 fn filter_programs(index: u32) -> impl Iterator<Item = u32> {
     let both = [false, true].into_iter();
     both.flat_map(move |egress| ours(index, egress).unwrap_or_default())

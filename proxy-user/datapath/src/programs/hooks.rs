@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaches the socket hooks to one cgroup by pinned links, which outlive the agent and whose
-//! program can be replaced. Used by `Datapath`.
+//! Attaches our programs to the socket hooks of one cgroup by pinned links. The links outlive the
+//! agent, and their program can be replaced. Used by `Datapath`.
 
 use std::{
     collections::HashMap,
@@ -22,13 +22,14 @@ use super::{
 };
 use crate::{error::DatapathError, maps::pins::links_of};
 
-/// The links of the hooks by program, kept open so that they outlive their pins.
+/// The open links of the socket hooks, so that they outlive their pins. Key: the name of the
+/// program.
 #[derive(Debug, Default)]
 pub(crate) struct HookLinks(HashMap<&'static str, OwnedFd>);
 
 impl HookLinks {
-    /// Attaches the hooks to a cgroup, or replaces attached ones. Skips a hook that the kernel
-    /// refuses, and with it the hooks that need it.
+    /// Attaches the programs to a cgroup, or replaces programs of an earlier call or run. Skips a
+    /// program that the kernel refuses, and with it the hooks that need it.
     pub(crate) fn attach(
         &mut self,
         programs: &Programs,
@@ -71,18 +72,19 @@ impl HookLinks {
         pin_again(link.get(), &path)
     }
 
-    /// Returns the hooks that the kernel accepts.
+    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
     pub(crate) fn wanted(programs: &Programs) -> Vec<&'static str> {
         wanted(programs).map(|(hook, _)| hook.program).collect()
     }
 
-    /// Returns how many hooks the kernel accepts, and how many are attached.
+    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
+    /// attached.
     pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
         (wanted(programs).count(), self.0.len())
     }
 
-    /// Returns the faults of a cgroup's hooks, each as a text for the operator. A quick check skips
-    /// their pins.
+    /// Returns the faults of our attachments to a cgroup, each as a text for the operator. A quick
+    /// check skips the pins of the links.
     pub(crate) fn damage(
         &self,
         programs: &Programs,
@@ -115,7 +117,8 @@ impl HookLinks {
     }
 }
 
-/// Returns the hooks to attach, with their programs.
+/// Returns the hooks to attach, each with its program's descriptor. Leaves out those that lack a
+/// program that they need.
 fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
     HOOKS.into_iter().filter_map(|hook| {
         let program = programs.fd(hook.program)?;
@@ -124,19 +127,21 @@ fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
     })
 }
 
-/// Opens a cgroup's directory; returns it with the cgroup's id, which is its inode number.
+/// Opens a cgroup's directory; returns it with the cgroup's id, which is the directory's inode
+/// number.
 fn open(cgroup: &Path) -> io::Result<(File, u64)> {
     let directory = File::open(cgroup)?;
     let id = directory.metadata()?.ino();
     Ok((directory, id))
 }
 
-/// Returns the pin of a hook's link.
+/// Returns the path of the pin of a hook's link.
 pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
     links_of(home).join(format!("cgroup-{program}"))
 }
 
-/// Finds the mount point of the cgroup2 hierarchy in /proc/self/mounts.
+/// Finds the mount point of the cgroup2 hierarchy in /proc/self/mounts; `None` if it is not
+/// mounted.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     Ok(mounted_cgroup2(&mounts))

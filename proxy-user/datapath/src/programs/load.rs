@@ -25,14 +25,15 @@ use super::{
 };
 use crate::{error::DatapathError, maps::Shape, options::Options};
 
-/// The object with the programs.
+/// The BPF object file with the kernel programs, embedded at build time.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
 
-/// aya-log's levels. The verifier removes the code of disabled levels.
+/// Log levels of aya-log: only faults, or every packet as well. The verifier removes the code of
+/// disabled levels.
 const LOG_FAULTS: u8 = 1;
 const LOG_PACKETS: u8 = 4;
 
-/// The loaded programs.
+/// The kernel programs, and how their loading went.
 pub(crate) struct Programs {
     ebpf: Ebpf,
     loads: Vec<Load>,
@@ -43,13 +44,13 @@ pub(crate) struct Programs {
 #[derive(Clone, Debug)]
 pub struct Load {
     pub program: &'static str,
-    /// The time that the kernel took to verify and compile it.
+    /// The time that the kernel took to verify and compile the program.
     pub time: Duration,
 }
 
 impl Programs {
     /// Loads the programs with the maps that are pinned in `home`; creates and pins missing ones.
-    /// Fails if the kernel refuses a program that serves packets. If it refuses another one, only
+    /// Fails if the kernel refuses one of the programs [`NEEDED`]. If it refuses another one, only
     /// the use of that program fails.
     pub(crate) fn load(
         options: &Options,
@@ -61,7 +62,8 @@ impl Programs {
             loads: Vec::new(),
             refusals: Vec::new(),
         };
-        // Created at the first refusal.
+        // A second copy of the object, opened at the first refusal, whose verifier logs every
+        // instruction.
         let mut tracing = None;
         let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
         let uplink = options.xdp.map(|_| UPLINK);
@@ -97,7 +99,7 @@ impl Programs {
         }
         Ok(loaded)
     }
-    /// Returns how the kernel loaded each program, without the refused ones.
+    /// Returns the programs that the kernel accepted, with the time that each took.
     pub(crate) fn loads(&self) -> &[Load] {
         &self.loads
     }
@@ -105,7 +107,7 @@ impl Programs {
     pub(crate) fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
-    /// Returns a program's descriptor, or the reason why there is none.
+    /// Returns a program's descriptor, or an error that says why the program is not loaded.
     pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
         self.fd(name).ok_or_else(|| {
             let refusal = self.refusals.iter().find(|refusal| refusal.program == name);
@@ -124,11 +126,11 @@ impl Programs {
             DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
         })
     }
-    /// Returns a program's descriptor.
+    /// Returns a program's descriptor; `None` if the program is not loaded.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
-    /// Returns the ids of the loaded programs that see packets.
+    /// Returns the kernel's ids of those programs in [`PROGRAMS`] that are loaded.
     pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
         let programs = PROGRAMS.iter().filter_map(|name| self.fd(name));
         programs.map(program_id).collect()
@@ -147,19 +149,21 @@ impl Programs {
             source: error,
         })
     }
-    /// Returns how many instructions the verifier processed.
+    /// Returns how many instructions the verifier processed for a program; `None` if the kernel
+    /// does not show it.
     pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
         let info = self.ebpf.program(name)?.info().ok()?;
         info.verified_instruction_count()
     }
-    /// Returns a program that netlink can attach.
+    /// Returns a tc program in the form in which aya can attach it by netlink; `None` if there is
+    /// no such tc program.
     pub(crate) fn classifier(&mut self, name: &str) -> Option<&mut SchedClassifier> {
         self.ebpf.program_mut(name)?.try_into().ok()
     }
 }
 
-/// Returns the object with the pinned maps; its programs are not loaded yet. The maps in `own` are
-/// new ones instead of the pinned ones.
+/// Opens the object file with the maps pinned in `home`; creates and pins missing ones. Its
+/// programs are not loaded yet. The maps named in `own` are new ones that are not pinned.
 pub(super) fn object(
     options: &Options,
     home: &Path,
@@ -204,7 +208,8 @@ pub(super) fn object(
     loaded.map_err(|error| DatapathError::Load(chain(&error)))
 }
 
-/// Makes the kernel load a program; the inner error is its refusal.
+/// Makes the kernel load a program. The inner error is the kernel's refusal; the outer one means
+/// that the object has no such program.
 pub(super) fn load_one(
     ebpf: &mut Ebpf,
     name: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log lines of the kernel programs: their faults, and every packet of a service if they were
-//! loaded with that option. Started by `agent`.
+//! The log lines of the kernel programs: contradictions that they find in the maps, and every
+//! packet of a service if they were loaded with the option `log_packets`. Started by `agent`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,7 +16,7 @@ pub struct ProgramLog {
     logger: EbpfLogger<Lines>,
 }
 
-/// The sink that writes the lines to the agent's log.
+/// Receives the programs' log lines and writes them to the agent's log.
 struct Lines;
 
 impl log::Log for Lines {
@@ -42,7 +42,7 @@ impl ProgramLog {
         let logger = EbpfLogger::init_with_logger(ebpf, Lines)?;
         Ok(Self { logger })
     }
-    /// Copies the lines into the agent's log at this interval, without end.
+    /// Copies the programs' log lines into the agent's log at this interval. Never returns.
     pub async fn follow(mut self, every: Duration) {
         let mut tick = tokio::time::interval(every);
         loop {
@@ -52,8 +52,8 @@ impl ProgramLog {
     }
 }
 
-/// Returns a program's line with names instead of the numbers that `proxy-ebpf/src/tc/log.rs`
-/// writes.
+/// Returns a program's log line with names in place of the numbers that `proxy-ebpf/src/tc/log.rs`
+/// writes; `None` if the line has another form.
 fn render(text: &str) -> Option<String> {
     let words: Vec<_> = text.split(' ').collect();
     let [

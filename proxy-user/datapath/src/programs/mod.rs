@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel programs. In: options and the pinned maps. Out: loaded programs, attached to
-//! interfaces and to a cgroup, and their log lines. Called by `Datapath`; `sweep` runs one of them.
+//! Loads and attaches the kernel programs. In: options and the pinned maps. Out: loaded programs,
+//! attached to interfaces and to a cgroup, and their log lines. Called by `Datapath`; `sweep` runs
+//! the programs that remove idle flows.
 
 mod aside;
 mod check;

@@ -11,7 +11,7 @@ pub(super) fn is_pinned(link: &OwnedFd, path: &Path) -> bool {
     get_pinned(path, false).is_ok_and(|pinned| id(&pinned) == id(link))
 }
 
-/// Pins a link at a path, and replaces any other file there.
+/// Makes this link be pinned at a path, and replaces any other file there.
 pub(super) fn pin_again(link: &OwnedFd, path: &Path) -> io::Result<()> {
     if is_pinned(link, path) {
         return Ok(());
@@ -20,7 +20,7 @@ pub(super) fn pin_again(link: &OwnedFd, path: &Path) -> io::Result<()> {
     pin(link, path)
 }
 
-/// Removes a file that may be gone.
+/// Removes a file; it is no error if the file is missing.
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

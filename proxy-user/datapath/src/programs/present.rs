@@ -28,18 +28,18 @@ pub const HOOK_COUNT: usize = HOOKS.len();
 /// Our programs that are attached.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Present {
-    /// The index of each interface, and whether it is its egress; attached by tcx links or clsact
-    /// filters.
+    /// The tc hooks with a tcx link or clsact filter of ours: the interface's index, and true for
+    /// egress, false for ingress.
     pub interfaces: BTreeSet<(u32, bool)>,
-    /// The socket hooks, by the names of their programs.
+    /// The names of our programs that are attached to socket hooks.
     pub hooks: BTreeSet<String>,
     /// Indices of the interfaces whose XDP hook has our program, each with its mode: `native` or
     /// `generic`.
     pub uplinks: BTreeMap<u32, &'static str>,
 }
 
-/// Returns what is attached of all generations in a pin directory. Filters are those of the calling
-/// thread's network namespace.
+/// Returns which programs of the generations in a pin directory are attached. Looks for clsact
+/// filters in the calling thread's network namespace, and only if there is no tcx link.
 pub fn present(pin_dir: &Path) -> io::Result<Present> {
     let mut found = Present::default();
     for generation in generations(pin_dir)? {
@@ -58,7 +58,7 @@ pub fn present(pin_dir: &Path) -> io::Result<Present> {
 }
 
 impl Present {
-    /// Adds a pinned link if it is still attached.
+    /// Adds the link that is pinned at a path, if it is still attached.
     fn add(&mut self, path: &Path) -> io::Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         // The kernel opens a link only for both reading and writing.
@@ -90,8 +90,8 @@ impl Present {
         Ok(())
     }
 
-    /// Returns the hooks of interfaces that should have a program of ours and have none, in the
-    /// order of the interfaces.
+    /// Returns the tc hooks that should have a program of ours and have none: the interface, and
+    /// "ingress" or "egress". Keeps the order of the interfaces.
     pub fn missing<'a>(
         &'a self,
         wanted: impl IntoIterator<Item = &'a Interface>,
@@ -108,8 +108,8 @@ impl Present {
     }
 }
 
-/// Returns what `detach_filters` would remove from an interface, in the same words, and the marks
-/// that it would remove.
+/// Returns what `detach_filters` would remove from an interface, as the texts that it would return,
+/// and the paths of the marks that it would remove.
 pub(crate) fn filters_to_detach(
     links: &[PathBuf],
     index: u32,
@@ -127,8 +127,8 @@ pub(crate) fn filters_to_detach(
     (found, marks)
 }
 
-/// Returns the ids of all our attached programs: by the links of every generation, or as filters in
-/// the calling thread's network namespace.
+/// Returns the ids of all our attached programs: those of the links of every generation, and those
+/// of our clsact filters in the calling thread's network namespace.
 pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
     let links = pinned_links(pin_dir)?;
     let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
@@ -149,7 +149,7 @@ pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedLink {
-    /// The path below the pin directory.
+    /// The path of the link's pin, relative to the pin directory.
     pub pin: String,
     pub link: u32,
     pub program: u32,
@@ -184,12 +184,13 @@ pub struct Chain {
     pub interface: String,
     pub index: u32,
     pub direction: &'static str,
-    /// `program 12 (ingress)`, tcx links first, or `filter 1 flower` with its priority.
+    /// Programs of tcx links come first, as `program 12 (ingress)`. Then come filters, as `filter 1
+    /// flower`: the priority and the kind.
     pub programs: Vec<String>,
 }
 
-/// Returns the programs at every interface of the calling thread's network namespace, without hooks
-/// that have none.
+/// Returns the tc programs at every interface of the calling thread's network namespace. Leaves out
+/// hooks without a program.
 pub fn chains() -> Vec<Chain> {
     let qdiscs = filter_qdiscs().unwrap_or_default();
     let mut found = Vec::new();
@@ -228,7 +229,7 @@ fn interfaces() -> Vec<(u32, String)> {
     named.collect()
 }
 
-/// Returns the files of a directory that may be missing, in order.
+/// Returns the files of a directory, sorted; none if the directory is missing.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();

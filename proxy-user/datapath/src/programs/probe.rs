@@ -8,7 +8,8 @@ use linux::{MMAPABLE, MapKind, Mapping, Typed, create_map, lookup_batch, query_t
 
 use crate::error::DatapathError;
 
-/// A feature, the first kernel that has it, and a test for it.
+/// A feature of the kernel, the first version of Linux that has it, and a function that fails if it
+/// is missing.
 struct Feature {
     name: &'static str,
     since: &'static str,
@@ -48,20 +49,21 @@ const FEATURES: &[Feature] = &[
 ];
 
 /// True if the kernel counts a packet that a program redirects to a pod at the pod's own interface.
-/// It does so since veth devices have their own counters (Linux 6.7, and some versions before it).
-/// A name in the kernel's types shows that.
+/// It does so since veth devices have their own counters (Linux 6.7, and some versions before it):
+/// then its type information contains the name `NETDEV_PCPU_STAT_TSTATS`.
 pub fn counts_at_peers() -> bool {
     let types = fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
     has_name(&types, b"NETDEV_PCPU_STAT_TSTATS")
 }
 
-/// True if a name is among the strings of BTF type data (the kernel's Documentation/bpf/btf.rst).
+/// True if `types`, type information in the format BTF, contains this name. For the format see the
+/// kernel's Documentation/bpf/btf.rst.
 fn has_name(types: &[u8], name: &[u8]) -> bool {
     let word = |at: usize| {
         let bytes = types.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_ne_bytes(bytes)).ok()
     };
-    // The length of the header, then offset and length of the strings behind it.
+    // These are the header's length, and offset and length of the strings behind the header.
     let (Some(header), Some(offset), Some(length)) = (word(4), word(16), word(20)) else {
         return false;
     };
@@ -73,7 +75,8 @@ fn has_name(types: &[u8], name: &[u8]) -> bool {
     each.any(|known| known == name)
 }
 
-/// Capabilities, their bits, and the bit of another capability that includes it.
+/// The capabilities that the process needs: name, bit, and the bit of another capability that
+/// includes it, if there is one.
 const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
     ("CAP_BPF", 39, Some(SYS_ADMIN)),
     ("CAP_NET_ADMIN", 12, None),
@@ -81,7 +84,8 @@ const CAPABILITIES: [(&str, u32, Option<u32>); 3] = [
 ];
 const SYS_ADMIN: u32 = 21;
 
-/// Returns the needed capabilities that are missing in an effective set.
+/// Returns the names of the needed capabilities that a process with these effective capabilities
+/// lacks.
 fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective >> bit & 1 == 1;
     let missing = CAPABILITIES
@@ -90,7 +94,8 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, ..)| *name).collect()
 }
 
-/// Returns this process's effective set; all capabilities if the kernel does not show it.
+/// Returns this process's effective capabilities, one per bit; all of them if the kernel does not
+/// show them.
 fn effective_capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -98,7 +103,8 @@ fn effective_capabilities() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Fails with the name of the first capability or feature that is missing.
+/// Fails if capabilities or a kernel feature are missing. The error names the capabilities or the
+/// first missing feature.
 pub(crate) fn check() -> Result<(), DatapathError> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
@@ -126,15 +132,16 @@ fn explain(feature: &Feature, error: io::Error) -> DatapathError {
     }
 }
 
-/// Returns the release of the running kernel.
+/// Returns the version of the running kernel, as `uname -r` shows it.
 pub fn running_kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease")
         .map(|release| release.trim().to_owned())
         .unwrap_or_else(|_| "of unknown version".into())
 }
 
-/// True if the kernel is preemptible everywhere (PREEMPT_RT). From Linux 6.18 on, tc programs
-/// interrupt each other on a CPU there, and ours share that CPU's memory.
+/// True if the kernel is preemptible everywhere (PREEMPT_RT). On such a kernel, from Linux 6.18 on,
+/// tc programs interrupt each other on a CPU. Our programs are not made for that: those on one CPU
+/// share memory.
 pub fn is_realtime() -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     says_realtime(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explains why the kernel refuses a program: the last lines of its verifier's log, and the remedy.
-//! Used by `load`.
+//! Explains why the kernel refuses a program: the last lines of the kernel's verifier log, and the
+//! remedy. Used by `load`.
 
 use aya::programs::ProgramError;
 use control::causes::chain;
@@ -11,18 +11,18 @@ use super::probe::running_kernel;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     pub program: String,
-    /// The kernel's error, its verifier's last lines, and the remedy.
+    /// The kernel's error, the last lines of its verifier log, and the remedy.
     pub reason: String,
 }
 
-/// The number of the verifier's last lines that are shown.
+/// How many of the last lines of the verifier log are shown.
 const LINES: usize = 8;
-/// The verifier ends a log with this word. A log without it was cut: before Linux 6.4 the kernel
-/// keeps the first lines of a long log, not the last.
+/// The last line of a complete verifier log begins with this. A log without it was cut: before
+/// Linux 6.4 the kernel keeps the first lines of a long log, not the last.
 const END: &str = "processed ";
 
-/// Explains a refusal. `traced` is the error of one more attempt, whose log names every
-/// instruction.
+/// Returns a text that explains a refusal. `traced` is the error of a second attempt to load the
+/// program, in which the verifier logged every instruction.
 pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> String {
     let ProgramError::LoadError {
         io_error,
@@ -47,7 +47,7 @@ pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> St
     )
 }
 
-/// Returns the last lines of the first complete log, joined into one line.
+/// Returns the last lines of `traced`, joined into one line; those of `brief` if `traced` was cut.
 fn last_lines(traced: &str, brief: &str) -> String {
     let log = if traced.contains(END) { traced } else { brief };
     let lines: Vec<_> = log

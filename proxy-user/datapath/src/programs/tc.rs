@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attaches the tc programs to interfaces: by pinned tcx links where the kernel has them (6.6),
-//! else by netlink filters of the clsact qdisc. Both outlive the agent, and their program can be
-//! replaced. Used by `Datapath` and `cleanup`.
+//! else by netlink filters of the clsact qdisc. Links and filters outlive the agent, and their
+//! program can be replaced. Used by `Datapath` and `cleanup`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,40 +29,42 @@ use super::{
 };
 use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
 
-/// Priorities for our filters, tried in this order. The lowest possible comes first: a filter that
-/// ends classification hides packets from those behind it, and ours never does. A foreign filter of
-/// another kind occupies its priority alone.
+/// Priorities for our filters, tried in this order. The kernel runs the lowest first. A filter that
+/// ends classification hides packets from those behind it, and ours never does. A priority that a
+/// foreign filter of another kind has cannot be used.
 pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
-/// The upper half of our filters' handles. The kernel never assigns such a handle by itself: its
-/// own begin with 1.
+/// The upper half of our filters' handles, by which we know them. The kernel never assigns such a
+/// handle by itself: the upper half of its own is small.
 const HANDLE: u16 = 0x4a54;
 
-/// The directions in the order of attaching. Egress restores the addresses of replies, so it comes
-/// before ingress, which translates.
+/// The directions in the order of attaching: true for egress, the hook's name, aya's type. Egress
+/// restores the addresses of replies, so it comes before ingress, which translates.
 pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
     (true, "egress", TcAttachType::Egress),
     (false, "ingress", TcAttachType::Ingress),
 ];
 
-/// Returns the handle of a generation's filters, by which a restarted agent finds its own.
+/// Returns the handle of the filters of a generation of maps, by which a restarted agent finds its
+/// own filters.
 pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
 
-/// The attachments of the programs to interfaces.
+/// The attachments of the tc programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
     pub(super) generation: u32,
     pub(super) mode: Attachment,
     attached: BTreeSet<u32>,
-    /// The links by interface and egress, kept open so that they outlive their pins.
+    /// The open links, so that they outlive their pins. Key: interface index, and true for egress,
+    /// false for ingress.
     pub(super) held: HashMap<(u32, bool), OwnedFd>,
-    /// The time when our program was last moved to the front of each hook.
+    /// The time when our program was last moved to the front of a hook. Keys are those of `held`.
     pub(super) moved: HashMap<(u32, bool), Instant>,
 }
 
 impl TcAttachments {
-    /// Starts with the links that an earlier run left pinned.
+    /// Starts with the links that an earlier run of the agent left pinned.
     pub(crate) fn adopt(
         home: &Path,
         generation: u32,
@@ -83,13 +85,15 @@ impl TcAttachments {
             moved: HashMap::new(),
         })
     }
-    /// Returns the indices of the interfaces that have a known attachment of ours.
+    /// Returns the indices of the interfaces to which this agent, or an earlier one by a pinned
+    /// link, has attached programs.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.attached.iter().copied().collect()
     }
 
-    /// Attaches both programs, or replaces attached ones. `before` takes the name of a link's pin
-    /// and returns the link that a new one must come behind.
+    /// Attaches the programs for egress and ingress, or replaces attached ones. `before` takes the
+    /// name of a new link's pin. It returns the link of an older generation at the same hook,
+    /// behind which the new link must come; `None` if there is none.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
@@ -222,8 +226,8 @@ impl TcAttachments {
         Ok(())
     }
 
-    /// Detaches the programs from an interface. The filters of a removed interface are already
-    /// gone.
+    /// Detaches the programs from the interface with this index, and removes the pins of its links.
+    /// The filters of a removed interface are already gone.
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         for egress in [true, false] {
             let path = self.link_path(index, egress);
@@ -252,7 +256,8 @@ impl TcAttachments {
     }
 }
 
-/// Returns the program for a direction of an interface; `None` if it needs none there.
+/// Returns the name of the program for one direction of an interface; `None` if it needs none
+/// there. `direction` is "egress" if `egress` is true, else "ingress".
 pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
     let loopback = interface.kind == InterfaceKind::Loopback;
     match (loopback, interface.link_layer) {
@@ -280,7 +285,7 @@ fn link_name(index: u32, egress: bool) -> String {
     format!("{index}-{direction}")
 }
 
-/// Returns our filters at an interface, of every generation.
+/// Returns our filters at one hook of an interface, of every generation.
 pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut ours = filters(index, egress)?;
     ours.retain(is_ours);
@@ -304,8 +309,9 @@ pub(crate) fn detach_filters_of(generation: u32) {
     }
 }
 
-/// Removes our filters from an interface, and the clsact qdisc if it was created for them. Returns
-/// what was removed.
+/// Removes our filters from an interface, and the clsact qdisc if we created it. Returns a text for
+/// each removed object. `links` are the directories of links of all generations, which contain the
+/// marks of our qdiscs.
 pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
     let mut removed = Vec::new();
     for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
@@ -317,7 +323,8 @@ pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'
     Ok(removed)
 }
 
-/// Removes our filters with a wanted handle from an interface; true if there was one.
+/// Removes those of our filters at one hook of an interface for whose handle `is_wanted` returns
+/// true. Returns true if one was removed.
 fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaches the XDP program to uplinks by pinned links, which outlive the agent and whose program
-//! can be replaced. A foreign program at an interface's XDP hook stays attached. Used by
+//! Attaches the XDP program to uplinks by pinned links. The links outlive the agent, and their
+//! program can be replaced. A foreign program at an interface's XDP hook stays attached. Used by
 //! `Datapath`.
 
 use std::{
@@ -21,25 +21,27 @@ use super::{
 };
 use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
 
-/// The XDP attachments.
+/// The attachments of the XDP program to uplinks.
 #[derive(Debug)]
 pub(crate) struct XdpAttachments {
     links: PathBuf,
-    /// By interface: the link, kept open so that it outlives its pin, and its XDP mode.
+    /// The open links, so that they outlive their pins, each with its XDP mode. Key: interface
+    /// index.
     held: BTreeMap<u32, (OwnedFd, XdpMode)>,
 }
 
-/// The reason why the program is not attached to an interface.
+/// The reason why the XDP program cannot be attached to an interface.
 #[derive(Debug)]
 pub enum XdpRefusal {
-    /// A foreign program is attached: its name, or its id.
+    /// A foreign program is attached to the XDP hook: its id, and its name if it has one.
     Taken(String),
     /// The kernel or the driver refuses the program.
     Refused(io::Error),
 }
 
 impl XdpAttachments {
-    /// Starts with the links that an earlier run left pinned in a generation's directory.
+    /// Starts with the links that an earlier run of the agent left pinned below `home`, a
+    /// generation's directory.
     pub(crate) fn adopt(home: &Path) -> Self {
         let mut adopted = Self {
             links: links_of(home),
@@ -54,7 +56,8 @@ impl XdpAttachments {
         adopted
     }
 
-    /// Takes over the links of another generation, which from then on run this program.
+    /// Takes over the links of another generation, whose directory is `home`. From then on they run
+    /// our program of this generation.
     pub(crate) fn take_from(&mut self, home: &Path, programs: &Programs) -> io::Result<()> {
         for (path, index, mode) in pinned(&links_of(home)) {
             let link = get_pinned(&path, false)?;
@@ -71,8 +74,8 @@ impl XdpAttachments {
         Ok(())
     }
 
-    /// Attaches the program to an interface, or restores the attachment. Idempotent; true if an
-    /// existing attachment was wrong.
+    /// Attaches the program to an interface, or restores the attachment. Idempotent. Returns true
+    /// if an attachment in this mode was known but had been detached or ran another program.
     pub(crate) fn attach(
         &mut self,
         programs: &Programs,
@@ -112,7 +115,7 @@ impl XdpAttachments {
         Ok(was_there)
     }
 
-    /// Detaches from an interface, which may be gone.
+    /// Detaches the program from an interface, which may no longer exist.
     pub(crate) fn detach(&mut self, index: u32) -> Result<(), DatapathError> {
         let Some((link, mode)) = self.held.remove(&index) else {
             return Ok(());
@@ -126,7 +129,7 @@ impl XdpAttachments {
         })
     }
 
-    /// Returns the indices of the interfaces that have the program.
+    /// Returns the indices of the interfaces to which the program is attached.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.held.keys().copied().collect()
     }
@@ -139,7 +142,8 @@ impl XdpAttachments {
 /// The prefix of the names of the links' pins.
 const PREFIX: &str = "xdp-";
 
-/// Returns the interface and the mode of a link, parsed from the name of its pin.
+/// Returns the interface's index and the mode of an XDP link, parsed from the name of its pin;
+/// `None` if it is no such name.
 pub(super) fn of_pin(name: &str) -> Option<(u32, XdpMode)> {
     let (index, mode) = name.strip_prefix(PREFIX)?.split_once('-')?;
     let mode = XdpMode::ALL.into_iter().find(|one| one.name() == mode)?;
@@ -152,7 +156,8 @@ pub(crate) fn is_xdp_pin(path: &Path) -> bool {
     name.and_then(of_pin).is_some()
 }
 
-/// Returns the pins of links in a directory that may be missing.
+/// Returns the pins of XDP links in a directory: path, interface index and mode. Empty if the
+/// directory is missing.
 fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
     let entries = fs::read_dir(links).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -164,7 +169,8 @@ fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
         .collect()
 }
 
-/// Makes a correctly attached link run this program, and pins it; true if it ran another program.
+/// Makes a correctly attached link run this program, and pins it. `running` is the id of the
+/// program that it ran before. Returns true if that was another one.
 fn keep(link: &OwnedFd, running: u32, program: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
     let is_other = running != program_id(program)?;
     if is_other {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients with affinity to a backend: by address on the packet path, and for pods at their sockets
-//! by network namespace.
+//! Lists the clients that have affinity to a backend. The tc programs know a client by its address,
+//! the socket hooks know a pod by its network namespace.
 
 use std::{
     collections::HashMap,
@@ -20,25 +20,26 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// The affinity of a client to a backend.
+/// One client's affinity to a backend of a service port.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
     pub service: String,
-    /// An address, or for a pod at the socket hooks its network namespace as `netns:COOKIE`.
+    /// The client's address. For a pod known to the socket hooks: its network namespace as
+    /// `netns:COOKIE`.
     pub client: String,
     pub backend: Option<SocketAddr>,
     pub age_seconds: u64,
     pub port_name: String,
-    /// The service's own port; 0 if its name is not known.
+    /// The port number of the service; 0 if the service is not in the map of names.
     pub service_port: u16,
     pub protocol: &'static str,
-    /// Whether the next connection goes to this backend, or why not.
+    /// "holds" if the client's next connection goes to this backend, else "void" with the reason.
     pub status: &'static str,
 }
 
 impl Reader {
-    /// Returns every affinity, sorted.
+    /// Returns the affinity of every client, sorted.
     pub fn affinities(&self) -> Result<Vec<Affinity>, DatapathError> {
         let mut rows = self.affinities_of::<V4>()?;
         rows.extend(self.affinities_of::<V6>()?);
@@ -68,8 +69,8 @@ impl Reader {
         }
         Ok(rows)
     }
-    /// Returns one row. `holds` says whether the entry is still within the service's timeout;
-    /// `None` if the service has no affinity.
+    /// Returns the row for one entry. `holds` says whether the entry is still within the service's
+    /// affinity timeout; `None` if the service has no affinity.
     fn affinity<A: Family>(
         &self,
         backends: &Table<u32, Backend<A>>,
@@ -101,7 +102,8 @@ impl Reader {
             status,
         })
     }
-    /// Returns the timeouts of the services with affinity, by service id.
+    /// Returns the affinity timeouts in seconds of the service ports with affinity. Key: id of the
+    /// service port.
     fn affinity_timeouts<A: Family>(&self) -> Result<HashMap<u32, u32>, DatapathError> {
         let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
         let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;

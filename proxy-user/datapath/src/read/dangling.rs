@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds dangling references between the maps: from frontends to records, from there to slots and
-//! backends, and from all of them to names. Decides from plain values what the kernel programs
-//! would find at each step.
+//! Finds references between the maps that lead to a missing or wrong element: from frontends to
+//! records, from records to slots and backends, and from all of them to names. Works on copies of
+//! the maps.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,21 +18,22 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// One dangling reference.
+/// One reference that leads to a missing or wrong element.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dangling {
-    /// Namespace, name and port of the service, as far as known.
+    /// Namespace, name and port name of the service, as far as known.
     pub service: String,
-    /// The element with the reference: `frontend 10.0.0.1:80/TCP`.
+    /// The element that has the reference, such as `frontend 10.0.0.1:80/TCP`.
     pub from: String,
-    /// The fault of the reference.
+    /// What is wrong with the reference, in words.
     pub fault: String,
-    /// True if packets are lost because of it.
+    /// True if packets are lost because of this fault.
     pub is_felt: bool,
 }
 
-/// The maps of one family, by their keys. Arrays are complete, so an index is a position.
+/// Copies of the maps of one family. Those of arrays are complete: an id is a position in the
+/// vector.
 struct Found<A: Family> {
     frontends: Vec<(FrontendKey<A>, u32)>,
     records: Vec<Record<A>>,
@@ -42,8 +43,8 @@ struct Found<A: Family> {
 }
 
 impl Reader {
-    /// Returns every reference that dangles at this moment. A change that is being written may look
-    /// like one: only what is found twice, some time apart, is a fault.
+    /// Returns every dangling reference of this moment. A change that is just being written may
+    /// look like one, so only what is found twice, some time apart, is a fault.
     pub fn dangling(&self) -> Result<BTreeSet<Dangling>, DatapathError> {
         let mut all = self.dangling_of::<V4>()?;
         all.extend(self.dangling_of::<V6>()?);
@@ -132,7 +133,8 @@ impl<A: Family> Found<A> {
         found
     }
 
-    /// Returns the fault that the programs would meet in a block.
+    /// Describes the first fault that the programs would meet in a block of this service port;
+    /// `None` if there is none.
     fn fault_of(&self, block: Block, service: ServiceId) -> Option<String> {
         let (first, count) = (block.first() as usize, block.count() as usize);
         if count == 0 {
@@ -159,7 +161,7 @@ impl<A: Family> Found<A> {
     }
 }
 
-/// Returns the text of a frontend for an operator.
+/// Returns a text that names a frontend to an operator.
 fn told<A: Family>(key: &FrontendKey<A>) -> String {
     let FrontendKey {
         address,

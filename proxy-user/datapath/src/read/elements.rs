@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the map elements that belong to frontends, by path and key, in the order in which the
-//! programs look them up. With this list, an operator can read them by means of another tool.
+//! programs look them up. With this list an operator can read them with another tool, such as
+//! bpftool.
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf};
 
@@ -25,38 +26,41 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Element {
     pub map: PathBuf,
-    /// The key; `None` for a whole map, in which only the contents show what belongs to a service.
+    /// The key; `None` for a hint about the whole map, which has no element for the service.
     pub key: Option<Vec<u8>>,
     pub about: About,
 }
 
-/// The meaning of an element.
+/// What an element is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum About {
     Frontend(Frontend),
     /// The record's id, and the number of slots of its internal and external block.
     Record(u32, [u32; 2]),
-    /// Position in the block, number of slots in the block, and the backend's id.
+    /// The slot's position in its block, the number of slots in the block, and the id of the
+    /// backend in the slot.
     Slot(u32, u32, u32),
     Backend(u32, SocketAddr),
-    /// The backend's address; true if it has counters of its own.
+    /// A backend's address, and true if it has traffic counters of its own; false if element 0
+    /// counts it together with others.
     Traffic(SocketAddr, bool),
     /// The service port's id.
     Name(u32),
     Source(IpNet),
-    /// The client, and the id of the backend that it has affinity to.
+    /// An affinity entry: the client, and the id of the backend that it has affinity to.
     Held(String, u32),
-    /// No client of this service port has affinity now.
+    /// No client of the service port with this id has affinity now.
     NobodyHeld(u32),
     Refused(Counter),
 }
 
-/// The number of slots listed of each block; the others are similar.
+/// How many slots of each block are listed; the others are similar.
 const SLOTS: u32 = 4;
-/// The maximum number of elements listed where there may be very many.
+/// How many elements are listed at most of what there may be very many: backends, source ranges,
+/// clients.
 const MOST: usize = 16;
 
-/// The elements found so far.
+/// The elements found so far, and the ids whose elements must still be added.
 #[derive(Default)]
 struct Found {
     elements: Vec<Element>,
@@ -225,7 +229,8 @@ impl Reader {
     }
 }
 
-/// Returns the key of a frontend if it is of this family.
+/// Returns the key of a frontend in the map of frontends; `None` if the frontend is of the other
+/// family.
 fn key_of<A: Family>(row: &Frontend) -> Option<FrontendKey<A>> {
     const PROTOCOLS: [Protocol; 5] = [
         Protocol::TCP,

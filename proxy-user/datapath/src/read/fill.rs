@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are that the programs fill. Excludes the flow tables, which the agent walks
-//! anyway.
+//! Counts how full those maps are that the kernel programs fill. Leaves out the flow tables, which
+//! the agent walks through anyway.
 
 use std::path::Path;
 
@@ -20,10 +20,11 @@ use crate::{
     },
 };
 
-/// Elements per system call.
+/// How many elements one system call reads.
 const STEP: usize = 4096;
 
-/// Counts the elements of these maps. Reads them completely, which takes some 10 ms for full ones.
+/// Counts the elements of the maps of affinity and sockets. Reads them completely, which takes some
+/// 10 ms for full ones.
 pub fn fills(pin_dir: &Path) -> Result<Vec<Fill>, DatapathError> {
     Ok(vec![
         count::<AffinityKey<V4>, AffinityEntry>(pin_dir, V4::AFFINITY, |_| true)?,

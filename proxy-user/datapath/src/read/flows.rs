@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The flow table of the packet path.
+//! Lists the flows: the connections and UDP exchanges that the tc programs translate.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -16,10 +16,10 @@ use crate::{
     },
 };
 
-/// Elements per system call.
+/// How many elements one system call reads.
 const STEP: usize = 4096;
 
-/// One flow, made of an original entry and the entries that belong to it.
+/// One flow, put together from its entry for packets of the client and its entries for replies.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
@@ -28,9 +28,10 @@ pub struct Flow {
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
-    /// The client's source port as the backend sees it, if it had to be translated.
+    /// The client's source port as the backend sees it; `None` if it is the client's own.
     pub translated_port: Option<u16>,
-    /// The source that the backend sees, once the first packet of a masqueraded flow has left.
+    /// The source address and port that the backend sees, if the flow is masqueraded and its first
+    /// packet has left the node.
     pub masquerade: Option<SocketAddr>,
     pub masqueraded: bool,
     pub state: &'static str,
@@ -50,8 +51,9 @@ impl Reader {
         Ok(rows)
     }
 
-    /// Visits the wanted flows, in no order. The table is read in parts, so only what the visitor
-    /// keeps takes memory. When `wants` sees a flow, its [`Flow::masquerade`] is not set yet.
+    /// Calls `visit` with every flow for which `wants` returns true, in no order. The table is read
+    /// in parts, so only flows that the caller keeps take memory. When `wants` sees a flow, its
+    /// [`Flow::masquerade`] is not set yet.
     pub fn each_flow(
         &self,
         wants: impl Fn(&Flow) -> bool,
@@ -99,7 +101,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// Returns the flow of an original entry and its reply entry.
+    /// Puts a flow together from its entry for packets of the client (`key`, `entry`) and its entry
+    /// for replies.
     pub(super) fn flow_with<A: Family>(
         &self,
         key: &FlowKey<A>,
@@ -114,7 +117,8 @@ impl Reader {
     }
 }
 
-/// Returns a flow without the data of its other entries.
+/// Returns a flow with the data of its entry for packets of the client only: `masquerade` is
+/// `None`.
 fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now: u64) -> Flow {
     Flow {
         service: service.to_owned(),
@@ -134,7 +138,8 @@ fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now
     }
 }
 
-/// Returns the source that is stored in a flow's reply entry.
+/// Returns the masquerade source of a flow, which is in its entry for replies; `None` if there is
+/// none (yet).
 fn masquerade_of<A: Family>(
     flows: &Table<FlowKey<A>, FlowEntry<A>>,
     key: &FlowKey<A>,

@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Elements per system call. The elements of one hash bucket come in one call; a longer bucket
-/// needs a larger buffer.
+/// How many elements one system call reads. All elements of a hash bucket come in one call; if
+/// there are more, the buffer grows.
 const STEP: usize = 4096;
 
 /// A pinned map.
@@ -31,15 +31,15 @@ pub struct MapRow {
     pub name: String,
     pub kind: &'static str,
     pub id: u32,
-    /// Elements in use; `None` for a map whose elements always exist.
+    /// The number of elements in use; `None` for a map whose elements always exist.
     pub entries: Option<u64>,
     pub capacity: u32,
-    /// Bytes of kernel memory according to the kernel (`memlock` in fdinfo).
+    /// Bytes of kernel memory that the map takes according to the kernel (`memlock` in fdinfo).
     pub memory: Option<u64>,
 }
 
 impl MapRow {
-    /// Returns the entries in percent of the capacity.
+    /// Returns the number of elements in use in percent of the capacity.
     pub fn fill(&self) -> Option<u64> {
         let capacity = u64::from(self.capacity).max(1);
         self.entries.map(|entries| entries * 100 / capacity)
@@ -73,7 +73,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
                     source,
                 });
             }
-            // Its creator may be removing it.
+            // The agent may be removing the map.
             Err(_) => {}
         }
     }
@@ -128,7 +128,7 @@ fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
     elements::<SocketBucket<A>>(path, |bucket| bucket.key().is_some())
 }
 
-/// Counts the elements of an array that are in use.
+/// Counts the elements of an array for which `is_used` returns true.
 fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u64> {
     let table: Table<u32, V> = Table::new(get_pinned(path, true)?)?;
     let (mut walk, mut count) = (Walk::new(STEP), 0);
@@ -136,8 +136,8 @@ fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u
     Ok(count)
 }
 
-/// Counts the keys of a hash map or trie. A walk through a trie may restart, so the loop has a
-/// limit of its own.
+/// Counts the keys of a hash map or trie. A walk through a trie may start over at any time, so the
+/// number of steps is limited.
 fn keys(info: &MapInfo, fd: &OwnedFd) -> io::Result<u64> {
     let (mut cursor, mut batch, mut count) = (Vec::new(), STEP, 0);
     for _ in 0..4 * info.max_entries as usize / STEP + 64 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the pinned maps as rows. In: a pin directory. Out: what is served, and who is connected to
-//! what. Needs no running agent and does not disturb one; elements that change during the reading
-//! may be missing or old. Called by `cli` and `metrics`.
+//! Reads the pinned maps and returns their contents as rows for tables. In: a pin directory. Out:
+//! the services, and which clients are connected to which backends. Needs no running agent and does
+//! not disturb one; elements that change during the reading may be missing or old. Called by `cli`
+//! and `metrics`.
 
 mod affinity;
 mod dangling;
@@ -51,7 +52,7 @@ pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A reader of the pinned maps.
+/// Reads the pinned maps of one generation. Keeps the names of service ports by their ids.
 pub struct Reader {
     home: PathBuf,
     names: HashMap<u32, ServicePort>,
@@ -60,7 +61,7 @@ pub struct Reader {
 /// A service port, as stored in the map of names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ServicePort {
-    /// Namespace and name.
+    /// The service's namespace and name.
     pub service: String,
     pub port_name: String,
     pub port: u16,
@@ -79,7 +80,7 @@ impl ServicePort {
 }
 
 impl Reader {
-    /// Opens the maps that are pinned below a directory.
+    /// Finds the maps that are pinned below a directory, and reads the names of the services.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
         let mut reader = Self::without_names(pin_dir)?;
         let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
@@ -89,8 +90,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Does the same as [`Self::open`] without reading the names of services, which takes long
-    /// where there are many.
+    /// Like [`Self::open`], but does not read the names of the services, which takes long if there
+    /// are many.
     pub fn without_names(pin_dir: &Path) -> Result<Self, DatapathError> {
         let home = layout_dir(pin_dir);
         if !home.is_dir() {
@@ -117,17 +118,18 @@ impl Reader {
         };
         self.names.get(&service).cloned().unwrap_or_else(unknown)
     }
-    /// Returns how many services the maps name.
+    /// Returns how many services there are in the map of names.
     pub fn service_count(&self) -> usize {
         let names = self.names.values().map(|named| named.service.as_str());
         names.collect::<HashSet<_>>().len()
     }
-    /// True if the maps name this service (namespace and name).
+    /// True if `is_it` returns true for a service in the map of names. It is called with
+    /// "namespace/name".
     pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
         self.names.values().any(|named| is_it(&named.service))
     }
 
-    /// Returns a service port as tables show it.
+    /// Returns the text by which tables name the service port with this id: "namespace/name:port".
     fn service_port(&self, id: u32) -> String {
         if id == ServiceId::NONE.0 {
             return "(no service)".into();

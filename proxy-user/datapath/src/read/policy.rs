@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Evaluates the pinned maps for a connection: its service, and the endpoints that the policy
-//! chooses from. The policy is the code in `proxy_common` that the kernel programs use, too.
+//! Predicts from the pinned maps what happens to a connection: its service, and the endpoints that
+//! the policy chooses from. The policy is code in `proxy_common` that the kernel programs use, too.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,28 +26,28 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// The outcome for a connection.
+/// What happens to a new connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// Namespace and name of the service, with the port's name if it has one.
+    /// The service port: "namespace/name", and ":" and the port's name if it has one.
     pub service: String,
     pub fate: Fate,
 }
 
-/// The result of the policy.
+/// What the policy does with a new connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Forwarded to one of these endpoints. `masquerade` says whether the client's address would be
-    /// replaced; `None` if the maps alone do not tell.
+    /// Forwards it to one of these endpoints. `masquerade` says whether the client's address would
+    /// be replaced; `None` if that cannot be told from the maps alone.
     Forward {
         endpoints: Rc<BTreeSet<SocketAddr>>,
         masquerade: Option<bool>,
     },
-    /// Rejected or dropped, in words.
+    /// Rejects or drops it; the text says which, and why.
     Refuse(&'static str),
 }
 
-/// The maps of both families that the policy depends on, read at one time.
+/// A copy of the maps that the policy depends on, for both address families.
 pub struct Policies {
     v4: PolicyMaps<V4>,
     v6: PolicyMaps<V6>,
@@ -99,12 +99,12 @@ impl Reader {
 }
 
 impl Policies {
-    /// Returns the service ports that have a frontend.
+    /// Returns the names of the service ports that have a frontend.
     pub fn services(&self) -> BTreeSet<String> {
         self.v4.names().chain(self.v6.names()).cloned().collect()
     }
 
-    /// Returns the outcome for a connection; `None` if its destination is no service.
+    /// Returns what would happen to a new connection; `None` if its destination is no service.
     pub fn decide(
         &mut self,
         protocol: Protocol,
@@ -132,18 +132,19 @@ struct PolicyMaps<A: Family> {
     settings: Settings,
     services: Ranges<A>,
     frontends: HashMap<FrontendKey<A>, RecordId>,
-    /// The records, each with the name of its service port.
+    /// The records of frontends by their ids, each with the name of its service port.
     records: HashMap<u32, (Record<A>, String)>,
     addresses: HashMap<A, u32>,
     sources: Vec<LpmKey<A>>,
     slots: Table<u32, u32>,
     backends: Table<u32, Backend<A>>,
-    /// The endpoints of the blocks that were looked up already.
+    /// The endpoints of those blocks that were looked up already, by the block's word.
     blocks: HashMap<u64, Rc<BTreeSet<SocketAddr>>>,
 }
 
 impl<A: Family> FrontendMaps<A> for PolicyMaps<A> {
-    /// Returns all bits: the frontends themselves are in memory.
+    /// Returns the bits that make `find_record` look for every frontend: a look-up costs nothing
+    /// here.
     fn bits(&self, _: Port) -> u64 {
         ports::FRONTEND | ports::NODE_PORT
     }
@@ -187,7 +188,8 @@ impl<A: Family> PolicyMaps<A> {
         };
         let is_node = self.addresses.contains_key(&client);
         let by_interface = self.settings.has(Settings::PODS_BY_INTERFACE);
-        // No map tells the packet's interface, so every client except the node counts as a pod.
+        // It is not known on which interface the packet comes in, so every client except the node
+        // counts as a pod.
         let origin = origin_of_packet::<A>(
             &self.settings,
             record.flags,

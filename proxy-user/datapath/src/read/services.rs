@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frontends and backends as they are served.
+//! Lists the frontends and backends that the programs serve.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,20 +16,21 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Frontend {
-    /// Namespace and name.
+    /// The service's namespace and name.
     pub service: String,
     pub port_name: String,
     pub kind: &'static str,
     pub ip_family: &'static str,
-    /// `None` for a node port, which every node-port address serves.
+    /// The address; `None` for a node port, which is served on every node address for node ports.
     pub address: Option<IpAddr>,
-    /// 0 stands for all ports that the cluster IP does not serve, and for echo requests (kind
-    /// `ping`).
+    /// The port. 0 stands for all those ports of a cluster IP that the service does not serve, and
+    /// for echo requests (kind `ping`).
     pub port: u16,
     pub protocol: &'static str,
-    /// Number of endpoints for pods and for this node's processes.
+    /// Number of slots for pods and for this node's processes: one per endpoint, or the size of the
+    /// Maglev table.
     pub internal_endpoints: u32,
-    /// Number of endpoints for all other clients.
+    /// Number of slots for all other clients.
     pub external_endpoints: u32,
     pub policies: Vec<String>,
     pub service_id: u32,
@@ -42,10 +43,11 @@ pub struct BackendRow {
     pub service: String,
     pub port_name: String,
     pub address: SocketAddr,
-    /// The service's own port; 0 if its name is not known.
+    /// The port number of the service; 0 if the service is not in the map of names.
     pub service_port: u16,
     pub protocol: &'static str,
-    /// The sets it is in, `cluster` or `local`; they decide which policies select it.
+    /// The endpoint sets that contain the backend: `cluster`, `local`. They decide which policies
+    /// may choose it.
     pub sets: Vec<&'static str>,
     pub generation: u32,
     pub backend_id: u32,
@@ -126,7 +128,7 @@ impl Reader {
     }
 }
 
-/// KUBE: returns the family as spelled in a Service's ipFamilies.
+/// KUBE: returns the name of the address family as a Service's `ipFamilies` spells it.
 pub(super) fn family_name<A: Family>() -> &'static str {
     if A::VERSION == 4 { "IPv4" } else { "IPv6" }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sockets that the socket hooks have translated.
+//! Lists the sockets whose destination the socket hooks have translated.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,8 @@ pub struct SocketRow {
     pub protocol: &'static str,
     /// `node` for the node's own processes, else `pod`.
     pub owner: &'static str,
-    /// The cookie, as `ss --extended` shows it (in hexadecimal) in the owner's network namespace.
+    /// The socket's cookie, which `ss --extended` shows in hexadecimal in the owner's network
+    /// namespace.
     pub cookie: u64,
     /// The address to which the process connects or sends.
     pub frontend: SocketAddr,
@@ -31,7 +32,7 @@ pub struct SocketRow {
 }
 
 impl Reader {
-    /// Returns every socket that the hooks have translated, sorted.
+    /// Returns every socket whose destination the socket hooks have translated, sorted.
     pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
         let mut rows = self.sockets_of::<V4>()?;
         rows.extend(self.sockets_of::<V6>()?);

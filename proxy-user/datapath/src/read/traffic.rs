@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The traffic counters of all backends and service ports, read once.
+//! Reads the traffic counters of all backends, the counters of refusals, and the run times of our
+//! programs.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -32,25 +33,27 @@ pub struct CountedBackend {
 #[derive(Clone, Default, Debug)]
 pub struct Counted {
     pub backends: Vec<CountedBackend>,
-    /// Traffic of no backend in particular: of backends beyond the maps' size, and of backends that
-    /// are gone.
+    /// Traffic that is not counted for one backend: of backends beyond the maps' size, and of
+    /// backends that are gone.
     pub others: Traffic,
-    /// Service port, reason and number; service port 0 means none in particular.
+    /// Refused packets and connections: id of the service port (0 for none), the counter that says
+    /// why, and how many.
     pub refused: Vec<(u32, Counter, u64)>,
 }
 
-/// The runs of a program with these maps, while the kernel measures them.
+/// How often one of our programs has run, and for how long. The kernel counts only while its
+/// setting `kernel.bpf_stats_enabled` is on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgramRun {
     pub id: u32,
     pub name: String,
     pub count: u64,
-    /// The run time in nanoseconds.
+    /// The time of all runs in nanoseconds.
     pub time: u64,
 }
 
 impl Reader {
-    /// Returns the runs of every loaded program with these maps.
+    /// Returns the runs of every loaded program that uses the pinned maps.
     pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
         let counters = get_pinned(&self.home.join(names::COUNTERS), true);
         let counters = counters.and_then(linux::map_info);
@@ -119,7 +122,7 @@ impl Reader {
             .and_then(|traffic| traffic.each(end, visit))
             .map_err(failed(A::TRAFFIC))
     }
-    /// Returns the names of all service ports by their ids.
+    /// Returns the names of all service ports. Key: id of the service port.
     pub fn into_service_ports(self) -> HashMap<u32, ServicePort> {
         self.names
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rebuilds the agent's state from the pinned maps after a restart, so that only differences are
-//! written. Does not trust the maps: ids that are out of range, claimed twice or refer to nothing
-//! are not adopted, and keys that lead to them are removed. Called by `Store::adopt`.
+//! written. Does not trust the maps: it ignores ids that are out of range, used twice or lead to
+//! nothing, and removes the keys that lead to such ids. Called by `Store::adopt`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{error::DatapathError, maps::names::text};
 
-/// A service port found in the maps, with its service.
+/// A service port found in the maps, and the name of its service. The guards are records that
+/// reject unserved ports of cluster IPs.
 struct Found {
     service: ObjectName,
     port: PortState,
@@ -28,7 +29,7 @@ struct Found {
     guards_v6: Vec<RecordId>,
 }
 
-/// Adopts the services in the maps, and claims their ids.
+/// Returns the state of all services found in the maps, and takes their ids from the free lists.
 pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>, DatapathError> {
     let mut found = adopt_names(all)?;
     adopt_family::<V4>(all, &mut found)?;
@@ -49,7 +50,7 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
     Ok(services)
 }
 
-/// Makes the programs count for the adopted services and for nothing else.
+/// Prepares the counters of the adopted services, and removes those of services that are gone.
 fn count_on(all: &Maps, found: &HashMap<ServiceId, Found>) -> Result<(), DatapathError> {
     fn of_family<A: Stored>(
         all: &Maps,
@@ -236,8 +237,8 @@ fn adopt_sources<A: Stored>(
     Ok(())
 }
 
-/// Adopts the blocks of a port's records. If records differ because the agent ended between two
-/// stores, the first record's block is used for all of them.
+/// Adopts the blocks of slots that a port's records lead to. If the agent ended between two stores,
+/// records may differ: then the block of the first one is used for all of them.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
     for id in &A::state(port).frontends {

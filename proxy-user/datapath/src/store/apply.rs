@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Publishes services: prepares and commits each service, then publishes the batches of all of
-//! them, then frees ids after a grace period. Called by `Datapath`.
+//! Writes services into the maps: prepares and commits each service, then writes the batches of all
+//! of them, then frees unused ids after a grace period. Called by `Datapath`.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ use crate::{
     node::{NewAddresses, SettingsCell},
 };
 
-/// The published services.
+/// The services in the maps, and the maps that contain them.
 pub(crate) struct Store {
     maps: Maps,
     services: HashMap<ObjectName, ServiceState>,
@@ -38,7 +38,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Starts with the services in the maps.
+    /// Starts with the services that the maps contain.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let mut maps = Maps::open(open)?;
         let services = adopt(&mut maps)?;
@@ -56,12 +56,13 @@ impl Store {
     pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
         (self.maps.v4.addresses(), self.maps.v6.addresses())
     }
-    /// Returns how full the maps of plans are.
+    /// Returns how full those maps are that the plans of services are written into.
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
     }
-    /// Returns the service port of an IPv4 frontend, and whether it has endpoints. A frontend with
-    /// this address takes precedence over a node port.
+    /// Returns the service port of the frontend at an IPv4 address and port, and true if it has
+    /// endpoints. If the address has no such frontend, returns the service with this node port.
+    /// `None` if there is neither.
     pub(crate) fn owner_v4(
         &self,
         address: V4,
@@ -70,7 +71,7 @@ impl Store {
     ) -> Option<(ServiceId, bool)> {
         owner(&self.maps.v4, address, port, protocol)
     }
-    /// Does the same as [`Self::owner_v4`] for IPv6.
+    /// Like [`Self::owner_v4`], for IPv6.
     pub(crate) fn owner_v6(
         &self,
         address: V6,
@@ -91,19 +92,19 @@ impl Store {
     pub(super) fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
         self.services.get(name)
     }
-    /// Returns the names of all published services.
+    /// Returns the names of all services in the maps.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
         self.services.keys()
     }
 
-    /// Frees the ids that no program can be reading any more. Until then a removed backend seems to
-    /// be in use.
+    /// Frees the ids of removed elements that no program can be reading any more. Until then a
+    /// removed backend counts as used.
     pub(crate) fn collect(&mut self) {
         self.collector.collect(&mut self.maps);
     }
 
-    /// Publishes the changes; `of_new` limits what new services may take. See
-    /// [`crate::Datapath::apply`].
+    /// Writes changed plans into the maps; an empty plan removes the service. `of_new` limits how
+    /// far new services may fill the maps.
     pub(crate) fn apply(
         &mut self,
         changes: &[(ObjectName, ServicePlan)],
@@ -130,8 +131,8 @@ impl Store {
                 Ok(change) => commit(&mut self.maps, &mut state, name, change, at, &mut batches),
                 Err(reason) => {
                     failures.push(Failure::of_service(name, reason));
-                    // Publishes the part that needs nothing new, above all the removal of
-                    // endpoints.
+                    // Writes the part of the change that needs no new elements, above all the
+                    // removal of endpoints.
                     let plan = reduced(&self.maps, &state, plan);
                     if let Ok(change) = prepare(
                         &mut self.maps,
@@ -167,7 +168,8 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Frees all ids, so that the next agent takes no unused backend for a used one.
+    /// Waits until all removed backends can be marked as unused, so that the next agent does not
+    /// take one for a used one.
     fn drop(&mut self) {
         self.collector.collect_all(&mut self.maps);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of an apply that is written in batches, collected over all services. Filled by
-//! `commit`, written by `publish`.
+//! The elements of hash maps that one call of `Store::apply` writes and removes, collected over all
+//! services. Filled by `commit`, written by `publish`.
 
 use linux::LpmKey;
 use proxy_common::{
@@ -10,31 +10,33 @@ use proxy_common::{
 use super::maps::FamilyMaps;
 use crate::{maps::family::Family, node::NewAddresses};
 
-/// A frontend to publish.
+/// An element to write into the map of frontends: the key leads to `record`, and before to
+/// `replaces`.
 pub(super) struct NewFrontend<A> {
     pub(super) key: FrontendKey<A>,
     pub(super) record: RecordId,
     pub(super) replaces: Option<RecordId>,
-    /// The position of the service in the changes.
+    /// The index of the frontend's service in the changes of the apply.
     pub(super) change: usize,
 }
 
-/// A source range to publish.
+/// A source range to write into the map of source ranges. `change` is the index of its service in
+/// the changes of the apply.
 pub(super) struct NewSource<A> {
     pub(super) key: LpmKey<A>,
     pub(super) change: usize,
 }
 
-/// The batches of one family.
+/// The elements of one address family to write and remove.
 pub(super) struct FamilyBatches<A: Addr> {
     pub(super) frontends: Vec<NewFrontend<A>>,
     pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
     pub(super) sources: Vec<NewSource<A>>,
     pub(super) removed_sources: Vec<LpmKey<A>>,
     pub(super) gone_backends: Vec<BackendId>,
-    /// Addresses of new frontends, which the ranges in the settings must contain.
+    /// Addresses of new frontends: the address ranges in the settings must contain them.
     pub(super) addresses: NewAddresses<A>,
-    /// The number of keys of `frontends` that are not in the map yet.
+    /// How many keys of `frontends` are not in the map of frontends yet.
     pub(super) new_frontends: u32,
 }
 
@@ -53,8 +55,9 @@ impl<A: Addr> Default for FamilyBatches<A> {
 }
 
 impl<A: Family> FamilyBatches<A> {
-    /// Queues a key that leads to a new record. `replaces` is the service's record that the key
-    /// leads to now; `change` is the position of the service in the changes.
+    /// Queues a key of the map of frontends that will lead to a new record. `replaces` is the
+    /// record of this service that the key has led to so far; `change` is the index of the service
+    /// in the changes.
     pub(super) fn replace_record(
         &mut self,
         maps: &FamilyMaps<A>,
@@ -71,23 +74,25 @@ impl<A: Family> FamilyBatches<A> {
             change,
         });
     }
-    /// Returns the number of source ranges that are not in the map yet.
+    /// Returns the number of queued source ranges: none of them is in the map yet.
     pub(super) fn new_sources(&self) -> u32 {
         self.sources.len() as u32
     }
 }
 
-/// The batches of one apply.
+/// The elements that one call of `Store::apply` writes and removes.
 #[derive(Default)]
 pub(super) struct Batches {
     pub(super) v4: FamilyBatches<V4>,
     pub(super) v6: FamilyBatches<V6>,
-    /// The id and element of `names`, and the position of the service in the changes.
+    /// New elements of the map `names`: key (the service port's id), value, and the index in the
+    /// apply's changes of the service that they belong to.
     pub(super) names: Vec<(u32, ServiceName, usize)>,
     pub(super) removed_services: Vec<ServiceId>,
     pub(super) freed_blocks: Vec<Block>,
-    /// The number of elements that `commit` has written already.
+    /// How many elements of arrays `commit` has written already.
     pub(super) written: usize,
-    /// True if UDP backends are gone.
+    /// True if node processes may have UDP sockets that must be reconnected: a UDP service has lost
+    /// backends or frontends, or has backends again after having none.
     pub(super) udp_lost: bool,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The free list of slots: hands out runs by best fit, and joins freed runs. Used by `reserve`,
-//! `garbage`, `adopt`.
+//! The free list of the map `slots`: hands out runs of neighbouring slots from the shortest free
+//! run that is long enough, and joins freed runs. Used by `reserve`, `garbage`, `adopt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::Block;
 
-/// The free runs of slots.
+/// The free runs of slots: by first slot (with the length), and as pairs of length and first slot.
 #[derive(Clone, Debug)]
 pub(super) struct BlockAllocator {
     by_start: BTreeMap<u32, u32>,
@@ -43,7 +43,8 @@ impl BlockAllocator {
     pub(super) fn longest(&self) -> u32 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
-    /// Takes a run of `count` slots from the shortest free run that is long enough.
+    /// Takes `count` slots from the shortest free run that is long enough; `None` if there is no
+    /// such run.
     pub(super) fn allocate(&mut self, count: u32) -> Option<Block> {
         if count == 0 {
             return Some(Block::EMPTY);
@@ -54,7 +55,8 @@ impl BlockAllocator {
         self.free -= count;
         Some(Block::new(start, count))
     }
-    /// Takes a given run; false if any of it is taken or out of range.
+    /// Takes exactly these slots; returns false and takes none if any of them is taken or out of
+    /// range.
     pub(super) fn claim(&mut self, block: Block) -> bool {
         let (first, count) = (block.first(), block.count());
         if count == 0 {
@@ -75,7 +77,7 @@ impl BlockAllocator {
         self.free -= count;
         true
     }
-    /// Gives a run back.
+    /// Makes a run of slots free again.
     pub(super) fn release(&mut self, block: Block) {
         let (mut start, mut length) = (block.first(), block.count());
         if length == 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares a published service with the maps, where applying its plan again would miss a
-//! difference. An apply reads back records, slots and backends, but trusts the hash maps, ids and
-//! port bits. Called by `Datapath`.
+//! Compares a service with the maps and repairs what applying its plan again would not. An apply
+//! reads back records, slots and backends, but trusts that hash maps, ids and port bits are as it
+//! has left them. Called by `Datapath`.
 
 use std::{io, mem::offset_of};
 
@@ -18,7 +18,8 @@ use super::{
 use crate::maps::names::service_name;
 
 impl Store {
-    /// Returns the names of some services; repeated calls cycle through all of them.
+    /// Returns the names of up to `count` services. Repeated calls with the same `cursor`, first 0,
+    /// go through all services again and again.
     pub(crate) fn some_names(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
         let names: Vec<_> = self.names().skip(*cursor).take(count).cloned().collect();
         *cursor = if names.len() < count {
@@ -29,7 +30,7 @@ impl Store {
         names
     }
 
-    /// Restores the map elements of a service that were changed; returns how many.
+    /// Restores those map elements of a service that somebody else has changed; returns how many.
     pub(crate) fn repair(&self, name: &ObjectName) -> io::Result<usize> {
         let Some(state) = self.state(name) else {
             return Ok(0);
@@ -46,7 +47,7 @@ impl Store {
 
 fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<usize> {
     let wanted = service_name(name, &port.name, port.port, port.protocol);
-    // A port whose name the next apply must write again has no number.
+    // Port number 0 means that the kernel refused the name: the next apply writes it again.
     if port.port == Port::ANY || maps.names.lookup(&port.id.0)? == Some(wanted) {
         return Ok(0);
     }
@@ -91,7 +92,8 @@ fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usi
         .sum()
 }
 
-/// Repairs a frontend. Skips a record whose key does not lead to it: an apply finds that.
+/// Repairs the element of a frontend, and its record's service id. Skips a record whose key should
+/// lead to another one: an apply finds that.
 fn repair_frontend<A: Stored>(maps: &Maps, id: RecordId, service: ServiceId) -> io::Result<usize> {
     let family = A::maps(maps);
     let record = family.records.load(id.0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Second half of an apply, one service at a time. Writes through memory in an order that is safe
-//! for every reader: port bits, backends, slots, records, block words. Queues the rest for
-//! `publish`. Called by `apply`.
+//! Second part of an apply, one service at a time. Writes memory-mapped arrays in an order that is
+//! safe for every reader: port bits, backends, slots, the blocks in existing records, new records.
+//! Queues elements of hash maps for `publish`. Called by `apply`.
 
 use control::object::ObjectName;
 use linux::LpmKey;
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::maps::names::service_name;
 
-/// Writes the part of a service's change that goes through memory, and queues the rest. `at` is the
-/// position of the change among the changes of the apply.
+/// Writes the part of a service's change that is in memory-mapped arrays, and queues the rest in
+/// `batches`. `at` is the index of the service in the changes of the apply.
 pub(super) fn commit(
     maps: &mut Maps,
     state: &mut ServiceState,
@@ -47,7 +47,7 @@ pub(super) fn commit(
     commit_guards::<V6>(maps, state, first, change.guards_v6, at, batches);
 }
 
-/// Returns the bit of the port filter that a frontend of this kind needs.
+/// Returns the bit that a frontend of this kind needs in the port filter; `None` if it needs none.
 pub(super) fn port_bit(kind: FrontendKind) -> Option<u64> {
     match kind {
         FrontendKind::NodePort => Some(ports::NODE_PORT),
@@ -207,7 +207,7 @@ fn commit_family<A: Stored>(
     let batch = A::batches_mut(batches);
     let family = A::maps(maps);
 
-    // This includes records that will be replaced or removed. Programs read them until the batches
+    // This includes records that will be replaced or removed: programs read these until the batches
     // are written, and longer if the kernel refuses an element.
     for record in &state.frontends {
         written += family.point_to_blocks(*record, state);

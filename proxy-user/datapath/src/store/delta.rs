@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The difference between the maps and the plan for one family of a service port: a pure function.
-//! Called by `prepare`.
+//! Compares the maps with the plan for one address family of a service port. Pure functions. Called
+//! by `prepare`.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -9,7 +9,7 @@ use proxy_common::{
     Addr, BackendId, EndpointSet, FrontendKey, FrontendKind, Protocol, RecordId, ServiceFlags,
 };
 
-/// A frontend in the maps.
+/// A frontend as the maps contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CurrentFrontend<A: Addr> {
     pub(super) record: RecordId,
@@ -20,26 +20,27 @@ pub(super) struct CurrentFrontend<A: Addr> {
     pub(super) reachable: bool,
 }
 
-/// One family of a service port in the maps; backends are sorted by address and port.
+/// What the maps contain for one family of a service port. Backends are sorted by address and port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Current<A: Addr> {
     pub(super) frontends: Vec<CurrentFrontend<A>>,
     pub(super) backends: Vec<(BackendId, BackendPlan<A>)>,
 }
 
-/// The difference between the maps and the plan.
+/// The difference between what the maps contain and the plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Delta<A: Addr> {
-    /// All backends of the plan, in order; new ones have no id.
+    /// All backends of the plan, in its order; `None` in place of the id means a new one.
     pub(super) backends: Vec<(Option<BackendId>, BackendPlan<A>)>,
     pub(super) changed_sets: Vec<(BackendId, EndpointSet)>,
     pub(super) gone_backends: Vec<BackendId>,
-    /// Frontends that need a new record, each with the record that it replaces.
+    /// Frontends that need a new record, each with the record that the new one replaces, if any.
     pub(super) new_frontends: Vec<(FrontendPlan<A>, Option<RecordId>)>,
     pub(super) gone_frontends: Vec<RecordId>,
 }
 
-/// Returns the plan's backends sorted and without duplicates, as they normally are already.
+/// Returns a plan's backends sorted by address and port, without duplicates. Copies them only if
+/// they are not so already.
 pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendPlan<A>]> {
     let endpoint = |backend: &BackendPlan<A>| (backend.address, backend.port);
     if backends.is_sorted_by(|a, b| endpoint(a) < endpoint(b)) {
@@ -51,7 +52,7 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
     Cow::Owned(backends)
 }
 
-/// Returns the key of a planned frontend.
+/// Returns the key of a planned frontend in the map of frontends.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     if frontend.kind() == FrontendKind::Echo {
         return FrontendKey::echo(frontend.address);
@@ -95,7 +96,8 @@ pub(super) fn diff<A: Addr>(
         .iter()
         .map(|frontend| (frontend.key, frontend))
         .collect();
-    // If a key occurs twice, it can lead to only one of the records.
+    // If two records have the same key, the key can lead to only one of them; the other record is
+    // gone.
     delta.gone_frontends.extend(
         current
             .frontends
@@ -130,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
     use proxy_common::{Port, V4};
 
-    /// The maps as a reader sees them, and the last id that was handed out.
+    /// A model of the maps: what they contain, and the last id that was handed out.
     struct Model {
         current: Current<V4>,
         next: u32,

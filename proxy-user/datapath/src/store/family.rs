@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accessors for one family's parts in `store`, so that no logic is written twice.
+//! Gives generic code access to the IPv4 or IPv6 parts of the types in `store`, so that no logic is
+//! written twice.
 
 use proxy_common::{RecordId, V4, V6};
 
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::maps::family::Family;
 
-/// A family with accessors for its parts.
+/// An address family, with functions that return its part of a value.
 pub(super) trait Stored: Family {
     fn maps(maps: &Maps) -> &FamilyMaps<Self>;
     fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;

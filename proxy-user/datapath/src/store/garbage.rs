@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ids that are out of use but that programs may still be reading. They go back to the free lists
-//! after a grace period. Filled by `publish`, emptied by `apply`.
+//! Keeps ids of removed elements that programs may still be reading. After a grace period, when no
+//! program can be reading them, they go back to the free lists. Filled by `publish`, emptied by
+//! `apply`.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,7 @@ use proxy_common::{BackendId, Block, RecordId, ServiceId, V4, V6};
 
 use super::{family::Stored, grace::Grace, maps::Maps};
 
-/// The unused ids of one apply.
+/// The ids that one call of `Store::apply` has put out of use.
 #[derive(Default)]
 pub(super) struct Garbage {
     pub(super) records_v4: Vec<RecordId>,
@@ -30,7 +31,8 @@ impl Garbage {
     }
 }
 
-/// The unused ids of several applies, each with the number of the grace period that it waits for.
+/// The ids that several calls of `Store::apply` have put out of use. Each entry of `waiting` starts
+/// with the number of the grace period that must pass first.
 pub(super) struct Collector {
     grace: Grace,
     waiting: VecDeque<(u64, Garbage)>,
@@ -43,7 +45,7 @@ impl Collector {
             waiting: VecDeque::new(),
         }
     }
-    /// Adds ids that nothing refers to any more.
+    /// Adds ids that no element in the maps leads to any more.
     pub(super) fn add(&mut self, garbage: Garbage) {
         if !garbage.is_empty() {
             self.waiting.push_back((self.grace.request(), garbage));
@@ -65,12 +67,12 @@ impl Collector {
                 maps.service_ids.release(id.0);
             }
             if !garbage.services.is_empty() {
-                // An element that stays takes memory until the map's next sweep.
+                // An element that could not be removed takes memory until the next agent starts.
                 let _ = maps.refused.forget(|id| garbage.services.contains(&id));
             }
         }
     }
-    /// Waits until all ids are free; true if any became free.
+    /// Waits until all waiting ids are free; false if there were none or the wait failed.
     pub(super) fn collect_all(&mut self, maps: &mut Maps) -> bool {
         let Some((number, _)) = self.waiting.back() else {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Grace periods. When one has passed since something became unreachable, no program can still be
-//! reading it. A thread waits for them, so that no apply has to. Used by `garbage`.
+//! Waits for grace periods. When one has passed since an element became unreachable, no program can
+//! still be reading it. A thread does the waiting, so that no apply has to. Used by `garbage`.
 
 use std::{
     io,
@@ -31,15 +31,15 @@ impl Shared {
     }
 }
 
-/// Numbered grace periods. Ids that became unreachable before [`Grace::request`] returned `n` may
-/// be reused once [`Grace::completed`] is at least `n`.
+/// Numbered grace periods. Ids that became unreachable before a call of [`Grace::request`], which
+/// returned `n`, may be reused once [`Grace::completed`] returns at least `n`.
 pub(super) struct Grace {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Grace {
-    /// Starts the waiting thread.
+    /// Starts the thread that waits.
     pub(super) fn new() -> io::Result<Self> {
         // An update of a map of maps returns only after every running program has ended
         // (maybe_wait_bpf_programs in kernel/bpf/syscall.c).
@@ -70,7 +70,7 @@ impl Grace {
     pub(super) fn completed(&self) -> u64 {
         self.shared.lock().completed
     }
-    /// Waits for a grace period; false if the kernel refused one.
+    /// Waits until the grace period with this number has passed; false if the kernel cannot wait.
     pub(super) fn wait(&self, number: u64) -> bool {
         let mut epochs = self.shared.lock();
         while epochs.completed < number && !epochs.failed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guards: records that reject the unserved ports of a service's cluster IPs. Called by `prepare`
-//! and `commit`.
+//! Guards: records of a service that make the programs reject the unserved ports of its cluster
+//! IPs. Called by `prepare` and `commit`.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use super::{
     state::ServiceState,
 };
 
-/// Reserves a record for each cluster IP whose guard is missing.
+/// Reserves a record for each cluster IP whose guard is missing. `first` is the id of the service's
+/// first port, to which the guards belong; `None` if the service has no ports.
 pub(super) fn prepare_guards<A: Stored>(
     maps: &mut Maps,
     state: &ServiceState,
@@ -21,7 +22,7 @@ pub(super) fn prepare_guards<A: Stored>(
     batches: &Batches,
     reserved: &mut Reserved,
 ) -> Result<GuardChange<A>, Refusal> {
-    // A service without ports has no id for a guard and needs none.
+    // A service without ports needs no guards, and has no id for them.
     let Some(first) = first else {
         return Ok(GuardChange {
             new: Vec::new(),

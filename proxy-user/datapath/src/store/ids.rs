@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Free lists of ids. The lowest id comes first, so that the used part of an array stays small.
-//! Used by `reserve`, `garbage`, `adopt`.
+//! Free lists of the ids of map elements. The lowest free id comes first, so that the used part of
+//! an array stays small. Used by `reserve`, `garbage`, `adopt`.
 
-/// Ids from 1 to capacity - 1.
+/// The ids from 1 to `capacity` - 1. A set bit in `used` means that the id is taken.
 #[derive(Clone, Debug)]
 pub(super) struct IdPool {
     used: Vec<u64>,
     capacity: u32,
     free: u32,
-    /// No word before this one has a free id.
+    /// The words of `used` before this index have no free id.
     hint: usize,
 }
 
@@ -28,7 +28,7 @@ impl IdPool {
     pub(super) fn free(&self) -> u32 {
         self.free
     }
-    /// Takes the lowest free id.
+    /// Takes the lowest free id; `None` if all are taken.
     pub(super) fn allocate(&mut self) -> Option<u32> {
         let hint = self.hint.min(self.used.len());
         for (word, bits) in self.used.iter_mut().enumerate().skip(hint) {
@@ -43,8 +43,8 @@ impl IdPool {
         self.hint = self.used.len();
         None
     }
-    /// Takes the next free id after `last`, and continues at 1 after the last one, so that an id is
-    /// reused as late as possible.
+    /// Takes the next free id after `last`, and continues at 1 after the highest one, so that an id
+    /// is reused as late as possible. `None` if all are taken.
     pub(super) fn allocate_after(&mut self, last: u32) -> Option<u32> {
         let words = self.used.len() as u32;
         let first = last.saturating_add(1);
@@ -66,7 +66,7 @@ impl IdPool {
         }
         None
     }
-    /// Takes a given id; false if it is out of range or taken.
+    /// Takes exactly this id; false if it is out of range or already taken.
     pub(super) fn claim(&mut self, id: u32) -> bool {
         let Some(bits) = self.used.get_mut(id as usize / 64) else {
             return false;
@@ -79,7 +79,7 @@ impl IdPool {
         self.free -= 1;
         true
     }
-    /// Gives an id back.
+    /// Makes an id free again.
     pub(super) fn release(&mut self, id: u32) {
         if let Some(bits) = self.used.get_mut(id as usize / 64)
             && *bits & 1 << (id % 64) != 0

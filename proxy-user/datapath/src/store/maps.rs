@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps that plans are published in and the free lists of their ids. Also writes single words
-//! of elements that programs may be reading. Used by all of `store`.
+//! The maps that plans are written into, and the free lists of their ids. Also changes single
+//! fields of elements that programs may be reading. Used by all of `store`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,7 +33,7 @@ use crate::{
     node::NewAddresses,
 };
 
-/// The maps of one family.
+/// The maps of one address family, and the free lists of their ids.
 pub(super) struct FamilyMaps<A: Family> {
     pub(super) frontends: Table<FrontendKey<A>, u32>,
     pub(super) records: MappedArray<Record<A>>,
@@ -42,7 +42,7 @@ pub(super) struct FamilyMaps<A: Family> {
     pub(super) traffic: TrafficMap,
     pub(super) record_ids: IdPool,
     pub(super) backend_ids: IdPool,
-    /// The record that each key leads to.
+    /// A copy of the map of frontends: the record that each key leads to.
     pub(super) index: HashMap<FrontendKey<A>, RecordId>,
     /// The number of elements of `sources`.
     pub(super) source_count: u32,
@@ -73,7 +73,7 @@ impl<A: Family> FamilyMaps<A> {
         }
         addresses
     }
-    /// Returns the current contents of the maps for one family of a service port.
+    /// Returns what the maps contain for one family of a service port.
     pub(super) fn current(&self, state: &FamilyState) -> Current<A> {
         let frontends = state.frontends.iter().map(|record| {
             let stored = self.records.load(record.0);
@@ -100,8 +100,8 @@ impl<A: Family> FamilyMaps<A> {
         }
     }
 
-    /// Stores those block words of a record that differ: a packet sees the old set or the new one.
-    /// Returns how many differed.
+    /// Makes a record lead to the blocks in `state`. Each block is one 64-bit store, so a packet
+    /// sees the old block or the new one. Returns how many stores were needed.
     pub(super) fn point_to_blocks(&self, id: RecordId, state: &FamilyState) -> usize {
         let record = self.records.load(id.0);
         let block = |external| state.block(record.flags.set_of_block(external));
@@ -118,28 +118,27 @@ impl<A: Family> FamilyMaps<A> {
         }
         written
     }
-    /// Removes all backends from a record.
+    /// Makes a record lead to empty blocks, so that it has no backends.
     pub(super) fn empty_blocks(&self, id: RecordId) {
         self.point_to_blocks(id, &FamilyState::default());
     }
 
-    /// Stores the endpoint sets that a backend is in.
+    /// Stores which endpoint sets contain a backend.
     pub(super) fn store_sets(&self, id: BackendId, sets: EndpointSet) {
         self.backends
             .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);
     }
-    /// Takes a backend out of service. Flows and sockets that refer to its old generation detect
-    /// that it is gone.
+    /// Takes a backend out of use. Its generation changes, by which flows and sockets that refer to
+    /// it notice that it is gone.
     pub(super) fn retire_backend(&self, id: BackendId) {
         let generation = self.backends.load(id.0).generation.wrapping_add(1);
         self.backends
             .store_u32(id.0, offset_of!(Backend<A>, generation), generation);
         self.store_sets(id, EndpointSet::NONE);
     }
-    /// Starts fresh counters for backends that have just got these ids. Where the kernel refuses
-    /// that, the programs see another generation and count the traffic for no backend in
-    /// particular.
-    /// particular.
+    /// Resets the traffic counters for backends that have just got these ids. If the kernel refuses
+    /// that, the counters have another generation, and the programs count the traffic for no
+    /// backend in particular.
     pub(super) fn count_anew(&self, ids: impl Iterator<Item = BackendId>) {
         let generation = |id: BackendId| (id, self.backends.load(id.0).generation);
         let backends: Vec<_> = ids.map(generation).collect();
@@ -147,7 +146,8 @@ impl<A: Family> FamilyMaps<A> {
             let _ = self.traffic.begin(&backends);
         }
     }
-    /// Keeps the counters of the adopted backends, and starts those that were never counted.
+    /// Keeps the traffic counters of adopted backends, and resets those that belong to an earlier
+    /// backend with the same id.
     pub(super) fn count_on(&self, ids: &HashSet<BackendId>) -> io::Result<()> {
         let end = ids.iter().map(|id| id.0 + 1).max().unwrap_or(0);
         let mut anew = Vec::new();
@@ -162,7 +162,7 @@ impl<A: Family> FamilyMaps<A> {
         self.count_anew(anew.into_iter());
         Ok(())
     }
-    /// Marks a backend's element as unused.
+    /// Marks the element of a backend as unused.
     pub(super) fn disown_backend(&self, id: BackendId) {
         self.backends
             .store_u32(id.0, offset_of!(Backend<A>, service), 0);
@@ -188,7 +188,7 @@ impl<A: Family> FamilyMaps<A> {
     }
 }
 
-/// The maps that plans are published in.
+/// The maps that plans are written into, and the free lists of their ids.
 pub(super) struct Maps {
     pub(super) v4: FamilyMaps<V4>,
     pub(super) v6: FamilyMaps<V6>,
@@ -202,7 +202,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Opens the maps; all ids are free, whatever the maps contain.
+    /// Opens the maps. All ids are free at first, whatever the maps contain.
     pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let names: Table<u32, ServiceName> = open.take(names::NAMES, Table::new)?;
         let slots: MappedArray<u32> = open.take(names::SLOTS, MappedArray::new)?;
@@ -219,7 +219,7 @@ impl Maps {
             refused: open.take(names::REFUSED, RefusedMap::new)?,
         })
     }
-    /// Returns how full each map is.
+    /// Returns how full each of these maps is.
     pub(super) fn fill(&self) -> Vec<Fill> {
         let capacity = self.slots.capacity();
         let slots = Fill {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The published services. In: services' plans. Out: map elements, written in an order that is safe
-//! for every reader, and the failures. Called by `Datapath`; `sweep` asks it which backends are
-//! current.
+//! Writes the services into the maps. In: services' plans. Out: map elements, written in an order
+//! that is safe for the programs that read them, and the failures. Called by `Datapath`; `sweep`
+//! asks which backends still serve.
 
 mod adopt;
 mod apply;

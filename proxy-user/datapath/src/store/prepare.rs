@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! First half of an apply: determines what a service's change needs, and reserves all of it or
-//! nothing. Called by `apply`; `commit` then writes the change.
+//! First part of an apply: determines which ids and slots a service's change needs, and reserves
+//! all of them or none. Called by `apply`; `commit` then writes the change.
 
 use control::{
     apply::Refusal,
@@ -20,7 +20,9 @@ use super::{
     state::{FamilyState, PortState, ServiceState, normal_ranges},
 };
 
-/// Reserves everything that `plan` needs and `state` lacks, or nothing.
+/// Reserves all ids and slots that `plan` needs and `state` lacks, or none, and returns the change.
+/// `room` says how far it may fill the maps. `batches` has what services before this one will
+/// write.
 pub(super) fn prepare<'a>(
     maps: &mut Maps,
     state: &ServiceState,
@@ -46,7 +48,7 @@ fn prepare_service<'a>(
 ) -> Result<ServiceChange<'a>, Refusal> {
     let mut ports: Vec<PortChange<'a>> = Vec::with_capacity(plan.ports.len());
     for port in &plan.ports {
-        // Two ports with one name cannot both continue the same existing port.
+        // If the plan has two ports with one name, only the first one continues the existing port.
         let existing = state
             .position_of(port)
             .filter(|at| ports.iter().all(|other| other.existing != Some(*at)));

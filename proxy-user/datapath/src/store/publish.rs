@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Last part of an apply: writes the batches of all services in an order that is safe for every
-//! reader. Called by `apply`.
+//! Third part of an apply: writes the queued elements of hash maps of all services, in an order
+//! that is safe for the programs that read them. Called by `apply`.
 //!
 //! The order: names and source ranges, frontends, removal of frontends and of what only these led
 //! to, and last the backends that are gone.
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::node::SettingsCell;
 
-/// Writes the batches of one apply.
+/// Writes the queued elements of one call of `Store::apply`.
 pub(super) struct Publisher<'a> {
     pub(super) maps: &'a mut Maps,
     pub(super) services: &'a mut HashMap<ObjectName, ServiceState>,
@@ -32,7 +32,7 @@ pub(super) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Writes everything; returns how many elements were written, and the ids that nothing refers
+    /// Writes everything. Returns how many elements were written, and the ids that no element leads
     /// to any more.
     pub(super) fn publish(
         mut self,
@@ -77,7 +77,8 @@ impl Publisher<'_> {
         (written, garbage)
     }
 
-    /// Records that the kernel refused an element of a service; returns the service's state.
+    /// Adds a failure: the kernel refused an element of a service. Returns the service's state;
+    /// `None` if it was removed. `change` is the index of the service in the changes.
     fn refused(
         &mut self,
         change: usize,
@@ -126,7 +127,7 @@ impl Publisher<'_> {
         keys.len()
     }
 
-    /// Publishes frontends; returns the records that no key leads to any more.
+    /// Writes new frontends into their map; returns the records that no key leads to any more.
     fn publish_frontends<A: Stored>(&mut self, batches: &FamilyBatches<A>) -> Vec<RecordId> {
         let keys: Vec<_> = batches.frontends.iter().map(|new| new.key).collect();
         let values: Vec<_> = batches.frontends.iter().map(|new| new.record.0).collect();
@@ -202,7 +203,8 @@ impl Publisher<'_> {
     }
 }
 
-/// Replaces a record that could not be published by another one, or removes it.
+/// Removes a record from the service's state, because its key could not be written, and puts `by`
+/// in its place if there is one.
 fn replace_record<A: Stored>(state: &mut ServiceState, record: RecordId, by: Option<RecordId>) {
     let lists = state
         .ports

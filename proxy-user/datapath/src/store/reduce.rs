@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reduces a plan to the part that fits when a map is full. Called by `apply`.
+//! Reduces a plan to the part that needs no new elements, for when a map is full. Called by
+//! `apply`.
 
 use control::plan::{FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{V4, V6};
@@ -11,7 +12,7 @@ use super::{
     state::{PortState, ServiceState},
 };
 
-/// Returns a plan without every new port, frontend, backend and guard.
+/// Returns the plan without its new ports, frontends, backends, source ranges and guards.
 pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> ServicePlan {
     let mut reduced = ServicePlan {
         health_check: plan.health_check,
@@ -41,7 +42,7 @@ pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> 
     reduced
 }
 
-/// Returns one family of a port without new backends and frontends.
+/// Returns the plan of one address family of a port without new backends and frontends.
 fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPlan<A> {
     let current = A::maps(maps).current(A::state(old));
     let mut wanted = A::of_port(plan).clone();
@@ -67,7 +68,7 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
     wanted
 }
 
-/// Returns those of the wanted guards that exist already.
+/// Returns those of the wanted cluster IPs that have a guard already.
 fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
     let records = &A::maps(maps).records;
     let current: Vec<A> = A::guards(state)
@@ -81,7 +82,8 @@ fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
         .collect()
 }
 
-/// Returns the affinity timeout that a port's frontends have now.
+/// Returns the affinity timeout in seconds that a port's frontends have in the maps now; `None` if
+/// it has no frontends.
 fn current_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
     fn of_family<A: Stored>(maps: &Maps, port: &PortState) -> Option<u32> {
         let record = A::state(port).frontends.first()?;

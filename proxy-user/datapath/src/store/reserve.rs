@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ids and slots that a change takes from the free lists and can give back. Used by `prepare`.
+//! Takes the ids and slots that a change needs from the free lists, and can give them back. Used by
+//! `prepare`.
 
 use std::collections::HashSet;
 
@@ -30,7 +31,8 @@ pub(super) struct Reserved {
 struct FamilyReserved {
     records: Vec<u32>,
     backends: Vec<u32>,
-    /// How many elements of `frontends` and of the source ranges will be new.
+    /// How many new elements the map of frontends gets; `sources` is the same for the map of source
+    /// ranges.
     frontends: u32,
     sources: u32,
 }
@@ -55,7 +57,7 @@ impl Reserved {
         }
     }
 
-    /// Gives everything back.
+    /// Puts all reserved ids and slots back into the free lists.
     pub(super) fn give_back(self, maps: &mut Maps) {
         let release = |ids: Vec<u32>, pool: &mut IdPool| {
             ids.into_iter().for_each(|id| pool.release(id));
@@ -81,7 +83,8 @@ impl Reserved {
         Ok(ServiceId(id))
     }
 
-    /// Reserves an element for a source range if it is of this family.
+    /// Reserves an element in the map of source ranges; does nothing if the range is of the other
+    /// family.
     pub(super) fn source<A: Stored>(
         &mut self,
         maps: &Maps,
@@ -102,7 +105,8 @@ impl Reserved {
         Ok(())
     }
 
-    /// Reserves a record for each key, and an element of `frontends` where the key is new.
+    /// Reserves a record for each key, and an element in the map of frontends for each key that is
+    /// new.
     pub(super) fn records<A: Stored>(
         &mut self,
         maps: &mut Maps,
@@ -151,9 +155,9 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
-    /// Reserves a block for a lookup table: `owners` has, for each slot, the position of its
-    /// backend in `ids`. If the block does not fit and the change wants what fits, each backend
-    /// gets one slot.
+    /// Reserves a block for a Maglev lookup table: `owners` has, for each slot, the position of its
+    /// backend in `ids`. If there is no free run for it and the change wants what fits, each
+    /// backend gets one slot.
     pub(super) fn table(
         &mut self,
         maps: &mut Maps,
@@ -169,8 +173,9 @@ impl Reserved {
         }
     }
 
-    /// Reserves a block with these slots in some order, unless the old block has exactly these
-    /// slots.
+    /// Reserves a block for these slots, the ids of backends, unless the old block has exactly
+    /// these contents. If there is no free run for it, shrinks the old block to backends that are
+    /// still wanted.
     pub(super) fn block(
         &mut self,
         maps: &mut Maps,
@@ -188,8 +193,8 @@ impl Reserved {
         Err(no_row(maps, slots.len()))
     }
 
-    /// Returns the old block if it has exactly these slots, else a new one of this length; `None`
-    /// if there are too few free slots.
+    /// Returns the old block if it has exactly these contents, else a new one of this length;
+    /// `None` if too few slots are free or no free run is long enough.
     fn new_block(
         &mut self,
         maps: &mut Maps,
@@ -243,7 +248,7 @@ fn no_row(maps: &Maps, count: usize) -> Refusal {
     }
 }
 
-/// Takes the lowest free id if the required number stays free.
+/// Takes the lowest free id; `None` if then fewer ids than `room` demands would stay free.
 fn take(ids: &mut IdPool, room: Quota, capacity: u32) -> Option<u32> {
     (ids.free() > room.reserve(capacity))
         .then(|| ids.allocate())
@@ -259,7 +264,7 @@ fn full(map: &'static str, capacity: u32, key: &'static str) -> Refusal {
     }
 }
 
-/// Returns the longest part of a block whose slots are all still wanted.
+/// Returns the change that shrinks a block to the longest part whose backends are all still wanted.
 fn shrunk(maps: &Maps, old: Block, wanted: &[u32]) -> BlockChange {
     let wanted: HashSet<_> = wanted.iter().copied().collect();
     let end = old.first() + old.count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's memory of each published service: only its ids. Everything else is read back from
-//! the arrays. Used by all of `store`.
+//! What the agent keeps in memory of each service in the maps: little more than ids. Everything
+//! else is read back from the arrays. Used by all of `store`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use control::plan::PortPlan;
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId};
 
-/// The ids of a service.
+/// The ids of a service's ports, and the records (guards) that reject unserved ports of its cluster
+/// IPs.
 #[derive(Default)]
 pub(super) struct ServiceState {
     pub(super) ports: Vec<PortState>,
@@ -17,14 +18,15 @@ pub(super) struct ServiceState {
 }
 
 impl ServiceState {
-    /// Returns the position of the existing port that a planned port continues.
+    /// Returns the position in `ports` of the existing port with the planned port's name and
+    /// protocol; `None` if the planned port is new.
     pub(super) fn position_of(&self, plan: &PortPlan) -> Option<usize> {
         let is_same = |port: &PortState| port.name == plan.name && port.protocol == plan.protocol;
         self.ports.iter().position(is_same)
     }
 }
 
-/// The ids of a service port.
+/// Id, name and elements of a service port.
 pub(super) struct PortState {
     pub(super) id: ServiceId,
     pub(super) name: Arc<str>,
@@ -36,18 +38,19 @@ pub(super) struct PortState {
     pub(super) v6: FamilyState,
 }
 
-/// The ids of one family of a service port.
+/// The ids of one address family of a service port. `cluster` and `local` are the blocks of the two
+/// endpoint sets.
 #[derive(Default)]
 pub(super) struct FamilyState {
     pub(super) frontends: Vec<RecordId>,
-    /// Sorted by address and port.
+    /// The backends' ids, sorted by the backends' addresses and ports.
     pub(super) backends: Vec<BackendId>,
     pub(super) cluster: Block,
     pub(super) local: Block,
 }
 
 impl FamilyState {
-    /// Returns the block for a set of endpoints.
+    /// Returns the block that has the backends of an endpoint set.
     pub(super) fn block(&self, set: EndpointSet) -> Block {
         if set == EndpointSet::LOCAL {
             self.local
@@ -57,8 +60,8 @@ impl FamilyState {
     }
 }
 
-/// Returns source ranges as they are compared and stored: truncated to networks, sorted, without
-/// duplicates.
+/// Returns source ranges in the form in which they are compared and stored: truncated to their
+/// networks, sorted, without duplicates.
 pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
     let mut ranges: Vec<_> = ranges.iter().map(IpNet::trunc).collect();
     ranges.sort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries over the counters of backends and service ports to their ids in the new maps. What the
-//! old programs count afterwards is lost.
+//! Copies the counters of backends and service ports from old maps to new ones, where these have
+//! other ids. What the old programs count afterwards is lost.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -19,7 +19,8 @@ use crate::{
     },
 };
 
-/// Carries all counters over. The new maps must contain the services already.
+/// Copies the counters from the generation in `source` to the one in `target`. The new maps must
+/// contain the services already.
 pub(super) fn carry(
     source: &Path,
     target: &Path,
@@ -33,7 +34,8 @@ pub(super) fn carry(
         .map_err(DatapathError::of_map("carry over", maps::REFUSED))
 }
 
-/// Opens a map of the old generation; `None` if that lacks it or has another layout.
+/// Opens a map of the old generation, pinned in `source`; `None` if it does not exist or has
+/// another layout.
 fn old<T>(
     source: &Path,
     map: &str,
@@ -61,7 +63,8 @@ fn carry_traffic<A: Family>(source: &Path, target: &Path, backends: &Backends) -
             sums.push((id, traffic));
         }
     })?;
-    // The counts of backends that are gone are added to those of no backend in particular.
+    // The counts of backends that are gone are added to element 0, which stands for no backend in
+    // particular.
     let mut of_none = Traffic::default();
     for (id, traffic) in sums {
         match backends.id_of(id) {

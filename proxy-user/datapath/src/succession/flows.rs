@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries flows over, with their fragments and port bits.
+//! Copies flows from old maps to new ones, with the port bits and fragments that belong to them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,12 +20,13 @@ use crate::{
     maps::{PortFilter, family::Family, tables::Table},
 };
 
-/// The flow's key is in no ring: the flow is removed when it is idle, never to make space for
-/// others.
+/// The `slot` of a flow that is in no ring, the list from which flows are evicted: it is removed
+/// when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Carries the flows of one family over. A flow that `target` has already is merged with what only
-/// `source` has seen. Returns how many flows are new to `target`, and how many did not fit.
+/// Copies the flow entries of one family from the generation in `source` to the one in `target`.
+/// Entries that both have are merged. Returns how many entries are new to `target`, and how many
+/// did not fit.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -65,7 +66,8 @@ pub(super) fn carry<A: Family>(
     let mut new = 0;
     for (key, entry) in old {
         let entry = match here.get(&key) {
-            // A flow that was carried over before and has ended since must end in `target`, too.
+            // An ended flow is copied only if `target` has it already (see below), where it must
+            // end, too.
             None if over.contains(&key) => continue,
             None => {
                 new += 1;
@@ -87,8 +89,8 @@ fn is_over<A>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::ORIGINAL && entry.state.is_closed()
 }
 
-/// Merges what two generations have seen of one flow; `None` if `known` has it all already, or
-/// belongs to another flow.
+/// Merges two generations' entries of one flow: `known` of the new one, `old` of the old one.
+/// `None` if `known` needs no change, or if `old` belongs to another flow.
 fn merged<A: Family>(
     key: &FlowKey<A>,
     known: &FlowEntry<A>,
@@ -136,14 +138,14 @@ fn merged<A: Family>(
         ..*fixed
     }
     .sealed(key);
-    // The time alone is not worth a store, which could overwrite what a program stores at the same
+    // A later time alone is not worth a store: it could overwrite what a program stores at the same
     // moment.
     let stored = |entry: &FlowEntry<A>| (entry.check, entry.state, entry.sequence, entry.reuse);
     (stored(&merged) != stored(known)).then_some(merged)
 }
 
-/// Carries over which ports may belong to flows, which connections bypass every service, and which
-/// fragments belong together.
+/// Copies the port filter, the known connections that bypass services, and the known fragments of
+/// packets.
 pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::PORTS);
     let ports = get_pinned(&target.join(maps::PORTS), false)
@@ -157,8 +159,8 @@ pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathEr
     carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
 }
 
-/// Carries over the connections that bypass services. A later flow with the tuple of such a
-/// connection would break it.
+/// Copies the known connections that bypass services, so that the new programs create no flow for
+/// one of them, which would break it.
 fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let table: Table<u32, u32> = table(target, maps::DIRECT)?;
     let here = table.entries();
@@ -175,7 +177,7 @@ fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
             all.push(seen);
         }
     })?;
-    // A connection that the kernel refuses is not carried over.
+    // If the kernel refuses an element, that connection is not copied.
     _ = table.update_all(&places, &all);
     Ok(())
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replaces one generation of maps by another that has another layout (upgrade and downgrade) or
-//! other sizes. In: a pin directory and the wanted shapes. Out: flows, sockets and affinity in the
-//! new maps; the old maps are removed. Called by `Datapath`.
+//! Replaces old generations of maps by a new one that has another layout (upgrade and downgrade) or
+//! other sizes. In: a pin directory and the wanted shapes of maps. Out: flows, sockets and affinity
+//! in the new maps; the old maps are removed. Called by `Datapath`.
 //!
 //! The old programs go on with their maps while the new maps are filled. Then the new programs are
 //! attached behind the old ones, so that they see the packets that those pass. Then the old
 //! programs are *drained*: they translate known connections, begin none and refuse none. From that
-//! moment the new programs handle everything new. The contents of the old maps are carried over,
-//! the old programs are detached, and what they have changed in the meantime is carried over last.
-//! If the agent ends on the way, the next one starts again with the same maps: each step may be
-//! repeated.
+//! moment the new programs handle everything new. The contents of the old maps are copied, the old
+//! programs are detached, and what they have changed in the meantime is copied last. If the agent
+//! ends in between, the next one starts again with the same maps: each step may be repeated.
 //!
-//! Maps of another layout are read by means of the types that the kernel knows of them: see
+//! For maps of another layout, the kernel knows which fields their elements have: see
 //! `translation`.
 
 mod counted;
@@ -45,37 +44,39 @@ use super::{
     programs::{detach_filters_of, is_xdp_pin},
 };
 
-/// The number of entries that were carried over.
+/// How many entries were copied from old maps to new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Carried {
-    /// Entries of flows.
+    /// Entries of the flow tables; a flow has two or three.
     pub flows: usize,
-    /// Entries of sockets.
+    /// Entries of the socket maps.
     pub sockets: usize,
-    /// Entries that did not fit: the new tables are smaller than what is open.
+    /// Entries that did not fit, because the new tables are smaller than what the old ones contain.
     pub lost: usize,
 }
 
-/// The generations that a new one replaces.
+/// The old generations of maps that the new one in `home` replaces.
 #[derive(Debug)]
 pub(super) struct Succession {
     pin_dir: PathBuf,
     home: PathBuf,
     /// The old generations, in the order in which their programs see a packet.
     old: Vec<Generation>,
-    /// True if the maps were created for this succession: their counters start with the old values.
+    /// True if the counters of the old maps must still be added to the new ones. False from the
+    /// start if the new maps are not newly created.
     counts: bool,
-    /// The references of each old generation, read when first needed. Later changes in the new maps
-    /// do not matter: a removed backend gets another generation, and the old maps do not know new
-    /// backends.
+    /// For each old generation, by its directory: which ids in the new maps its ids correspond to.
+    /// Read when first needed. Later changes in the new maps do not matter: a removed backend gets
+    /// another generation, and the old maps do not know new backends.
     references: HashMap<PathBuf, References>,
-    /// The number of entries carried over; `None` before the first time. Once it is set, programs
-    /// with the new maps may be attached.
+    /// How much was copied so far; `None` before the first time. Once it is set, programs with the
+    /// new maps may be attached.
     carried: Option<Carried>,
 }
 
-/// Chooses the generation with this program's layout and these shapes that is not drained, or else
-/// the number of a new one. All other generations will be replaced.
+/// Chooses the first generation that has this program's layout and these shapes and is not drained
+/// (it may be drained if `adopt_drained` is true), or else a new one. The second value has all
+/// other generations, which will be replaced; `None` if there are none.
 pub(super) fn choose(
     pin_dir: &Path,
     shapes: &[Shape],
@@ -114,8 +115,8 @@ pub(super) fn choose(
     Ok((generation, succession))
 }
 
-/// Returns the capacities of maps that grew while an agent ran; the next agent does not shrink
-/// them.
+/// Returns the capacities of maps that have grown while an agent ran, so that the next agent does
+/// not shrink them. `None` if there are no such maps.
 pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
     let all = generations(pin_dir).ok()?.into_iter();
     let grown = all
@@ -132,10 +133,12 @@ fn is_drained(dir: &Path) -> bool {
         .is_ok_and(|word| word.is_some_and(|word| word & generation::DRAINED != 0))
 }
 
-/// Tells the programs of these maps their role in a succession.
+/// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
+/// [`generation`]; 0 means to work as usual.
 pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
     let map = match get_pinned(&dir.join(maps::DRAINED), false) {
-        // This layout is older than the word `DRAINED`: its programs go on until they are detached.
+        // This layout is older than the map `DRAINED`: its programs work as usual until they are
+        // detached.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         map => map.and_then(Table::<u32, u32>::new),
     };
@@ -144,11 +147,11 @@ pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
 }
 
 impl Succession {
-    /// True if the contents of the old maps have been carried over at least once.
+    /// True if the contents of the old maps have been copied at least once.
     pub(super) fn is_carried(&self) -> bool {
         self.carried.is_some()
     }
-    /// Returns the names of the generations that are replaced.
+    /// Returns the names of the old generations, separated by commas.
     pub(super) fn names(&self) -> String {
         let names = self.homes().filter_map(|home| {
             let name = home.file_name()?;
@@ -156,14 +159,14 @@ impl Succession {
         });
         names.collect::<Vec<_>>().join(", ")
     }
-    /// Returns the directories of the generations that are replaced.
+    /// Returns the directories of the old generations.
     pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
             .iter()
             .map(|generation| generation.dir(&self.pin_dir))
     }
-    /// Returns the link of the last old program at a hook, by the name of its pin. The new program
-    /// comes behind it.
+    /// Returns the link behind which a new program must be attached: that of the last old program
+    /// at the same hook. `pin` is the name of the link's pin. `None` if there is no such link.
     pub(super) fn link_before(&self, pin: &str) -> Option<std::os::fd::OwnedFd> {
         let homes: Vec<_> = self.homes().collect();
         let mut links = homes.iter().rev().map(|home| links_of(home).join(pin));
@@ -179,8 +182,8 @@ impl Succession {
             .collect()
     }
 
-    /// Carries over everything that the new maps lack. They must contain the services already.
-    /// Returns what has been carried over so far.
+    /// Copies everything that the new maps lack from the old ones. The new maps must contain the
+    /// services already. Returns how much was copied so far, over all calls.
     pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
         tell(&self.home, generation::BEHIND)?;
         let mut carried = self.carried.unwrap_or_default();
@@ -200,7 +203,8 @@ impl Succession {
         self.carried = Some(carried);
         Ok(carried)
     }
-    /// Carries over from one old generation; returns how many entries did not fit.
+    /// Does so for one old generation, whose directory is `source`. Returns how many entries did
+    /// not fit.
     fn carry_from(
         &self,
         source: &Path,
@@ -231,13 +235,13 @@ impl Succession {
         Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())
     }
 
-    /// Drains the old programs, so that the new ones handle everything new.
+    /// Makes the old programs begin no more flows, so that the new ones handle all new connections.
     pub(super) fn drain(&self) -> Result<(), DatapathError> {
         self.homes()
             .try_for_each(|home| tell(&home, generation::DRAINED))
     }
 
-    /// Detaches the old programs, interface by interface. XDP programs stay attached, because some
+    /// Detaches the old tc programs and socket hooks. XDP programs stay attached, because some
     /// devices reset when theirs is removed.
     pub(super) fn detach(&self) -> Result<(), DatapathError> {
         for (home, generation) in self.homes().zip(&self.old) {
@@ -255,8 +259,8 @@ impl Succession {
         Ok(())
     }
 
-    /// Removes the pins of the old generations, whose programs are detached. Keeps the marks of
-    /// qdiscs that we created.
+    /// Removes the pins of the old generations, whose programs must be detached. Moves the marks of
+    /// qdiscs that we created to the new generation.
     pub(super) fn remove(self) -> Result<(), DatapathError> {
         tell(&self.home, 0)?;
         for home in self.homes() {
@@ -283,7 +287,7 @@ impl Succession {
     }
 }
 
-/// Returns the paths in a directory that may be missing.
+/// Returns the paths in a directory; none if the directory is missing.
 fn pins(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()
@@ -296,7 +300,8 @@ fn if_there(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Starts the new counters with the old values; what the old programs count afterwards is lost.
+/// Adds the values of the old counters to the new ones. What the old programs count afterwards is
+/// lost.
 fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::COUNTERS);
     let old = match get_pinned(&source.join(maps::COUNTERS), false) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps the ids of service ports and backends from old maps to new ones. Flows, sockets and
-//! affinity refer to these ids, which differ between generations of maps.
+//! Finds the ids that service ports and backends of old maps have in new maps. Flows, sockets and
+//! affinity contain these ids, which differ between generations of maps.
 
 use std::{collections::HashMap, path::Path};
 
@@ -11,10 +11,10 @@ use proxy_common::{
 use super::translation::each;
 use crate::{error::DatapathError, maps::family::Family};
 
-/// The reference to a backend that is gone: element 0 belongs to no backend.
+/// Id and generation in place of those of a backend that is gone. The id 0 belongs to no backend.
 const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 
-/// The ids of one generation's services and backends in the maps of another.
+/// The ids of one generation's service ports and backends, with their ids in the maps of another.
 #[derive(Debug)]
 pub(super) struct References {
     pub(super) services: Services,
@@ -23,7 +23,8 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Reads all services and backends of both generations; takes a second for a million.
+    /// Reads all services and backends of both generations, whose directories these are. Takes a
+    /// second for a million.
     pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
         let services = Services::read(source, target)?;
         Ok(Self {
@@ -37,7 +38,7 @@ impl References {
 /// The name of a service port: namespace, service, port name, protocol.
 type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 
-/// The ids of service ports in the maps of `source`, with their ids in `target`.
+/// Key: a service port's id in the old maps. Value: its id in the new maps.
 #[derive(Debug)]
 pub(super) struct Services(HashMap<u32, ServiceId>);
 
@@ -55,7 +56,8 @@ impl Services {
         })?;
         Ok(Self(ids))
     }
-    /// Returns the id in `target`; `None` if the service port is gone.
+    /// Returns the id in the new maps of a service port in the old ones; `None` if the service port
+    /// is gone.
     pub(super) fn get(&self, id: ServiceId) -> Option<ServiceId> {
         self.0.get(&id.0).copied()
     }
@@ -70,8 +72,8 @@ fn name_of(name: &ServiceName) -> PortName {
     )
 }
 
-/// The backends of one family in the maps of `source`: the generation of each, and its id and
-/// generation in `target`.
+/// The backends of one family. Key: a backend's id in the old maps. Value: its generation there,
+/// and its id and generation in the new maps.
 #[derive(Debug)]
 pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
 
@@ -108,19 +110,21 @@ impl Backends {
         )?;
         Ok(Self(ids))
     }
-    /// Returns a backend's id and generation in `target`; those of no backend if it is gone.
+    /// Returns id and generation in the new maps of a backend in the old ones; [`GONE`] if the
+    /// backend is gone.
     pub(super) fn get(&self, id: BackendId, generation: u32) -> (BackendId, u32) {
         match self.0.get(&id.0) {
             Some((current, found)) if *current == generation => *found,
             _ => GONE,
         }
     }
-    /// Returns the id in `target` of the backend that has this id in `source`.
+    /// Returns the id in the new maps of the backend that has this id in the old ones; `None` if it
+    /// is gone.
     pub(super) fn id_of(&self, id: u32) -> Option<BackendId> {
         let (_, (found, _)) = self.0.get(&id)?;
         Some(*found)
     }
-    /// Does the same as [`Self::get`] for a backend that must still exist; `None` if it is gone.
+    /// Like [`Self::get`], but returns `None` if the backend is gone.
     pub(super) fn serving(&self, id: BackendId, generation: u32) -> Option<(BackendId, u32)> {
         Some(self.get(id, generation)).filter(|found| *found != GONE)
     }

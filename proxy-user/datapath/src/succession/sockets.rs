@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Carries over the entries of the socket hooks: the backend of each socket, and the affinity of
-//! clients.
+//! Copies the entries of sockets and of affinity from old maps to new ones.
 
 use std::{collections::HashMap, mem::offset_of, path::Path};
 
@@ -18,8 +17,8 @@ use crate::{
     maps::{arrays::MappedArray, family::Family, tables::Table},
 };
 
-/// Carries the sockets of one family over. Returns how many entries are new to `target`, and how
-/// many did not fit.
+/// Copies the socket entries of one family from the generation in `source` to the one in `target`.
+/// Returns how many entries are new to `target`, and how many did not fit.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -59,7 +58,7 @@ pub(super) fn carry<A: Family>(
         }
         let overflows = key.is_first() && overflowed.is_none();
         if overflows {
-            // The entry is counted before it can be found.
+            // The bucket must count the entry before the hooks can find it.
             buckets.count_overflow(&key, 1);
         }
         if map.update(&key, &entry).is_err() {
@@ -72,8 +71,8 @@ pub(super) fn carry<A: Family>(
     Ok((new, refused))
 }
 
-/// The map `sock_buckets`, which the hooks change at the same time: see `socket::table` of the
-/// kernel programs.
+/// The map `sock_buckets`, one bucket for the first entry of a socket. The socket hooks change it
+/// at the same time: see `socket::table` of the kernel programs.
 struct Buckets<A: Family>(MappedArray<SocketBucket<A>>);
 
 impl<A: Family> Buckets<A> {
@@ -90,8 +89,8 @@ impl<A: Family> Buckets<A> {
         let is_its = key.is_first() && bucket.owner == SocketBucket::owner_of(key);
         is_its.then_some(bucket.entry)
     }
-    /// Enters a socket's first entry into its bucket; false for other entries, or if another socket
-    /// has the bucket.
+    /// Writes a socket's first entry into its bucket. Returns false for other entries, and if
+    /// another socket has the bucket.
     fn enter(&self, key: &SocketKey<A>, entry: &SocketEntry<A>) -> bool {
         let index = key.cookie.bucket_index();
         let owner = SocketBucket::owner_of(key);
@@ -103,14 +102,15 @@ impl<A: Family> Buckets<A> {
             .store_at(index, offset_of!(SocketBucket<A>, entry), entry);
         true
     }
-    /// Adds to the number of the bucket's sockets whose entry is in `sockets`, modulo 2^32.
+    /// Adds to the bucket's number of first entries that are in the map `sockets` because the
+    /// bucket was taken. Modulo 2^32: `u32::MAX` subtracts 1.
     fn count_overflow(&self, key: &SocketKey<A>, by: u32) {
         let field = offset_of!(SocketBucket<A>, overflow);
         self.0.add_u32(key.cookie.bucket_index(), field, by);
     }
 }
 
-/// Carries the affinity of one family's clients over.
+/// Copies the affinity of one family's clients from old maps to new ones.
 pub(super) fn carry_affinity<A: Family>(
     source: &Path,
     target: &Path,
@@ -129,7 +129,8 @@ pub(super) fn carry_affinity<A: Family>(
     carry_held(source, target, A::AFFINITY, translate)
 }
 
-/// Carries the affinity of pods at the socket hooks over; `backends` by family, IPv4 first.
+/// Copies the affinity of pods known to the socket hooks. `backends` are those of IPv4 and those of
+/// IPv6.
 pub(super) fn carry_pods(
     source: &Path,
     target: &Path,

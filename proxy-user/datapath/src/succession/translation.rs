@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Translates elements of a map that another version has made: each field is copied to the field
-//! with the same name in this version.
+//! Reads elements of a map that another version of portolan has made: each field is copied to the
+//! field with the same name in this version's type.
 
 use std::{
     io,
@@ -13,20 +13,21 @@ use linux::{Members, Plain, Raw, get_pinned, lookup_raw, map_members};
 
 use crate::{error::DatapathError, maps::tables::Table};
 
-/// Elements per system call.
+/// How many elements one system call reads.
 const BATCH: usize = 4096;
 
-/// The byte ranges to copy.
+/// A translation from one type to another: the byte ranges to copy, from and to.
 #[derive(Debug)]
 struct Translation {
     moves: Vec<(Range<usize>, Range<usize>)>,
-    /// The element that is being built; bytes that are not copied stay zero.
+    /// The translated element; bytes that are not copied stay zero.
     target: Vec<u8>,
 }
 
 impl Translation {
-    /// Fields that the source lacks become zero. A field of another length is cut, or filled up
-    /// with zeros at the end, which is right for little-endian numbers and for texts.
+    /// `size` is that of the target type. Fields that the source type lacks become zero. A field of
+    /// another length is cut, or filled up with zeros at the end, which is right for little-endian
+    /// numbers and for texts.
     fn new(source: &Members, target: &Members, size: usize) -> Self {
         let moves = target.iter().filter_map(|(name, to)| {
             let from = source.get(name)?;
@@ -38,7 +39,7 @@ impl Translation {
             target: vec![0; size],
         }
     }
-    /// Translates an element; `None` if the bytes are too short.
+    /// Translates a key or value; `None` if the bytes are too short.
     fn apply<T: Plain>(&mut self, source: &[u8]) -> Option<T> {
         for (from, to) in &self.moves {
             self.target
@@ -49,7 +50,7 @@ impl Translation {
     }
 }
 
-/// Opens the table of that name in a generation's directory.
+/// Opens the map of this name in a generation's directory.
 pub(super) fn table<K: Plain, V: Plain>(
     home: &Path,
     map: &'static str,
@@ -59,9 +60,9 @@ pub(super) fn table<K: Plain, V: Plain>(
         .map_err(DatapathError::of_map("carry over", map))
 }
 
-/// Calls `visit` for each element of the map of that name in `source`, a generation's directory. A
-/// missing map has no elements. `target` is the directory of the generation whose types are `K` and
-/// `V`.
+/// Calls `visit` for each element of the map of this name in `source`, a generation's directory. A
+/// missing map has no elements. `target` is the directory of the generation that this program
+/// knows: `K` and `V` are the types of its map.
 pub(super) fn each<K: Plain, V: Plain>(
     source: &Path,
     target: &Path,

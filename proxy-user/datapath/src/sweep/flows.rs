@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks one family's flow table, a part at a time, and makes the kernel program remove idle flows.
-//! Called by `Sweep`.
+//! Walks through one family's flow table, a part at a time, and runs a kernel program that removes
+//! idle flows. Called by `Sweep`.
 
 use linux::{Plain, now};
 use proxy_common::{
@@ -19,16 +19,17 @@ use crate::{
     programs::Programs,
 };
 
-/// Elements per step and steps per sweep. A table of 524 288 entries is walked in about eight
-/// seconds, well within the shortest idle time.
+/// Elements per step, and steps per call of `sweep`. With one call a second, a table of 524 288
+/// entries takes about eight seconds, well within the shortest idle time.
 const STEP: usize = 4096;
 const STEPS: usize = 16;
 
-/// The walk through one family's flow table.
+/// The walk through the flow table of one address family.
 pub(super) struct FlowWalk<A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     walk: Walk,
-    /// `running` has the counts of the current walk, `complete` those of the last complete one.
+    /// What the current walk has counted so far. `complete` has the counts of the last complete
+    /// walk.
     running: FlowCounts,
     complete: FlowCounts,
 }
@@ -48,13 +49,13 @@ impl<A: Family> FlowWalk<A> {
         })
     }
 
-    /// True if the last call reached the table's end.
+    /// True if the last call of [`Self::sweep`] reached the table's end.
     pub(super) fn is_complete(&self) -> bool {
         self.walk.is_at_start()
     }
 
-    /// Continues the walk. Returns the counts of the last complete walk, and how many flows this
-    /// call removed.
+    /// Continues the walk and removes idle flows. Returns the counts of the last complete walk;
+    /// only `removed` is about this call.
     pub(super) fn sweep(
         &mut self,
         programs: &Programs,
@@ -107,8 +108,8 @@ fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {
     }
 }
 
-/// Passes keys to the kernel's expiry program, which checks each entry again. Returns how many
-/// flows it removed.
+/// Passes keys to the kernel program `expire_*`, which checks each entry again and removes idle
+/// flows. Returns how many flows it removed.
 fn expire<A: Family>(
     programs: &Programs,
     keys: &[FlowKey<A>],

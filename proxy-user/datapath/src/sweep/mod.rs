@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which
-//! backends are current. Out: idle entries removed, sockets reconnected whose backend is gone, and
-//! how full the flow tables are. Called by `Datapath`.
+//! backends still serve. Out: idle entries are removed, the node's UDP sockets whose backend is
+//! gone are reconnected, and how full the flow tables are. Called by `Datapath`.
 
 mod flows;
 mod sockets;
@@ -24,7 +24,8 @@ pub(crate) struct Sweep {
     flows_v6: FlowWalk<V6>,
     sockets: SocketWalk,
     idle_times: IdleTimes,
-    /// True if UDP backends are gone and sockets may still be connected to them.
+    /// True if a UDP service has changed so that node processes may have sockets that must be
+    /// reconnected.
     udp_lost: bool,
 }
 
@@ -57,7 +58,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Continues all walks.
+    /// Continues the walks through the tables of flows and sockets.
     pub(crate) fn sweep(
         &mut self,
         store: &Store,
@@ -88,7 +89,7 @@ impl Sweep {
     }
 }
 
-/// Fails if the kernel refused to close a socket.
+/// Returns an error if the kernel refused to close a socket.
 fn check(mended: Mended) -> Result<(), DatapathError> {
     if mended.reconnected + mended.closed > 0 {
         tracing::debug!(
@@ -107,12 +108,14 @@ fn check(mended: Mended) -> Result<(), DatapathError> {
 pub struct Occupancy {
     pub v4: FlowCounts,
     pub v6: FlowCounts,
-    /// True if every table has been walked to its end; the next call starts again.
+    /// True if the walks have reached the ends of the tables. The next call starts at the beginning
+    /// again.
     pub complete: bool,
 }
 
 impl Occupancy {
-    /// Returns the fill of both tables, by the entries that the closure selects.
+    /// Returns how full the flow tables of IPv4 and IPv6 are. `entries` selects the number of
+    /// entries to use.
     pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
         let tables = [(V4::FLOWS, &self.v4), (V6::FLOWS, &self.v6)];
         tables.map(|(map, counts)| Fill {
@@ -121,7 +124,7 @@ impl Occupancy {
             capacity: counts.capacity,
         })
     }
-    /// True if both tables have so many free entries that a flood cannot fill them in a few
+    /// True if less than 1/16 of each table is used, so that a flood cannot fill it in a few
     /// seconds.
     pub fn is_nearly_empty(&self) -> bool {
         [self.v4, self.v6]
@@ -135,20 +138,20 @@ impl Occupancy {
 pub struct FlowCounts {
     pub capacity: u32,
     pub entries: u32,
-    /// Original entries: one per flow.
+    /// Flows: the number of entries for packets of clients, of which each flow has one.
     pub flows: u32,
     /// Entries of flows that have had no reply.
     pub unanswered: u32,
-    /// Entries of established flows, which are never removed in favour of others.
+    /// Entries of established flows, which are never removed to make space for others.
     pub kept: u32,
-    /// Flows, and entries without a flow, that this call removed.
+    /// How many flows, and entries that belong to no flow, the last call removed.
     pub removed: u32,
 }
 
 impl FlowCounts {
-    /// Returns the entries that the table needs space for: the established ones and half as many
-    /// others. The others are only replaced when the next packet arrives, so in a full table first
-    /// packets are lost. A flood has no established flows and needs no larger table.
+    /// Returns how many entries the table should have space for: those in `kept` and at most half
+    /// as many others. The others are only replaced when the next packet arrives, so in a full
+    /// table first packets are lost. A flood has no established flows and needs no larger table.
     pub fn needed(&self) -> u32 {
         let others = self.entries.saturating_sub(self.kept);
         self.kept + others.min(self.kept / 2)

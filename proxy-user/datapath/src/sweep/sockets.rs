@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps `sock_buckets` and `sockets`: walks them a part at a time, removes idle entries, and
+//! Walks through the maps `sock_buckets` and `sockets`, a part at a time. Removes idle entries, and
 //! reconnects the node's UDP sockets whose backend is gone. Called by `Sweep`.
 
 use std::{
@@ -25,27 +25,29 @@ use crate::{
     store::Store,
 };
 
-/// Elements per step and steps per sweep. Full tables are walked in eight seconds.
+/// Elements per step, and steps per call of `sweep`. With one call a second, full tables take eight
+/// seconds.
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// The time before a socket is retried if the hooks gave it the same backend again. A retry
-/// searches /proc, which takes up to some 100 ms.
+/// The time before a socket is reconnected once more, if the hooks gave it the same backend again.
+/// Reconnecting searches /proc, which takes up to some 100 ms.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// A function that returns the service port of a frontend, and whether it has endpoints.
+/// A function that returns the service port of a frontend, and true if it has endpoints; `None` if
+/// no service has this frontend.
 type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
-/// The sockets that a walk has found so far.
+/// The sockets that must be reconnected, as far as the current walk has found them.
 #[derive(Default)]
 struct Findings {
     lost: LostSockets,
 }
 
 impl Findings {
-    /// Records a connected UDP socket of the node if its backend is gone, if its frontend belongs
-    /// to another service now, or if its datagrams were dropped and its service may have endpoints
-    /// again.
+    /// Adds the node's connected UDP socket with this entry if its backend is gone, if its frontend
+    /// belongs to another service now, or if its datagrams were dropped and its service has
+    /// endpoints again.
     fn note<A: Family>(
         &mut self,
         key: &SocketKey<A>,
@@ -78,15 +80,16 @@ impl Findings {
     }
 }
 
-/// The walks through both families' maps.
+/// The walks through the socket maps of IPv4 and IPv6.
 pub(super) struct SocketWalk {
     v4: FamilyWalk<V4>,
     v6: FamilyWalk<V6>,
     findings: Findings,
-    /// The time at which each socket was reconnected. If the socket is found again, the hooks gave
-    /// it the same answer, and it waits for [`AGAIN`].
+    /// When each socket was last reconnected; the address is the backend's or the frontend's. If
+    /// the socket is found again, the hooks gave it the same backend, and it must wait for
+    /// [`AGAIN`].
     tried: HashMap<(SocketCookie, SocketAddr), Instant>,
-    /// True for each family whose maps this walk has finished.
+    /// True if the walk has finished the maps of IPv4, and of IPv6.
     ended: [bool; 2],
 }
 
@@ -101,7 +104,8 @@ impl SocketWalk {
         })
     }
 
-    /// Continues the walk; call it about once a second.
+    /// Continues the walk, and reconnects the sockets that it has found. To be called about once a
+    /// second.
     pub(super) fn sweep(
         &mut self,
         store: &Store,
@@ -114,13 +118,13 @@ impl SocketWalk {
         self.mend_lost()
     }
 
-    /// True if the last call reached the end of both families' maps.
+    /// True if the last call reached the ends of the maps of IPv4 and IPv6.
     pub(super) fn is_complete(&self) -> bool {
         self.ended == [true; 2]
     }
 
-    /// Walks everything at once, because UDP services have changed and sockets may be connected to
-    /// them.
+    /// Walks through all maps at once, and reconnects the sockets that it has found. For when a UDP
+    /// service has changed.
     pub(super) fn mend_now(
         &mut self,
         store: &Store,
@@ -140,7 +144,7 @@ impl SocketWalk {
         self.v6.begin();
     }
 
-    /// Continues both families' walks for so many steps each.
+    /// Continues the walks through the maps of IPv4 and of IPv6, each for this number of steps.
     fn walk(
         &mut self,
         store: &Store,
@@ -173,10 +177,10 @@ impl SocketWalk {
     }
 }
 
-/// The walk through one family's maps.
+/// The walk through the socket maps of one address family.
 struct FamilyWalk<A: Family> {
     buckets: MappedArray<SocketBucket<A>>,
-    /// The next window of `sock_buckets`; `sockets` comes after the last window.
+    /// The window of `sock_buckets` that comes next; after the last one comes the map `sockets`.
     window: u32,
     sockets: Table<SocketKey<A>, SocketEntry<A>>,
     walk: Walk,
@@ -230,7 +234,7 @@ impl<A: Family> FamilyWalk<A> {
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
                         SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner),
-                        // Such an entry is removed with its socket.
+                        // The hooks remove such an entry when the socket is closed.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
                         _ => {}
@@ -238,7 +242,8 @@ impl<A: Family> FamilyWalk<A> {
                 })
                 .map_err(failed)?;
             for (key, entry) in idle {
-                // Each direction keeps the other one alive.
+                // The entries for the two directions belong together: neither is removed while the
+                // other is in use.
                 if let Some(other) = counterpart(&key, &entry)
                     && self
                         .sockets
@@ -261,7 +266,8 @@ fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) 
     idle_times.is_expired(Protocol::UDP, FlowState::ESTABLISHED, entry.last_used, now)
 }
 
-/// Returns the key of the other direction of the same association.
+/// Returns the key of the entry for the other direction of the same exchange of datagrams; `None`
+/// for an entry that has no other direction.
 fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
     let other = match key.role {
         SocketRole::FORWARD => SocketKey::new(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs behind the socket hooks at the same cgroup, which see the result of the hooks for each
-//! call. Their links go with the process.
+//! Traces socket calls: attaches programs of its own behind our socket hooks, to the same cgroup.
+//! They see what the hooks did to each call. They are detached when the process ends.
 
 use std::{
     fs::{self, File},
@@ -37,7 +37,7 @@ use crate::{
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan-trace.bpf.o"));
 
-/// The programs, in the order of attaching.
+/// The tracing programs, in the order of attaching.
 const PROGRAMS: [&str; 10] = [
     "connect_v4",
     "connect_v6",
@@ -50,7 +50,7 @@ const PROGRAMS: [&str; 10] = [
     "bind_v4",
     "bind_v6",
 ];
-/// The maps that these programs share with the hooks.
+/// The pinned maps that the tracing programs share with the socket hooks.
 const SHARED: [&str; 4] = [
     maps::SOCKETS_V4,
     maps::SOCKETS_V6,
@@ -58,7 +58,7 @@ const SHARED: [&str; 4] = [
     maps::SOCKET_BUCKETS_V6,
 ];
 
-/// The attached programs; dropping this detaches them.
+/// The attached tracing programs. Dropping this detaches them.
 pub(super) struct Calls {
     _ebpf: Ebpf,
     home: PathBuf,
@@ -67,7 +67,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Attaches the programs; `None` where no hook is attached.
+    /// Attaches the tracing programs; `None` if no socket hook is attached.
     pub(super) fn attach(pin_dir: &Path, wanted: &Wanted) -> Result<Option<Self>, DatapathError> {
         let home = layout_dir(pin_dir);
         let refused = |error: String| DatapathError::Program {
@@ -127,7 +127,7 @@ impl Calls {
         }))
     }
 
-    /// True if the hooks still use the same maps.
+    /// True if the socket hooks still use the maps that the tracing programs use.
     pub(super) fn is_current(&self, pin_dir: &Path) -> bool {
         layout_dir(pin_dir) == self.home
     }
@@ -152,7 +152,8 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupS
     Ok(program.try_into()?)
 }
 
-/// Opens the cgroup that the pinned hooks are attached to.
+/// Opens the cgroup that the socket hooks are attached to, according to their pinned links; `None`
+/// if there is none.
 fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
     let Ok(entries) = fs::read_dir(links_of(home)) else {
         return Ok(None);
@@ -170,7 +171,8 @@ fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Opens the cgroup with this id, which is its inode number.
+/// Opens the cgroup with this id, which is the inode number of its directory; `None` if it is not
+/// found.
 fn find(id: u64) -> io::Result<Option<File>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let roots = mounts.lines().filter_map(|line| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes the attached programs report packets. In: a pin directory and a filter. Out: an event for
-//! each wanted packet. Programs report only while a [`Trace`] exists: that is a word in memory,
-//! which they read for each packet of a service, and their only cost while nobody traces. The maps
-//! for it are not pinned; they are found through the programs that use them. Called by `portolan
-//! trace`.
+//! each wanted packet. Programs report only while a [`Trace`] exists. To know that, they read a
+//! time in memory for each packet of a service; this is their only cost while nobody traces. The
+//! maps for tracing are not pinned; they are found through the programs that use them. Called by
+//! `portolan trace`.
 
 mod calls;
 
@@ -24,20 +24,21 @@ use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate
 use self::calls::Calls;
 use super::{error::DatapathError, maps::tables::Table, programs::attached_programs};
 
-/// The pages of each CPU's buffer, enough for some 600 events.
+/// Memory pages of the event buffer of each CPU, enough for some 600 events.
 const PAGES: usize = 64;
 
-/// The wanted events.
+/// Which events to report, and how many.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub filter: Filter,
-    /// The filter for socket calls; the kernel does not know the reasons of their refusals.
+    /// The filter for socket calls. It is a separate one, because the kernel does not know why a
+    /// hook refused a call.
     pub calls: Filter,
-    /// Events per second; 0 means no limit.
+    /// The maximum number of events per second; 0 means no limit.
     pub rate: u64,
 }
 
-/// The numbers of wanted events that were lost.
+/// How many wanted events were lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
     /// Events beyond the rate limit.
@@ -53,11 +54,11 @@ impl Lost {
     }
 }
 
-/// An event, and the first bytes of its packet.
+/// An event: a packet with its first bytes, or a socket call.
 #[derive(Clone, Debug)]
 pub struct TraceReport {
     pub event: Event,
-    /// Empty for a socket call.
+    /// The first bytes of the packet; empty for a socket call.
     pub bytes: Vec<u8>,
 }
 
@@ -78,26 +79,27 @@ impl TraceReport {
     }
 }
 
-/// The programs of one load, which share their trace maps.
+/// Programs that were loaded together and so share the maps for tracing. `until` has the time until
+/// which they report.
 struct Asked {
     until: Table<u32, u64>,
     lost: OwnedFd,
-    /// The numbers of events lost before this trace began.
+    /// What `lost` contained before this trace began.
     lost_before: Vec<u64>,
     buffers: Vec<PerfEventArrayBuffer<MapData>>,
 }
 
-/// A reader of the events of every attached program; tracing stops when it is dropped. If the
-/// process is killed, the programs notice that by themselves, and its buffers go with it.
+/// Receives the events of all attached programs. Tracing stops when this is dropped. If the process
+/// is killed, the kernel frees its buffers, and the programs stop reporting after a few seconds.
 pub struct Trace {
     pin_dir: PathBuf,
     wanted: Wanted,
-    /// By the id of one of the programs' maps.
+    /// The traced programs. Key: the id of their map `trace_out`.
     asked: BTreeMap<u32, Asked>,
-    /// `None` where no socket hook is attached.
+    /// The programs that trace socket calls; `None` if no socket hook is attached.
     calls: Option<Calls>,
     events: VecDeque<TraceReport>,
-    /// The lost events of programs that are gone.
+    /// The lost events of programs that are no longer attached.
     gone: Lost,
 }
 
@@ -121,8 +123,8 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Renews the trace in the programs. Includes programs that were attached since, such as those
-    /// of another generation.
+    /// Makes the programs go on reporting; to be called again and again. Includes programs that
+    /// were attached in the meantime, such as those of another generation of maps.
     pub fn follow(&mut self) -> Result<(), DatapathError> {
         let programs = attached_programs(&self.pin_dir).map_err(failed("find the programs"))?;
         let mut seen = BTreeSet::new();
@@ -210,7 +212,8 @@ impl Trace {
             let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
             for buffer in buffers.chain(of_calls) {
                 buffer.for_each(|event| {
-                    // The programs also count events that do not fit.
+                    // Other kinds of events only say that events were lost, which the programs
+                    // count as well.
                     if let PerfEvent::Sample { head, tail } = event {
                         let whole = [head, tail].concat();
                         events.extend(TraceReport::of(&whole));
@@ -223,7 +226,7 @@ impl Trace {
         self.events.pop_front()
     }
 
-    /// Returns the numbers of events lost so far.
+    /// Returns how many events were lost so far.
     pub fn lost(&self) -> Lost {
         let mut all = self.gone;
         let packets = self.asked.values().map(Asked::lost);
@@ -255,12 +258,12 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // If this fails, the programs notice the end by themselves.
+        // If this fails, the programs stop reporting when the time in `until` has passed.
         _ = self.until.update(&0, &0);
     }
 }
 
-/// Opens a buffer for each CPU.
+/// Opens an event buffer for each CPU.
 fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
     let mut out = PerfEventArray::try_from(map).map_err(io::Error::other)?;
     let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;

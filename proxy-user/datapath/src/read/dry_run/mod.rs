@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dry runs: the tc programs run on packets that were never sent, with maps of their own. They
-//! change no flow, affinity or counter of the serving programs. Called by `portolan explain`.
+//! Dry runs: copies of the tc programs run on packets that were never sent, with maps of their own.
+//! They change no flow, affinity or counter of the serving programs. Called by `portolan explain`.
 
 mod packet;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 pub use packet::{Kind, Packet};
 
-/// A hook at an interface.
+/// A tc hook of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hook {
     Ingress,
@@ -28,7 +28,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// Returns the name of the program and of the hook.
+    /// Returns the name of the hook, which is also the name of the program for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
@@ -37,32 +37,33 @@ impl Hook {
     }
 }
 
-/// The run of one program.
+/// The run of one tc program on one packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     pub hook: Hook,
     pub interface: u32,
-    /// The counter that it incremented.
+    /// The first counter that the program incremented; `Untouched` if it incremented none.
     pub counter: Counter,
     pub before: Packet,
-    /// `None` if it was dropped.
+    /// The packet after the run; `None` if the program dropped it.
     pub after: Option<Packet>,
-    /// True if the packet leaves directly by another interface, past the stack, or as an answer by
-    /// the same one.
+    /// True if the program sent the packet out by itself: through another interface, past the
+    /// stack, or as an answer through the same one.
     pub redirected: bool,
-    /// The packet's mark.
+    /// The packet's mark after the run.
     pub mark: u32,
 }
 
-/// Programs and maps for dry runs; removed when dropped.
+/// The copies of programs and maps for dry runs. They are removed when this is dropped.
 pub struct DryRun {
     aside: Aside,
     counters: Vec<u64>,
 }
 
 impl DryRun {
-    /// Creates the maps, with this client's data from the serving maps. `redirects` says whether
-    /// packets of the interface are redirected past the stack.
+    /// Creates the maps and copies into them what the serving maps know about the client: its
+    /// affinity and its connection. `incoming` is the index of the interface that the packets come
+    /// in on; its flags decide whether the programs redirect packets past the stack.
     pub fn open(
         reader: &Reader,
         asked: &Asked,
@@ -86,12 +87,14 @@ impl DryRun {
         Ok(Self { aside, counters })
     }
 
-    /// Makes the kernel load a hook's program; must come before its first step.
+    /// Makes the kernel load the program for a hook. Must be called before the first [`Self::step`]
+    /// with this hook.
     pub fn load(&mut self, hook: Hook) -> Result<(), DatapathError> {
         self.aside.load(hook.name())
     }
 
-    /// Runs a hook's program on a packet with a mark, at the interface with this index.
+    /// Runs the program for a hook on a packet with this mark, as if it passed the interface with
+    /// this index.
     pub fn step(
         &mut self,
         hook: Hook,
@@ -140,7 +143,7 @@ fn counters(aside: &Aside) -> Result<Vec<u64>, DatapathError> {
     linux::per_cpu_sums(aside.map(maps::COUNTERS)?).map_err(failed(maps::COUNTERS))
 }
 
-/// Copies a complete serving map into that of a dry run.
+/// Copies all elements of a serving map into the dry run's map of the same name.
 fn copy<K: Plain, V: Plain>(
     reader: &Reader,
     aside: &Aside,
@@ -162,7 +165,8 @@ fn table<K: Plain, V: Plain>(
     Table::new(map).map_err(failed(name))
 }
 
-/// Copies the client's affinity and its connection.
+/// Copies the client's affinity entry and the flow entries of its connection into the maps of a dry
+/// run.
 fn copy_client<A: Family>(
     reader: &Reader,
     aside: &Aside,

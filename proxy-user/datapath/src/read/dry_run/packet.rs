@@ -7,7 +7,7 @@ use proxy_common::{Protocol, checksum};
 
 use super::Asked;
 
-/// A packet's tuple and kind.
+/// A packet: protocol, addresses with ports, and its role in the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
     pub protocol: Protocol,
@@ -23,7 +23,7 @@ pub enum Kind {
     First,
     /// The reply to the first packet.
     Answer,
-    /// A packet in the middle of a connection.
+    /// A packet in the middle of a connection; SCTP sends it as DATA.
     Later,
     /// A reset.
     Reset,
@@ -31,7 +31,7 @@ pub enum Kind {
     Error,
 }
 
-/// The client's port if none is given.
+/// The client's source port if the caller names none.
 const ANY_PORT: u16 = 49_152;
 
 const ETHERNET: usize = 14;
@@ -55,7 +55,7 @@ impl Packet {
         }
     }
 
-    /// Returns the packet that would come back.
+    /// Returns the packet that the receiver would send back.
     #[must_use]
     pub const fn answer(self) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Packet {
         }
     }
 
-    /// Returns the packet as bytes, with an Ethernet header to this address, or to address 0 if the
-    /// interface has none.
+    /// Returns the packet as bytes. `mac` is the destination in its Ethernet header; `None` stands
+    /// for the address 0, for an interface without one.
     pub fn encode(&self, mac: Option<[u8; 6]>) -> Vec<u8> {
         let payload = self.transport();
         let mut bytes = mac.unwrap_or_default().to_vec();
@@ -127,7 +127,8 @@ impl Packet {
         bytes
     }
 
-    /// Parses a packet after a program's run; `None` if the bytes are no such packet.
+    /// Parses the bytes that a program has left; `None` if they are not a packet as
+    /// [`Self::encode`] makes them or a program could.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (ethernet, rest) = bytes.split_at_checked(ETHERNET)?;
         let (protocol, src, dst, transport) = match ethernet.get(12..14)? {

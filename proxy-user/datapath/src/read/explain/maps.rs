@@ -24,7 +24,7 @@ use crate::{
     read::{Reader, SECOND, failed, socket},
 };
 
-/// The maps of a family that decide about a new connection.
+/// The maps of one family that decide what happens to a new connection.
 pub(super) struct FamilyMaps<A: Family> {
     pub(super) settings: Settings,
     frontends: Table<FrontendKey<A>, u32>,
@@ -79,7 +79,7 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
-    /// Returns the record of a destination.
+    /// Returns the record of the frontend at a destination; `None` if no service is there.
     pub(super) fn find(
         &self,
         address: A,
@@ -96,7 +96,8 @@ impl<A: Family> FamilyMaps<A> {
         self.addresses.lookup(&address).ok().flatten().is_some()
     }
 
-    /// True if cluster IPs are allocated from this range and packets to unused ones are dropped.
+    /// True if an address lies in a range from which cluster IPs are allocated. Packets to such an
+    /// address are dropped if no service has it.
     pub(super) fn is_unallocated(&self, address: A) -> bool {
         let allocated: IpAddr = address.into();
         let is_in_range = match allocated {
@@ -113,7 +114,7 @@ impl<A: Family> FamilyMaps<A> {
         }
     }
 
-    /// Returns the node's InternalIP.
+    /// Returns the node's InternalIP of this family; the unspecified address if it is not known.
     pub(super) fn internal_address(&self) -> A {
         let own: IpAddr = if A::VERSION == 4 {
             self.settings.internal_v4.into()
@@ -123,7 +124,7 @@ impl<A: Family> FamilyMaps<A> {
         A::of_ip(own).unwrap_or(A::UNSPECIFIED)
     }
 
-    /// True if the source ranges of a record allow a client.
+    /// True if the service's source ranges allow this client, or if it has no source ranges.
     pub(super) fn allows(&self, record: &Record<A>, client: A) -> Result<bool, DatapathError> {
         if !record.flags.has(ServiceFlags::SOURCE_RANGES) {
             return Ok(true);
@@ -150,7 +151,7 @@ impl<A: Family> FamilyMaps<A> {
         Ok(ranges)
     }
 
-    /// Returns the backends of a block, without duplicates.
+    /// Returns the backends in a block's slots, with their ids, without duplicates.
     pub(super) fn block(
         &self,
         block: Block,
@@ -172,8 +173,8 @@ impl<A: Family> FamilyMaps<A> {
         self.backends.lookup(&id.0).map_err(failed(A::BACKENDS))
     }
 
-    /// Returns every backend of a service port. Walks the array through memory, because there may
-    /// be hundreds of thousands.
+    /// Returns every backend of a service port. Walks through the memory-mapped array of backends,
+    /// because there may be hundreds of thousands of them.
     pub(super) fn backends_of(
         &self,
         reader: &Reader,
@@ -196,7 +197,8 @@ impl<A: Family> FamilyMaps<A> {
         Ok(found)
     }
 
-    /// Returns the backend that a client has affinity to, if it may use it.
+    /// Returns the backend that a client has affinity to; `None` if there is none, or if the
+    /// backend no longer serves or is not in this set.
     pub(super) fn held(
         &self,
         record: &Record<A>,
@@ -227,7 +229,7 @@ impl<A: Family> FamilyMaps<A> {
         }))
     }
 
-    /// Returns how flows identify an interface.
+    /// Returns the interface with this index as flow keys contain it.
     pub(super) fn client_interface(&self, index: u32) -> ClientInterface {
         if self.interface_bits(index) & interface::SHARED != 0 {
             ClientInterface::SHARED
@@ -245,8 +247,8 @@ impl<A: Family> FamilyMaps<A> {
         interface::bits(word.unwrap_or(0))
     }
 
-    /// Returns the source address of a packet that leaves an interface, for this next hop and
-    /// destination.
+    /// Returns the source address that a masqueraded packet gets when it leaves the interface with
+    /// this index to this next hop and destination; `None` if the maps do not know it.
     pub(super) fn masquerade_address(
         &self,
         index: u32,
@@ -259,7 +261,7 @@ impl<A: Family> FamilyMaps<A> {
         let own = own.and_then(|own| {
             A::of_ip(match (A::VERSION, next_hop, destination) {
                 (4, IpAddr::V4(next_hop), _) => own.v4.select(&next_hop.into()).into(),
-                // The gateway may be of the other family.
+                // The next hop of an IPv4 packet may be an IPv6 gateway.
                 (4, _, IpAddr::V4(to)) => own.v4.select(&to.into()).into(),
                 (_, _, IpAddr::V6(to)) => own.v6.select(&to.into()).into(),
                 _ => return None,

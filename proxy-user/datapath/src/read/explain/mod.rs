@@ -24,18 +24,19 @@ use super::{Flow, Reader};
 use crate::{error::DatapathError, maps::family::Family};
 pub use service::ServiceAddress;
 
-/// A packet that begins a connection or belongs to one, or a connection attempt of a process.
+/// The question to explain: a packet that begins a connection or belongs to one, or a process that
+/// connects a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     pub protocol: Protocol,
     pub client: IpAddr,
-    /// 0 for any port; then no open connection is looked up.
+    /// The client's source port. 0 means any: then no existing connection is looked up.
     pub client_port: u16,
     pub to: SocketAddr,
     pub by: By,
 }
 
-/// The hook at which the programs see it.
+/// Where the programs see the packet or the connecting socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// A packet that comes in on the interface with this index.
@@ -46,51 +47,53 @@ pub enum By {
     PodSocket,
 }
 
-/// What the programs would do, and why.
+/// The answer: what the programs would do with the packet or socket, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explained {
     /// The outcome, as the programs count it.
     pub counter: Counter,
-    /// Why no service is involved, or why a socket is left to the packet path, where the counter
-    /// alone does not tell.
+    /// Why no service is involved, or why the tc programs must handle a socket's packets; `None` if
+    /// the counter alone tells it.
     pub because: Option<&'static str>,
     pub settings: Settings,
-    /// `None` where no service is involved.
+    /// Where the client is, as the policy sees it; `None` if no service is involved.
     pub origin: Option<Origin>,
     pub frontend: Option<MatchedFrontend>,
     /// Every serving endpoint of the service port, in the order of addresses.
     pub endpoints: Vec<ServingEndpoint>,
-    /// The endpoints that it may go to. Empty unless it is forwarded.
+    /// The endpoints that the packet or connection may go to. Empty if it is not forwarded.
     pub to: Vec<SocketAddr>,
-    /// True if only endpoints of this node may be chosen.
+    /// True if the policy allows only endpoints on this node.
     pub local_only: bool,
-    /// True if the policy masquerades it, without regard to hairpin.
+    /// True if the policy replaces the client's address (masquerades). Leaves out of account a
+    /// client that is itself the endpoint.
     pub masquerades: bool,
     pub affinity: Option<AffineEndpoint>,
-    /// The connection that it belongs to.
+    /// The known connection that the packet belongs to.
     pub flow: Option<Flow>,
-    /// How flows identify the interface that it comes in on.
+    /// The interface that the packet comes in on, as flow keys contain it.
     pub(super) interface: ClientInterface,
 }
 
-/// The frontend at a destination.
+/// The frontend that a destination address and port belong to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MatchedFrontend {
-    /// Namespace and name.
+    /// The service's namespace and name.
     pub service: String,
     pub port_name: String,
     pub kind: FrontendKind,
     /// `None` for a node port.
     pub address: Option<IpAddr>,
-    /// 0 for all ports that a cluster IP does not serve.
+    /// The port. 0 for all those ports of a cluster IP that the service does not serve.
     pub port: u16,
     pub flags: ServiceFlags,
     pub service_id: u32,
     pub affinity_timeout: u32,
-    /// The numbers of endpoints for clients inside the cluster and for all others.
+    /// The number of slots of the block for clients inside the cluster; `external` is that for all
+    /// others.
     pub internal: u32,
     pub external: u32,
-    /// The client ranges that may use it, if it has source ranges.
+    /// The address ranges of the clients that may use the frontend; empty if all may.
     pub source_ranges: Vec<IpNet>,
 }
 
@@ -98,10 +101,10 @@ pub struct MatchedFrontend {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ServingEndpoint {
     pub address: SocketAddr,
-    /// True if the policy may choose it for this client.
+    /// True if the policy may choose this endpoint for the client.
     pub chosen_from: bool,
-    /// True if some policy may choose it: `cluster` among the cluster's endpoints, `local` among
-    /// this node's.
+    /// True if a policy that chooses from all endpoints of the cluster may choose this one. `local`
+    /// is the same for a policy that chooses from this node's endpoints.
     pub cluster: bool,
     pub local: bool,
 }
@@ -111,12 +114,13 @@ pub struct ServingEndpoint {
 pub struct AffineEndpoint {
     pub endpoint: SocketAddr,
     pub seconds_left: u64,
-    /// The service port, which the dry run needs for its own affinity entry.
+    /// The id of the service port, which the dry run needs to copy the client's affinity entry.
     pub(super) service: ServiceId,
 }
 
 impl AffineEndpoint {
-    /// Returns the affinity to this endpoint, for so many more seconds.
+    /// Returns an affinity to this endpoint that lasts for so many more seconds, without a service
+    /// port.
     pub fn new(endpoint: SocketAddr, seconds_left: u64) -> Self {
         Self {
             endpoint,
@@ -127,8 +131,7 @@ impl AffineEndpoint {
 }
 
 impl Explained {
-    /// Returns an explanation without a service, or one in which something else than policy
-    /// decides.
+    /// Returns an explanation without service, endpoints and connection; the caller may add them.
     pub fn unmatched(settings: Settings, counter: Counter, because: Option<&'static str>) -> Self {
         Self {
             counter,
@@ -148,8 +151,8 @@ impl Explained {
 }
 
 impl Reader {
-    /// Explains what the programs would do. `None` if client and destination are of different
-    /// families.
+    /// Explains what the programs would do. Returns `None` if client and destination are of
+    /// different address families.
     pub fn explain(&mut self, asked: &Asked) -> Result<Option<Explained>, DatapathError> {
         match (asked.client, asked.to.ip()) {
             (IpAddr::V4(client), IpAddr::V4(to)) => {
@@ -180,8 +183,8 @@ impl Reader {
         }
     }
 
-    /// Returns the source address of a masqueraded packet that leaves an interface for this next
-    /// hop and destination, as far as the maps know it.
+    /// Returns the source address that a masqueraded packet gets when it leaves this interface to
+    /// this next hop and destination; `None` if the maps do not know it.
     pub fn masquerade_address(
         &self,
         interface: u32,
@@ -195,8 +198,8 @@ impl Reader {
         }
     }
 
-    /// Returns the word of an interface with our programs, as in [`proxy_common::maps::interface`];
-    /// `None` if it has none.
+    /// Returns the word of the interface with this index: flags, explained in
+    /// [`proxy_common::maps::interface`]. `None` if the interface has no programs of ours.
     pub fn interface_word(&self, index: u32) -> Result<Option<u64>, DatapathError> {
         let table = self.table::<u32, u64>(proxy_common::maps::INTERFACES)?;
         table
@@ -204,7 +207,8 @@ impl Reader {
             .map_err(super::failed(proxy_common::maps::INTERFACES))
     }
 
-    /// True if another generation of maps handles everything new.
+    /// True if the programs with these maps leave new connections to those of another generation of
+    /// maps, or to another proxy.
     pub fn is_drained(&self) -> Result<bool, DatapathError> {
         use proxy_common::maps::{DRAINED, generation};
         let table = self.table::<u32, u32>(DRAINED)?;
@@ -213,7 +217,7 @@ impl Reader {
     }
 }
 
-/// Marks those endpoints of a service port that are in a block.
+/// Returns all endpoints of a service port, sorted. Those in `block` are marked as `chosen_from`.
 fn endpoints<A: Family>(
     all: Vec<Backend<A>>,
     block: &[(BackendId, Backend<A>)],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explains a packet from an interface: makes the same decisions as `proxy-ebpf/src/tc`, in the
-//! same order.
+//! Explains a packet that comes in on an interface. Makes the same decisions as
+//! `proxy-ebpf/src/tc`, in the same order.
 
 use linux::now;
 use proxy_common::{
@@ -78,8 +78,8 @@ pub(super) fn explain<A: Family>(
     Ok(explained)
 }
 
-/// Explains a packet with a record: its service, its endpoints, and what the verdict means for
-/// them.
+/// Explains a packet or socket for whose destination there is a record: its service, the endpoints,
+/// and what the verdict means for them.
 pub(super) fn matched<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
@@ -155,7 +155,7 @@ pub(super) fn frontend<A: Family>(
     })
 }
 
-/// Explains the packet's connection; `None` if its tuple is not in the flow table.
+/// Explains a packet of a known connection; `None` if the flow table has no entry for it.
 fn known<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,

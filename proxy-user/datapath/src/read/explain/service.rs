@@ -19,7 +19,7 @@ use crate::{
     read::{Reader, ServicePort, failed},
 };
 
-/// One address and port of a service; a node port is shown at the node's InternalIP.
+/// One address and port of a service. A node port has the node's InternalIP as its address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceAddress {
     pub kind: FrontendKind,
@@ -30,12 +30,12 @@ pub struct ServiceAddress {
     pub port_name: String,
 }
 
-/// Elements per system call.
+/// How many elements one system call reads.
 const STEP: usize = 4096;
 
 impl Reader {
-    /// Returns namespace and name of a service port and the port's own name; rows show them from
-    /// now on.
+    /// Reads the name of the service port with this id, and keeps it for all later output of this
+    /// reader. Returns "namespace/name" of the service, and the name of the port.
     pub(super) fn learn(&mut self, id: ServiceId) -> Result<(String, String), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         if let Some(name) = names.lookup(&id.0).map_err(failed(maps::NAMES))? {
@@ -124,7 +124,7 @@ impl Reader {
     }
 }
 
-/// True if a text padded with zero bytes equals this one.
+/// True if `padded`, without the zero bytes at its end, equals `text`.
 fn holds(padded: &[u8; 64], text: &str) -> bool {
     padded
         .strip_prefix(text.as_bytes())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explains a process that connects: makes the same decisions as `proxy-ebpf/src/socket`, in the
-//! same order.
+//! Explains a process that connects a socket. Makes the same decisions as `proxy-ebpf/src/socket`,
+//! in the same order.
 
 use std::net::{IpAddr, Ipv4Addr};
 
