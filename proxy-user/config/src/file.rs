@@ -310,7 +310,7 @@ fn unknown_key(section: &str, name: &str) -> String {
     format!("unknown key {key:?} is ignored; {remedy}")
 }
 
-/// Returns the text of a file with these settings, defaults included.
+/// Returns the text of a configuration file with these settings, defaults included.
 pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }

@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The services that a failure concerns.
+/// The services that a failure to publish concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Affected {
     Service(ObjectName),
@@ -99,7 +99,7 @@ impl Refusal {
     }
 }
 
-/// How full a map is.
+/// How many of a map's entries are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
     pub map: &'static str,

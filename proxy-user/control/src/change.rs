@@ -10,7 +10,7 @@ use crate::{
     warnings::Topic,
 };
 
-/// What happened to one object.
+/// A change of one Kubernetes object.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
     /// The object is new, or replaces the one of the same kind and name.
@@ -28,8 +28,8 @@ impl Change {
     }
 }
 
-/// Time of the pod or service change that made Kubernetes rewrite an EndpointSlice. For the latency
-/// metric.
+/// A change of an EndpointSlice's endpoints: the time of the pod or service change that caused it.
+/// For the latency metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub time: Timestamp,
@@ -37,7 +37,7 @@ pub struct Trigger {
     pub v6: bool,
 }
 
-/// Changes that take effect together.
+/// Changes and warnings from a source of objects that take effect together.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
     pub changes: Vec<Change>,
@@ -48,6 +48,6 @@ pub struct Batch {
     /// True for the one batch that ends the first list of all objects, as far as it could be read.
     /// The agent can then be ready.
     pub listed: bool,
-    /// Trigger times of the endpoint changes in this batch, as far as known.
+    /// Of the changed EndpointSlices in this batch, those whose [`Trigger`] is known.
     pub triggers: Vec<Trigger>,
 }

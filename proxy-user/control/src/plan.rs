@@ -39,7 +39,7 @@ impl ServicePlan {
     }
 }
 
-/// A service and what its health check node port now answers; `None` if it has no such port (any
+/// A service, and what its health check node port now answers; None if it has no such port (any
 /// more).
 pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
 

@@ -45,13 +45,14 @@ pub struct ClusterState {
     served: usize,
 }
 
-/// A service and its slices; either may arrive first.
+/// A service and its EndpointSlices, under the service's name; either may arrive first.
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Arc<Service>>,
-    /// Ordered by name.
+    /// The service's EndpointSlices, ordered by name.
     slices: Vec<Arc<EndpointSlice>>,
-    /// The round in which the service was last marked dirty.
+    /// The value of `round` in [`ClusterState`] when the service was last marked dirty; None:
+    /// never.
     dirty_in: Option<u64>,
 }
 
@@ -84,7 +85,7 @@ impl ClusterState {
         }
     }
 
-    /// Applies one change.
+    /// Applies one change of a Kubernetes object.
     pub fn fold(&mut self, change: Change) {
         match change {
             Change::Upsert(Object::Service(service)) => {
@@ -154,7 +155,7 @@ impl ClusterState {
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
     }
 
-    /// Sets the address ranges by which pods are recognised.
+    /// Sets the address ranges by which pods are recognised, and looks for a cluster IP in them.
     pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
         if self.pod_ranges != ranges {
             self.pod_ranges = ranges.to_vec();

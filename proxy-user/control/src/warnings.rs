@@ -33,7 +33,7 @@ pub enum Topic {
     ForeignPrograms(Arc<str>),
     /// Listing the connections of another proxy.
     ForeignConnections,
-    /// What others removed or changed in the kernel, which the agent repairs.
+    /// What others removed or changed of portolan's work in the kernel; the agent repairs it.
     Repairs,
     /// Packets that are left to the network stack.
     Forwarding,

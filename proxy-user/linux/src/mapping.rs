@@ -12,7 +12,7 @@ use std::{
 use super::plain::Plain;
 
 /// A part of an array map, mapped into memory and shared with the kernel. Every access is one whole
-/// machine word, so no other sees a half-written one.
+/// machine word, so neither side sees a half-written one.
 pub struct Mapping {
     start: NonNull<u8>,
     length: usize,

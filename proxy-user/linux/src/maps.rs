@@ -141,7 +141,7 @@ impl<K: Plain, V: Plain> Typed<K, V> {
             types: std::marker::PhantomData,
         })
     }
-    /// Returns what the kernel said about the map.
+    /// Returns what the kernel said about the map when it was wrapped.
     pub fn info(&self) -> &MapInfo {
         &self.info
     }

@@ -102,7 +102,8 @@ pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     items.collect()
 }
 
-/// JSON has a parser of its own because YAML forbids tabs as indentation.
+/// Reads the objects of a JSON file. JSON has its own parser because YAML forbids tabs as
+/// indentation.
 fn read_json(
     file: &str,
     text: &str,

@@ -77,7 +77,7 @@ impl Conditions {
 }
 
 impl Converter {
-    /// Converts a slice; fails only if it has no name.
+    /// Converts an EndpointSlice; fails only if it has no name.
     pub fn endpoint_slice(
         &mut self,
         object: &discovery::EndpointSlice,

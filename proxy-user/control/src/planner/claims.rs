@@ -89,7 +89,7 @@ impl Claimants {
 #[derive(Debug)]
 struct Claim {
     rank: Arc<Rank>,
-    /// Sorted keys, each with the index of the service port that claims it.
+    /// What the service claims, sorted; each key with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
 }
 
