@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use linux::interfaces::PodInterfaces;
 
-/// kube-proxy's mode. portolan implements none of them, but some defaults depend on it.
+/// kube-proxy's mode. portolan implements none of the modes, but some defaults depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     #[default]
@@ -17,7 +17,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the mode with this name.
+    /// Returns the mode with this name; None for an unknown name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::Iptables, Self::Ipvs, Self::Nftables];
         all.into_iter().find(|mode| mode.name() == name)
@@ -36,14 +36,15 @@ impl Mode {
 pub enum NodePortAddresses {
     /// Every address, IPv4 loopback included.
     Every,
-    /// The InternalIP of each family.
+    /// The node's InternalIP of each family.
     Primary,
     /// The addresses in the ranges. KUBE: a family without a range has every address.
     Within(Vec<IpNet>),
 }
 
 impl NodePortAddresses {
-    /// Whether node ports are served on every address of a family, new ones included.
+    /// Whether node ports are served on every address of a family (IPv4 if `v4`), new addresses
+    /// included.
     pub fn serve_every(&self, v4: bool) -> bool {
         match self {
             Self::Every => true,
@@ -83,12 +84,12 @@ impl NodePortAddresses {
 /// How pods are distinguished from other clients. KUBE: `detectLocalMode`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LocalDetection {
-    /// Pods have an address in the cluster's pod ranges.
+    /// Pods have an address in one of the ranges of `clusterCIDR`.
     ClusterCidr,
     /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
     /// as other clients.
     NodeCidr,
-    /// Packets of pods come from one of these interfaces.
+    /// Packets of pods come in by one of these interfaces.
     Interface(PodInterfaces),
     /// Pods are not distinguished.
     None,
@@ -147,7 +148,7 @@ pub enum Forwarding {
 }
 
 impl Forwarding {
-    /// True if packets may bypass the network stack.
+    /// True if translated packets may bypass the node's network stack.
     pub fn redirects(self) -> bool {
         self != Self::Stack
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Converts the section `conntrack` to kernel parameters, as kube-proxy sets them for the node's
-//! nf_conntrack. A pure computation, used by `cli::init`.
+//! Converts the configuration's section `conntrack` to kernel parameters, as kube-proxy sets them
+//! for the node's nf_conntrack. A pure computation, used by `cli::init`.
 
 /// KUBE: the upper limit of `maxPerCore` multiplied by the number of processors.
 const MOST: u64 = 1_048_576;
 
-/// The part of the section `conntrack` that is about the node's nf_conntrack.
+/// The settings of the section `conntrack` that are about the node's nf_conntrack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conntrack {
-    /// 0 leaves the size of the table unchanged.
+    /// Connections in nf_conntrack's table per processor; 0 leaves the size of the table unchanged.
     pub max_per_core: u32,
     pub min: u32,
     pub tcp_be_liberal: bool,
-    /// Seconds; none leaves the timeout unchanged. This also applies to the timeouts below.
+    /// Timeout in seconds; None leaves it unchanged. This also applies to the timeouts below.
     pub tcp_established: Option<u32>,
     pub tcp_close_wait: Option<u32>,
     pub udp: Option<u32>,
@@ -34,7 +34,7 @@ impl Default for Conntrack {
 }
 
 impl Conntrack {
-    /// Returns the maximum number of connections in the table; none leaves it unchanged.
+    /// Returns the maximum number of connections in nf_conntrack's table; None leaves it unchanged.
     ///
     /// KUBE: `getConntrackMax` of Kubernetes 1.36.
     pub fn max(&self, processors: u32) -> Option<u32> {
@@ -50,8 +50,8 @@ impl Conntrack {
         u32::try_from(wanted).ok().filter(|max| *max > 0)
     }
 
-    /// Returns the parameters below `/proc/sys/net/netfilter` and their values, in kube-proxy's
-    /// order.
+    /// Returns names below `/proc/sys/net/netfilter` and the values to write, in kube-proxy's
+    /// order. Parameters to leave unchanged are left out.
     pub fn parameters(&self, processors: u32) -> Vec<(&'static str, u32)> {
         let all = [
             ("nf_conntrack_max", self.max(processors)),

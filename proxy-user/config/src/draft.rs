@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A configuration while settings are read into it, and the decisions that need several settings.
-//! The table's entries fill it, and `raw` finishes it.
+//! The entries of `table` fill it, and `raw` finishes it.
 
 use linux::interfaces::PodInterfaces;
 use proxy_common::masquerade::Marks;
@@ -10,7 +10,7 @@ use super::{
     values::{self, Problem},
 };
 
-/// A configuration while settings are read into it one by one, in the table's order. It also has
+/// A configuration while settings are read into it one by one, in the order of `table`. It also has
 /// the settings that mean something only together.
 #[derive(Default)]
 pub struct Draft {
@@ -30,7 +30,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Sets the mode and the defaults that depend on it. Later settings replace them.
+    /// Sets kube-proxy's mode and the defaults that depend on it. Later settings replace these.
     ///
     /// KUBE: in mode nftables, node ports are served on the primary addresses only, and packets to
     /// a cluster IP without a service are dropped.
@@ -81,7 +81,8 @@ impl Draft {
         Ok(conntrack)
     }
 
-    /// KUBE: the mode selects which `masqueradeAll` counts. Without a mode, either one is enough.
+    /// Whether all service traffic is masqueraded. KUBE: the mode selects which `masqueradeAll`
+    /// counts. Without a mode, either one is enough.
     fn masquerade_all(&self) -> bool {
         match self.mode {
             Some(Mode::Nftables) => self.nftables_masquerade_all,
@@ -118,8 +119,8 @@ impl Draft {
         }
     }
 
-    /// Returns the packet marks. KUBE: the mode selects the bit. Without a mode, the bit of
-    /// iptables is used, or else that of nftables.
+    /// Returns the bits that mark packets. KUBE: the mode selects which `masqueradeBit` counts.
+    /// Without a mode, that of iptables is used, or else that of nftables.
     fn marks(&self) -> Result<Marks, ConfigError> {
         const IPTABLES: &str = "iptables.masqueradeBit";
         const NFTABLES: &str = "nftables.masqueradeBit";

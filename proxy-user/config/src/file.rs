@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The configuration file: kube-proxy's `KubeProxyConfiguration` of v1alpha1, with portolan's own
-//! settings in its section `portolan`. The table of settings drives both directions: reading a file
+//! settings in its section `portolan`. The entries of `table` drive both directions: reading a file
 //! into a `RawConfig` and writing a `Config` to a file.
 
 use std::{collections::BTreeSet, path::Path};
@@ -32,9 +32,9 @@ impl RawConfig {
         Self::parse(&shown, &text)
     }
 
-    /// Reads the text of a configuration file; errors name the path. KUBE: of several documents the
-    /// first one counts. A file without a header is refused, because an empty file would set every
-    /// default.
+    /// Reads the text of a configuration file; errors name the path. KUBE: of several YAML
+    /// documents the first one counts. A file without apiVersion and kind is refused, because an
+    /// empty file would set every default.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
         let (raw, header) = settings(path, text)?;
         let header_keys = table::HEADER.iter();
@@ -58,14 +58,14 @@ impl RawConfig {
         })
     }
 
-    /// Reads settings without the header, which says what kind of file it is.
+    /// Reads settings from a text that needs no header (apiVersion and kind).
     #[doc(hidden)]
     pub fn parse_part(path: &str, text: &str) -> Result<Self, ConfigError> {
         settings(path, text).map(|(raw, _)| raw)
     }
 }
 
-/// Returns the settings in the text of a file, and the keys of its header.
+/// Returns the settings in the text of a file, and which of the keys apiVersion and kind it has.
 fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>), ConfigError> {
     let Document { first_line, text } = first(text);
     let mut contents = Contents {
@@ -106,22 +106,22 @@ fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>
     Ok((raw, contents.header))
 }
 
-/// The part of a file that has been read.
+/// What has been read so far of a file.
 #[derive(Default)]
 struct Contents {
     raw: RawConfig,
     /// The line of the file at which the text begins.
     first_line: usize,
-    /// The keys of the header that the file has.
+    /// Which of the keys apiVersion and kind the file has.
     header: BTreeSet<&'static str>,
-    /// Keys of kube-proxy's settings that mean nothing here but are given a value.
+    /// Keys of kube-proxy's settings that have no effect in portolan but are given a value.
     unused: BTreeSet<&'static str>,
-    /// Line and reason if this module refused the file, and not the parser.
+    /// Line and reason of an error that this module found; None if the parser found it.
     fault: Option<(u64, String)>,
 }
 
 impl Contents {
-    /// Converts a line of the text to a line of the file.
+    /// Converts a line number of the document to one of the file.
     fn line(&self, line: u64) -> u64 {
         let before = self.first_line.saturating_sub(1);
         line.saturating_add(u64::try_from(before).unwrap_or(0))
@@ -134,7 +134,7 @@ impl Contents {
         self.raw.ignore(Warning { object, reason });
     }
 
-    /// Returns an error for a key. The parser's own errors name only the line of the key's section.
+    /// Makes an error about a key. The parser's own errors name only the line of the key's section.
     fn refuse<E: Error>(&mut self, key: &Spanned<String>, reason: String) -> E {
         let error = E::custom(&reason);
         self.fault = Some((self.line(key.referenced.line()), reason));
@@ -142,7 +142,7 @@ impl Contents {
     }
 }
 
-/// Reads a mapping of the file, or the file itself, with the help of the table.
+/// Reads a mapping of the file, or the file itself, with the help of `table`.
 struct Section<'a> {
     path: &'a str,
     /// The name of the file, for warnings.
@@ -231,8 +231,8 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 }
 
-/// Reads the value of a setting; none if it is null or an empty text. kube-proxy's own files
-/// contain many such values.
+/// Reads the value of a setting; None if it is null or an empty text, Err with the reason if it is
+/// refused. kube-proxy's own files contain many empty values.
 fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
     let refused = || {
         let values = setting.kind.values().replace('`', "");
@@ -258,7 +258,8 @@ fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> 
     value.map(Some).ok_or_else(refused)
 }
 
-/// Parses the boolean words of YAML 1.1. KUBE: kube-proxy accepts them, too.
+/// Parses the words by which YAML 1.1 writes a boolean, other than true and false. KUBE: kube-proxy
+/// accepts them, too.
 fn yaml_bool(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
@@ -267,7 +268,8 @@ fn yaml_bool(word: &str) -> Option<bool> {
     }
 }
 
-/// Refuses an unknown word at once, so that the error can name the line.
+/// Refuses an unknown word of a setting with fixed words at once, so that the error can name the
+/// line.
 fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     if !matches!(setting.kind, Kind::Choice(_)) {
         return Ok(());
@@ -276,8 +278,8 @@ fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     read.map_err(|error| error.to_string())
 }
 
-/// True if an unused setting is given a value. kube-proxy's own files name every setting, most of
-/// them with an empty value.
+/// True if a setting without effect is given a value. kube-proxy's own files name every setting,
+/// most of them with an empty value.
 fn is_given(value: Option<&Json>) -> bool {
     match value {
         None | Some(Json::Null | Json::Bool(false)) => false,
@@ -308,13 +310,13 @@ fn unknown_key(section: &str, name: &str) -> String {
     format!("unknown key {key:?} is ignored; {remedy}")
 }
 
-/// Returns the text of a file with these settings, defaults included.
+/// Returns the text of a configuration file with these settings, defaults included.
 pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// Returns a file with these settings, as kube-proxy shows its own at /configz: with every key,
-/// even if it has no value.
+/// Returns a configuration file with these settings, as kube-proxy shows its own at /configz: with
+/// every key, even if it has no value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {
@@ -327,7 +329,7 @@ pub fn document(config: &Config) -> anyhow::Result<Json> {
     Ok(file)
 }
 
-/// Inserts a value at its path; creates sections as needed.
+/// Inserts a value below the key's path (names with dots between); creates sections as needed.
 fn insert(file: &mut Json, key: &str, value: Json) {
     *key.split('.')
         .fold(file, |section, name| &mut section[name]) = value;

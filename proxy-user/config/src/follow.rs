@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf};
 
 use super::{Config, ConfigError, table};
 
-/// Settings that the agent replaces while it runs. All others take effect at its next start.
+/// Settings whose changes the agent adopts while it runs. All others take effect at its next start.
 pub const AT_ONCE: &[&str] = &[
     "clusterCIDR",
     "nodePortAddresses",
@@ -25,16 +25,17 @@ pub const AT_ONCE: &[&str] = &[
     table::LOG_LEVEL,
 ];
 
-/// Reads the file and the flags again.
+/// Reads the configuration file and the flags again.
 type Read = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
 /// The configuration file, and its text when it was last read.
 pub struct ConfigFile {
     path: PathBuf,
     read: Read,
-    /// None: the file was not readable.
+    /// The text when the file was last read; None: it was not readable.
     known: Option<String>,
-    /// A new text that the last look found. It may be half written, so it is not read yet.
+    /// A new text that the last look found, Some(None) if the file was unreadable. It may be half
+    /// written, so the settings are not read from it yet.
     fresh: Option<Option<String>>,
 }
 
@@ -49,9 +50,9 @@ impl ConfigFile {
         }
     }
 
-    /// Returns the settings if the file has a new text that was the same at the previous look. This
-    /// compares texts and not times, because the files of a ConfigMap volume are links that are
-    /// replaced.
+    /// Returns the settings, or why they cannot be used, if the file has a new text that was the
+    /// same at the previous look; else None. This compares texts and not times, because the files
+    /// of a ConfigMap volume are links that are replaced.
     pub fn look(&mut self) -> Option<Result<Config, ConfigError>> {
         let text = fs::read_to_string(&self.path).ok();
         if text == self.known {
@@ -73,7 +74,7 @@ impl ConfigFile {
 }
 
 impl Config {
-    /// Returns the keys whose values differ.
+    /// Returns the keys of the settings that have another value in `other`.
     pub fn differing(&self, other: &Self) -> Vec<&'static str> {
         let settings = table::settings();
         let differing = settings.filter(|setting| setting.write(self) != setting.write(other));

@@ -50,7 +50,8 @@ impl Config {
         settings
     }
 
-    /// KUBE: returns the node's address that `bindAddress` names, if any.
+    /// Returns the node's address of one family; None if `bindAddress` names none. KUBE:
+    /// `bindAddress`.
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }
@@ -73,8 +74,8 @@ impl Config {
         self.node_port_addresses.serve(address, &primary)
     }
 
-    /// How XDP takes packets at uplinks, if it does: only with `forwarding: auto`, by whose records
-    /// it knows what the stack lets pass.
+    /// Returns how XDP takes packets at uplinks; None if it does not. It does so only with
+    /// `forwarding: auto`, whose records say what the network stack lets pass.
     pub fn xdp_mode(&self) -> Option<XdpMode> {
         if self.forwarding == Forwarding::Stack {
             return None;
@@ -86,8 +87,9 @@ impl Config {
         }
     }
 
-    /// What `init` sets of the node's nf_conntrack. With `forwarding: auto` it sees only a part of
-    /// a connection's segments, and must accept those that it does see.
+    /// Returns what `portolan init` sets of the node's nf_conntrack. With `forwarding: auto`,
+    /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
+    /// see.
     pub fn node_conntrack(&self) -> Conntrack {
         Conntrack {
             tcp_be_liberal: self.conntrack.tcp_be_liberal || self.forwarding == Forwarding::Auto,
@@ -95,7 +97,7 @@ impl Config {
         }
     }
 
-    /// The patterns that select interfaces by name.
+    /// Returns the name patterns that select interfaces.
     pub fn interface_patterns(&self) -> Patterns {
         Patterns {
             attach: self.interfaces.clone(),
@@ -108,8 +110,8 @@ impl Config {
     }
 }
 
-/// Makes the programs recognise pods by these ranges. Ranges beyond the first [`RANGES`] of a
-/// family are ignored.
+/// Makes the kernel programs recognise pods by these ranges. Ranges of a family beyond the first
+/// [`RANGES`] are ignored.
 ///
 /// KUBE: a family without a range does not distinguish pods. If there is no range at all, both
 /// families do, because there are no pods yet.
@@ -125,8 +127,8 @@ pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
 }
 
-/// Makes the programs drop packets to addresses in these ranges that belong to no service. The
-/// limit of [`set_pods`] applies.
+/// Makes the kernel programs drop packets to addresses in these ranges that belong to no service.
+/// Ranges of a family beyond the first [`RANGES`] are ignored.
 pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
     fill(
         &mut settings.allocated_v4,

@@ -51,7 +51,7 @@ pub use kernel::{set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};
 
-/// The origin of a setting's value, unless it is the default.
+/// Where a setting's value comes from, unless it is the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -59,7 +59,7 @@ pub enum Source {
     File,
 }
 
-/// The settings of the agent, checked. docs/settings.md says what each of them does.
+/// The checked settings of the agent. docs/settings.md says what each of them does.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     pub mode: Mode,
@@ -73,8 +73,8 @@ pub struct Config {
     pub idle_times: IdleTimes,
     /// The settings of the node's nf_conntrack, which `portolan init` applies.
     pub conntrack: Conntrack,
-    /// KUBE: the node's address of its family, unless it is unspecified. Its family decides the
-    /// defaults of the two addresses below.
+    /// KUBE: the node's own address of its family; an unspecified one (0.0.0.0 or ::) names none.
+    /// Its family decides the defaults of the two addresses below.
     pub bind_address: IpAddr,
     /// Whether the agent ends if the port of one of the two addresses below is taken.
     pub bind_address_hard_fail: bool,
@@ -86,24 +86,24 @@ pub struct Config {
     pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
-    /// Whether services may have link-local addresses.
+    /// Whether link-local addresses of services are served.
     pub serve_link_local: bool,
-    /// The selection for services that name none.
+    /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
-    /// Addresses of this node that no interface has.
+    /// Addresses at which processes of this node answer, although no interface has them.
     pub own_addresses: Vec<IpAddr>,
     pub interfaces: Vec<String>,
     pub masquerade: Masquerade,
     pub forwarding: Forwarding,
     pub xdp: Xdp,
-    /// Name patterns of interfaces; if there are none, the uplinks are used.
+    /// Name patterns of the interfaces that get XDP; if there are none, the uplinks get it.
     pub xdp_interfaces: Vec<String>,
     /// Whether portolan's own rules accept forwarded packets that the firewall's policy would drop.
     pub accept_forward: bool,
     pub masquerade_ports: PortRanges,
-    /// KUBE: `masqueradeBit`; also the bit of packets that egress drops.
+    /// The bits that mark packets: to masquerade (KUBE: `masqueradeBit`), and to drop at egress.
     pub marks: Marks,
-    /// A capacity of 0 is chosen by the size of the machine.
+    /// The sizes of the maps. A size of 0 is chosen by the size of the machine.
     pub capacities: Capacities,
     /// The limit of kernel memory for maps, in MiB; 0 for a quarter of the machine's memory.
     pub map_memory: u32,
@@ -112,18 +112,18 @@ pub struct Config {
     pub log_packets: bool,
     pub per_service_metrics: bool,
     pub kubeconfig: Option<PathBuf>,
-    /// Names of kube-proxy's settings that are given but mean nothing here.
+    /// kube-proxy's settings that are given in the file or as flags but have no effect in portolan.
     pub unused: Vec<String>,
-    /// Flags that have no effect next to a configuration file.
+    /// Flags that are given but have no effect, because there is a configuration file.
     pub ignored_flags: Vec<String>,
-    /// Keys of the file that are unknown or given twice.
+    /// Warnings about keys of the file that are unknown or given twice.
     pub ignored: Vec<Warning>,
-    /// The origins of the given settings, by key.
+    /// For each given setting, by its key, whether the file or a flag gives it.
     pub sources: BTreeMap<&'static str, Source>,
-    /// Flag only: the node's addresses, used if its Node object has none.
+    /// Flag only: the node's addresses, used if its Node object has no InternalIP.
     pub node_ips: Vec<IpAddr>,
-    /// Flag only: the programs only count packets, and change nothing but their own maps. A port of
-    /// 0 means no server.
+    /// Flag only: the kernel programs only count packets, and change nothing but their own maps.
+    /// For the agent's servers, a port of 0 then means no server.
     pub shadow: bool,
     /// Flag only: the root of the cgroup2 hierarchy.
     pub cgroup_root: Option<PathBuf>,

@@ -13,21 +13,22 @@ use super::{
     table, values,
 };
 
-/// Settings as read, unchecked. A missing setting has its default.
+/// Settings as the file or the flags give them, unchecked. A setting that is not given has its
+/// default.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
-    /// The values by their keys in the table.
+    /// The given values by their keys in `table`.
     values: BTreeMap<&'static str, Value>,
-    /// Names of kube-proxy's settings that are given but mean nothing here.
+    /// kube-proxy's settings that are given but have no effect in portolan.
     unused: Vec<String>,
-    /// Flags that have no effect next to a configuration file.
+    /// Flags that are given but have no effect, because there is a configuration file.
     ignored_flags: Vec<String>,
-    /// Keys that are unknown or given twice.
+    /// Warnings about keys of the file that are unknown or given twice.
     ignored: Vec<Warning>,
 }
 
 impl RawConfig {
-    /// Returns the log level that corresponds to klog's verbosity.
+    /// Returns settings in which only the log level is given: the one that klog's verbosity means.
     pub fn with_verbosity(verbosity: u32) -> Self {
         let level = Value::Text(values::level_of_verbosity(verbosity.into()).to_owned());
         Self {
@@ -36,7 +37,7 @@ impl RawConfig {
         }
     }
 
-    /// Sets a setting of the table.
+    /// Gives a setting a value.
     pub fn set(&mut self, setting: &Setting, value: Value) {
         self.values.insert(setting.key, value);
     }
@@ -51,13 +52,14 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes a setting, or all settings of a section.
+    /// Removes the value of the setting with this key, or of all settings of the section with this
+    /// path.
     pub fn forget(&mut self, path: &str) {
         self.values.retain(|key, _| !table::is_within(key, path));
     }
 
-    /// Removes the flags that have no effect next to a configuration file, unless they are among
-    /// `kept`.
+    /// Removes the values that come from flags without effect next to a configuration file, except
+    /// for the keys in `kept`.
     #[must_use]
     pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
         let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
@@ -77,12 +79,12 @@ impl RawConfig {
         self.ignored.push(warning);
     }
 
-    /// Notes a setting of kube-proxy that means nothing here.
+    /// Notes that a setting of kube-proxy is given that has no effect in portolan.
     pub fn add_unused(&mut self, name: String) {
         self.unused.push(name);
     }
 
-    /// Merges both; the settings of `self` override those of `other`.
+    /// Merges the settings of both; those of `self` override those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let mut values = other.values;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Describes an entry of the table of settings, and converts its value into a `Config` and back.
-//! Used by `table`, `raw`, `file`, the command line's flags and the page docs/settings.md.
+//! Describes an entry of the settings' table, and converts its value into a `Config` and back. Used
+//! by `table`, `raw`, `file`, the command line's flags and the page docs/settings.md.
 
 use std::net::SocketAddr;
 
@@ -24,15 +24,15 @@ pub struct Group {
 /// One setting, with everything that the file, the flags, `--write-config-to` and docs/settings.md
 /// need.
 ///
-/// The texts are Markdown for operators.
+/// The texts (`unset`, `what`, `when`) are Markdown for operators.
 pub struct Setting {
-    /// The setting's path in the file.
+    /// The setting's path in the file, with dots: `conntrack.min`.
     pub key: &'static str,
     /// The flag of `portolan run`, without its dashes: kube-proxy's name if kube-proxy has the
-    /// flag. If two settings name the same flag, it sets both.
+    /// flag. A flag that two settings name sets both.
     pub flag: Option<&'static str>,
     pub kind: Kind,
-    /// The default in words, if the default value does not explain itself.
+    /// The default as a text for people, if the default value does not explain itself.
     pub unset: Option<&'static str>,
     /// What the setting does, in one or two sentences.
     pub what: &'static str,
@@ -40,36 +40,36 @@ pub struct Setting {
     pub when: &'static str,
 }
 
-/// A field of the configuration.
+/// Returns the field of the configuration that stores a setting.
 type Field<T> = fn(&mut Config) -> &mut T;
 
 /// The values that a setting may have, and the field that stores them.
 #[derive(Clone, Copy)]
 pub enum Kind {
     Bool(Field<bool>),
-    /// One of a few words.
+    /// One of a few fixed words.
     Choice(fn(&mut Config) -> &mut dyn Choice),
     /// A duration in Go's notation.
     Seconds(fn(&mut Config) -> Seconds<'_>),
-    /// The capacity of a map.
+    /// The number of entries that a map can have.
     Entries(Field<u32>),
     /// An IP address and a port.
     Address(Field<SocketAddr>),
-    /// Patterns with `*` and `?`.
+    /// Name patterns with `*` and `?`.
     Patterns(Field<Vec<String>>),
-    /// Any other setting.
+    /// A setting that none of the other kinds fits.
     Special {
-        /// The allowed values, for the page.
+        /// The allowed values, for docs/settings.md.
         values: &'static str,
-        /// The value's name in `--help`.
+        /// What stands for the value in `--help`, such as `DURATION`.
         placeholder: &'static str,
         read: Read,
-        /// Returns the value to write to a file; none if the file should not name the setting.
+        /// Returns the value to write to a file; None if the file should not name the setting.
         write: fn(&Config) -> Option<Value>,
     },
 }
 
-/// The function that reads the value of a special setting.
+/// The function that reads the value of a [`Kind::Special`] setting.
 #[derive(Clone, Copy)]
 pub enum Read {
     Bool(fn(&mut Draft, bool)),
@@ -97,11 +97,11 @@ pub enum Value {
     List(Vec<String>),
 }
 
-/// A field that has one of a few words as value. Every `clap::ValueEnum` is one.
+/// A field whose value is one of a few fixed words. Every `clap::ValueEnum` is one.
 pub trait Choice {
     fn words(&self) -> Vec<PossibleValue>;
     fn word(&self) -> String;
-    /// Sets the value of this word; false if there is no such word.
+    /// Sets the field to the value that this word names; false if there is no such word.
     fn choose(&mut self, word: &str) -> bool;
 }
 
@@ -124,18 +124,18 @@ impl<T: clap::ValueEnum> Choice for T {
 }
 
 impl Setting {
-    /// Reads a value into the draft.
+    /// Checks a value and stores it in the draft.
     pub fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), ConfigError> {
         let read = self.kind.read(draft, value);
         read.map_err(|problem| problem.with_key(self.key))
     }
 
-    /// Returns the value to write to a file.
+    /// Returns the value to write to a file; None if the file should not name the setting.
     pub fn write(&self, config: &Config) -> Option<Value> {
         self.kind.write(config)
     }
 
-    /// Returns the default as an operator would write it, or in words if it is no value.
+    /// Returns the default as an operator would write it, or as a text for people.
     pub fn default(&self) -> String {
         let written = || self.write(&Config::default());
         match (self.unset, written()) {
@@ -162,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// Returns the allowed values, for the page.
+    /// Returns the allowed values as a text for docs/settings.md.
     pub fn values(&self) -> String {
         match self {
             Self::Bool(_) => "`true` or `false`".to_owned(),
@@ -180,7 +180,7 @@ impl Kind {
         }
     }
 
-    /// Returns the value's name in `--help`.
+    /// Returns what stands for the value in `--help`, such as `DURATION`.
     pub fn placeholder(&self) -> &'static str {
         match self {
             Self::Bool(_) => "BOOL",
@@ -193,7 +193,7 @@ impl Kind {
         }
     }
 
-    /// Returns the words of a choice; other kinds have none.
+    /// Returns the fixed words of a [`Kind::Choice`]; other kinds have none.
     pub fn words(&self) -> Vec<PossibleValue> {
         match self {
             Self::Choice(field) => field(&mut Config::default()).words(),
@@ -201,7 +201,8 @@ impl Kind {
         }
     }
 
-    /// Returns the words of a choice, each between two marks, with "or" between them.
+    /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, with "or" between
+    /// them.
     fn words_joined(&self, mark: &str) -> String {
         let words = self.words();
         let quoted = words

@@ -19,7 +19,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The log as it was started.
+/// The handle of the running log, to change its level, and its format.
 struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
     format: LogFormat,
@@ -60,7 +60,8 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reports why the program fails, in the format of the log.
+/// Reports why the program fails: as a JSON log line, if the log has that format, else as plain
+/// text.
 pub fn fail(error: &anyhow::Error) {
     match LOG.get() {
         Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),
@@ -75,10 +76,10 @@ fn line(error: &anyhow::Error) -> String {
     text.chars().map(one_line).collect()
 }
 
-/// Returns the filter for a level. A level applies only to portolan's own crates, whose names all
-/// begin with `portolan`: at `debug`, the loader of the kernel programs would log every
-/// instruction. The kube crates log nothing, because `source` reports faults of the API server
-/// itself.
+/// Returns the log filter for a level, or parses a filter. A level applies only to portolan's own
+/// crates, whose names all begin with `portolan`: at `debug`, the loader of the kernel programs
+/// would log every instruction. The kube crates log nothing, because `source` reports faults of the
+/// API server itself.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let directives = match level.parse::<LevelFilter>() {
         Ok(own) => format!(

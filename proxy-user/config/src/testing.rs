@@ -12,12 +12,12 @@ use serde_json::Value as Json;
 
 use crate::{Config, Mode, document, table};
 
-/// Returns the folder of kube-proxy's files and answers.
+/// Returns the folder of the configuration files given to kube-proxy, and of what it made of them.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy")
 }
 
-/// Returns the folders of kube-proxy's answers, one for each version.
+/// Returns the folders with what kube-proxy made of the files, one for each of its versions.
 pub fn versions() -> Vec<PathBuf> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
@@ -26,7 +26,8 @@ pub fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// Collects the values of a document by their paths. An empty value is left out.
+/// Collects the values of a YAML document by their paths, like `conntrack.min`. An empty value is
+/// left out.
 fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(fields) => {
@@ -42,7 +43,7 @@ fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns the values of kube-proxy's keys that mean something here.
+/// Returns the values of those of kube-proxy's keys that have an effect in portolan.
 fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     leaves("", document, &mut all);
@@ -63,8 +64,8 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     all
 }
 
-/// Returns the keys whose values differ from those of kube-proxy's answer; fails for a key that is
-/// not in the table of differences.
+/// Returns the keys whose values differ from those that kube-proxy shows (`theirs`); fails for a
+/// key that is not in [`table::DIFFERENCES`].
 pub fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
     let ours = common(&document(config).expect("written"), config.mode);
     let theirs: Json = serde_saphyr::from_str(theirs).expect("YAML");

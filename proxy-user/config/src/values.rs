@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parses the texts of settings into values. Every error names the value and the remedy. Used by
-//! the table's entries.
+//! the entries of `table`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -18,12 +18,12 @@ use super::{Config, ConfigError, NodePortAddresses};
 /// elements.
 pub(super) const ENTRIES: [u32; 2] = [16, 67_108_864];
 
-/// The two times of one setting, in seconds.
+/// The two fields that one timeout setting fills, in seconds.
 pub struct Seconds<'a> {
-    /// The idle time of the flow table. KUBE: zero keeps the default.
+    /// The idle time of portolan's flow table. KUBE: a setting of zero keeps the default.
     pub idle: &'a mut u32,
-    /// The timeout of the node's nf_conntrack. KUBE: zero keeps the current timeout; that is none
-    /// here.
+    /// The timeout of the node's nf_conntrack. KUBE: a setting of zero leaves it unchanged, which
+    /// is None here.
     pub conntrack: &'a mut Option<u32>,
 }
 
@@ -58,7 +58,8 @@ fn ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Proble
         .collect()
 }
 
-/// Parses the pods' ranges. The kernel programs store at most [`RANGES`] of each family.
+/// Parses the ranges by which pods are recognised. The kernel programs store at most [`RANGES`] of
+/// each family.
 pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpNet>, Problem> {
     let ranges = ranges(texts)?;
     for v4 in [true, false] {
@@ -74,8 +75,8 @@ pub(super) fn pod_ranges<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec
     Ok(ranges)
 }
 
-/// Parses `nodePortAddresses`. An empty list keeps the default of the mode. KUBE: an empty text is
-/// no range, and does not stand for all addresses.
+/// Parses `nodePortAddresses`. An empty list keeps the default, which depends on the mode. KUBE: an
+/// empty text is an invalid range, and does not stand for all addresses.
 pub(super) fn node_port_addresses(config: &mut Config, texts: &[String]) -> Result<(), Problem> {
     config.node_port_addresses = match texts {
         [] => return Ok(()),
@@ -98,7 +99,7 @@ pub(super) fn level_of_verbosity(verbosity: i64) -> &'static str {
     }
 }
 
-/// Checks a log level or filter.
+/// Checks a log level (`info`) or filter (`warn,portolan_source=debug`), and returns it.
 pub(super) fn log_level(text: &str) -> Result<String, Problem> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -117,7 +118,8 @@ pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
     parsed.collect()
 }
 
-/// Parses `bindAddress`. KUBE: its family decides where the agent's own servers listen by default.
+/// Parses `bindAddress`. KUBE: its family decides at which addresses the agent's own servers listen
+/// by default.
 pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Problem> {
     let Some(address) = parse::address(text) else {
         let remedy = "is not an IP address; write it like 0.0.0.0 or ::";
@@ -133,7 +135,8 @@ pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Proble
     Ok(())
 }
 
-/// Parses an address that replaces the default. KUBE: without a port, the default port is used.
+/// Parses an address with or without a port, which replaces the default in `address`. KUBE: without
+/// a port, the default port is used.
 pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
     let with_port = || {
         let (ip, port) = text.rsplit_once(':')?;
@@ -164,8 +167,8 @@ pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Proble
     }
 }
 
-/// Replaces the defaults by a duration in seconds; a part of a second counts as a full one. KUBE:
-/// zero keeps the default, and leaves nf_conntrack unchanged.
+/// Parses a duration and replaces the defaults by it; a part of a second counts as a full one.
+/// KUBE: zero keeps the default idle time, and leaves the timeout of nf_conntrack unchanged.
 pub(super) fn seconds(text: &str, seconds: Seconds<'_>) -> Result<(), Problem> {
     let Some(duration) = duration(text) else {
         let remedy = "is not a duration; write it like 24h0m0s or 120s, or 0s for the default";
@@ -191,7 +194,7 @@ pub(super) fn go_duration(seconds: u32) -> String {
     }
 }
 
-/// Parses a boolean as Go does.
+/// Parses a boolean as Go does; None if it is invalid.
 pub fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Some(true),
@@ -201,7 +204,7 @@ pub fn boolean(text: &str) -> Option<bool> {
 }
 
 /// Parses an integer as Go does: with a sign, with a prefix like `0x` for other bases, with
-/// underscores.
+/// underscores. None if it is invalid.
 pub fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -221,7 +224,8 @@ pub fn integer(text: &str) -> Option<i64> {
     i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), base).ok()
 }
 
-/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. A negative one is invalid.
+/// Parses a duration in Go's notation: `1h30m`, `+1.5s`, `300ms`, `0`. None if it is invalid or
+/// negative.
 pub fn duration(text: &str) -> Option<Duration> {
     let text = text.strip_prefix('+').unwrap_or(text);
     // Minus zero counts as zero.
@@ -278,7 +282,7 @@ pub(super) fn masquerade_ports(texts: &[String]) -> Result<PortRanges, Problem> 
     Ok(PortRanges(ranges))
 }
 
-/// Checks a number of connections.
+/// Checks that a number of connections fits into 32 bits, and returns it.
 pub(super) fn connections(number: i64) -> Result<u32, Problem> {
     let remedy = "is not between 0 and 4294967295; correct it";
     u32::try_from(number).map_err(|_| Problem::new(number, remedy))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The result of an apply: how much was written, and what could not be published. Read by `syncer`.
+//! The result of applying plans to the kernel's maps: how much was written, and what could not be
+//! published. Read by `syncer`.
 
 use std::{fmt, io};
 
@@ -8,18 +9,18 @@ use thiserror::Error;
 
 use crate::object::ObjectName;
 
-/// What an apply did.
+/// What applying plans to the kernel's maps did.
 #[derive(Debug, Default)]
 pub struct ApplyResult {
     /// The number of map elements written or removed; 0 if the maps already matched the plans.
     pub written: usize,
-    /// The parts that could not be published; apply the affected services again later.
+    /// The parts of the plans that could not be published; apply the affected services again later.
     pub failures: Vec<Failure>,
     /// True if UDP backends were removed: sockets may still be connected to them.
     pub udp_lost: bool,
 }
 
-/// Something that could not be published.
+/// A part of the plans that could not be published in the maps, and why.
 #[derive(Debug)]
 pub struct Failure {
     pub affected: Affected,
@@ -41,11 +42,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The services that a failure concerns.
+/// The services that a failure to publish concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Affected {
     Service(ObjectName),
-    /// Every service of the apply: an element that they share could not be written.
+    /// Every service that was applied together: a map element that they share could not be written.
     All,
 }
 
@@ -58,7 +59,7 @@ impl fmt::Display for Affected {
     }
 }
 
-/// Why something could not be published.
+/// Why a part of the plans could not be published in the maps.
 #[derive(Debug, Error)]
 pub enum Refusal {
     #[error(
@@ -89,7 +90,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the full map, if a full map is the reason.
+    /// Returns the name of the full map; None if a full map is not the reason.
     pub fn full_map(&self) -> Option<&'static str> {
         match self {
             Self::Full { map, .. } => Some(map),
@@ -98,7 +99,7 @@ impl Refusal {
     }
 }
 
-/// How full a map is.
+/// How many of a map's entries are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
     pub map: &'static str,

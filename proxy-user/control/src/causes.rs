@@ -2,8 +2,8 @@
 //! Writes an error with all its causes in one line. Used wherever an error becomes a warning or a
 //! part of another error.
 
-/// Returns the chain of causes as `anyhow` prints it, without a cause that the text before it
-/// contains.
+/// Returns the error and its causes as `anyhow` prints them (`a: b: c`). A cause is left out if the
+/// text before it already contains it.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut texts: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes of objects that a source sends, in batches that take effect together. `syncer` receives
-//! them.
+//! Changes of Kubernetes objects, as the API server or a manifest folder sends them: in batches
+//! that take effect together. `syncer` receives them.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -10,10 +10,10 @@ use crate::{
     warnings::Topic,
 };
 
-/// What happened to one object.
+/// A change of one Kubernetes object.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
-    /// New or replaced.
+    /// The object is new, or replaces the one of the same kind and name.
     Upsert(Object),
     Delete(ObjectKey),
 }
@@ -28,15 +28,16 @@ impl Change {
     }
 }
 
-/// The time of the pod or service change that caused an endpoint of a slice to change.
+/// A change of an EndpointSlice's endpoints: the time of the pod or service change that caused it.
+/// For the latency metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub time: Timestamp,
-    /// True for IPv6 endpoints.
+    /// True if the slice's endpoints are IPv6, false if IPv4.
     pub v6: bool,
 }
 
-/// Changes that take effect together.
+/// Changes and warnings from a source of objects that take effect together.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
     pub changes: Vec<Change>,
@@ -44,9 +45,9 @@ pub struct Batch {
     /// True if this and earlier batches have sent every object. Until then nothing may be removed
     /// from the maps. Never true while something could not be read.
     pub complete: bool,
-    /// True if this batch ends the first list, as far as it could be read. The agent can then be
-    /// ready.
+    /// True for the one batch that ends the first list of all objects, as far as it could be read.
+    /// The agent can then be ready.
     pub listed: bool,
-    /// Trigger times of the endpoint changes in this batch, as far as known.
+    /// Of the changed EndpointSlices in this batch, those whose [`Trigger`] is known.
     pub triggers: Vec<Trigger>,
 }

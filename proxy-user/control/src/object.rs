@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of objects, and warnings about them. Plain values, used everywhere.
+//! Names of Kubernetes objects, and warnings about them. Plain values, used everywhere.
 
 use std::{fmt, sync::Arc};
 
-/// Namespace and name of an object.
+/// Namespace and name of a Kubernetes object. An object of a kind without namespaces has an empty
+/// one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectName {
     pub namespace: Arc<str>,
@@ -34,7 +35,7 @@ impl fmt::Display for ObjectName {
 /// A problem of an object that an operator should know about; the rest of the object still works.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Warning {
-    /// Kind and name, or file and line: `Service shop/cart`.
+    /// What the warning is about, such as kind and name (`Service shop/cart`), or file and line.
     pub object: String,
     /// What is wrong, where, and what to do.
     pub reason: String,

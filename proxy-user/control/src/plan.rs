@@ -14,15 +14,16 @@ use crate::object::ObjectName;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServicePlan {
     pub ports: Vec<PortPlan>,
-    /// Cluster IPs whose unserved ports are rejected.
+    /// The service's cluster IPs. Packets to a port of them that is not served are rejected. Left
+    /// out are cluster IPs that are the node's own addresses or belong to another service.
     pub guarded_v4: Vec<V4>,
     pub guarded_v6: Vec<V6>,
     pub health_check: Option<HealthCheckPlan>,
 }
 
 impl ServicePlan {
-    /// Returns whether a Local policy finds endpoints only on other nodes: for inside clients by
-    /// IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6. KUBE: for the metric
+    /// Returns for whom a Local policy finds endpoints only on other nodes: inside clients by IPv4
+    /// and by IPv6, then outside clients by IPv4 and by IPv6. KUBE: for the metric
     /// `sync_proxy_rules_no_local_endpoints_total`.
     pub fn lacks_local_endpoints(&self) -> [bool; 4] {
         let of_policy = |flag| {
@@ -38,39 +39,41 @@ impl ServicePlan {
     }
 }
 
-/// A service and what its health check node port now answers; `None` if it has no such port (any
+/// A service, and what its health check node port now answers; None if it has no such port (any
 /// more).
 pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
 
-/// KUBE: `healthCheckNodePort` of a service with `externalTrafficPolicy: Local`.
+/// The health check node port of a service. KUBE: `healthCheckNodePort` with
+/// `externalTrafficPolicy: Local`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HealthCheckPlan {
-    /// Host order.
+    /// In host byte order.
     pub port: u16,
-    /// Ready endpoints on this node; the answer is 200 if there is one, else 503.
+    /// Number of ready endpoints on this node. The HTTP answer is 200 if there is one, else 503.
     pub local_endpoints: usize,
 }
 
-/// One service port, in both families. It has one service id in the maps.
+/// One port of a service, for IPv4 and IPv6. It has one service id in the maps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortPlan {
     /// Empty for the only port of a service without port names.
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: Port,
-    /// Seconds; 0 without affinity.
+    /// How long a client keeps its backend, in seconds; 0 without session affinity.
     pub affinity_timeout: u32,
-    /// KUBE: `loadBalancerSourceRanges`; applies only to frontends with the flag SOURCE_RANGES.
+    /// KUBE: `loadBalancerSourceRanges`. They restrict only frontends with the flag SOURCE_RANGES.
     pub source_ranges: Vec<IpNet>,
     pub v4: FamilyPlan<V4>,
     pub v6: FamilyPlan<V6>,
 }
 
-/// One family of a service port.
+/// The IPv4 part or the IPv6 part of a service port's plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FamilyPlan<A: Addr> {
     pub frontends: Vec<FrontendPlan<A>>,
-    /// Every serving endpoint, selected or not, sorted by address and port, without duplicates.
+    /// Every serving endpoint, even if no endpoint set contains it, sorted by address and port,
+    /// without duplicates.
     pub backends: Vec<BackendPlan<A>>,
 }
 
@@ -97,14 +100,14 @@ impl<A: Addr> FamilyPlan<A> {
     }
 }
 
-/// One frontend of a service port: an address, or all node port addresses.
+/// One frontend of a service port: an address and port, or a node port on all its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontendPlan<A: Addr> {
     /// [`Addr::UNSPECIFIED`] for a node port.
     pub address: A,
     pub port: Port,
-    /// Kind, policies and options. They decide which endpoint sets the blocks contain
-    /// ([`ServiceFlags::set_of_block`]).
+    /// Kind, policies and options. They decide which endpoints new connections get, by client:
+    /// those of the whole cluster or only the local ones ([`ServiceFlags::set_of_block`]).
     pub flags: ServiceFlags,
 }
 

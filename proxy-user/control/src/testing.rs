@@ -30,7 +30,7 @@ pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
 }
 
 /// Converts the first object of a YAML text with this converter; returns it with the warnings about
-/// it.
+/// it, None if the text has no object.
 pub fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<Warning>)> {
     let content = documents::read("test.yaml", yaml, converter).expect("readable");
     content.objects.into_iter().next()
@@ -91,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Returns the backends of a set as text.
+/// Returns the backends in an endpoint set, each as `address:port`.
 pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
     chosen
@@ -99,7 +99,7 @@ pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
         .collect()
 }
 
-/// Returns the frontends of a family as text: kind, address, port.
+/// Returns the frontends of a family, each as a text with kind, address and port.
 pub fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     let text = |kind: FrontendKind| match kind {
         FrontendKind::ClusterIp => "cluster",
@@ -138,7 +138,7 @@ pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
     )
 }
 
-/// The texts that damage inserts.
+/// The texts that [`damaged`] inserts.
 const TOKENS: [&str; 28] = [
     "null",
     "[]",
@@ -170,8 +170,8 @@ const TOKENS: [&str; 28] = [
     "]",
 ];
 
-/// Returns a text with parts removed, repeated or replaced. Each edit is a position, a kind and a
-/// length or token.
+/// Returns a text with parts removed, repeated or replaced. Each edit is a position, a kind of
+/// edit, and a number from which the length and the inserted text follow.
 pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     for (place, kind, more) in edits {

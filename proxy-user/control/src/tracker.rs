@@ -24,33 +24,35 @@ use crate::{
 pub struct ClusterState {
     node_name: Arc<str>,
     services: HashMap<ObjectName, Entry>,
-    /// The current service of each slice, in the slice's namespace. A slice may move to another
-    /// service.
+    /// The name of each slice's service, which is in the slice's namespace. A slice may move to
+    /// another service.
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
-    /// Used if the Node object has no InternalIP.
+    /// The addresses that stand in for the node's InternalIP of a family without one.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
     /// The address ranges by which pods are recognised.
     pod_ranges: Vec<IpNet>,
-    /// A service with a cluster IP in the pod ranges, and this IP.
+    /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
+    /// service.
     in_pod_ranges: Option<(ObjectName, IpAddr)>,
-    /// Services in the order of their changes; a service may appear more than once.
+    /// Services to plan again, in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
-    /// How often the dirty services have been taken.
+    /// How often [`Self::take_dirty`] was called.
     round: u64,
     /// The number of services that are served.
     served: usize,
 }
 
-/// A service and its slices; either may arrive first.
+/// A service and its EndpointSlices, under the service's name; either may arrive first.
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Arc<Service>>,
-    /// Ordered by name.
+    /// The service's EndpointSlices, ordered by name.
     slices: Vec<Arc<EndpointSlice>>,
-    /// The round in which the service was last marked dirty.
+    /// The value of `round` in [`ClusterState`] when the service was last marked dirty; None:
+    /// never.
     dirty_in: Option<u64>,
 }
 
@@ -83,7 +85,7 @@ impl ClusterState {
         }
     }
 
-    /// Applies one change.
+    /// Applies one change of a Kubernetes object.
     pub fn fold(&mut self, change: Change) {
         match change {
             Change::Upsert(Object::Service(service)) => {
@@ -123,13 +125,14 @@ impl ClusterState {
         self.refresh_view();
     }
 
-    /// Sets whether external and load balancer IPs get frontends for echo requests. Call it before
-    /// the first change.
+    /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
+    /// Call it before the first change.
     pub fn set_answer_ping(&mut self, answer: bool) {
         self.view.answer_ping = answer;
     }
 
-    /// Sets the selection for services that name none. Call it before the first change.
+    /// Sets how a new flow gets its backend, for services whose annotation does not say it. Call it
+    /// before the first change.
     pub fn set_selection(&mut self, selection: Selection) {
         self.view.selection = selection;
     }
@@ -152,14 +155,14 @@ impl ClusterState {
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
     }
 
-    /// Sets the address ranges by which pods are recognised.
+    /// Sets the address ranges by which pods are recognised, and looks for a cluster IP in them.
     pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
         if self.pod_ranges != ranges {
             self.pod_ranges = ranges.to_vec();
             self.look_for_one_in_pod_ranges();
         }
     }
-    /// Returns a service with a cluster IP in the pod ranges, and this IP.
+    /// Returns a service with a cluster IP in the pod ranges, and this IP; None if there is none.
     pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
         self.in_pod_ranges.as_ref()
     }
@@ -171,7 +174,7 @@ impl ClusterState {
         });
     }
 
-    /// Takes the services that must be planned again.
+    /// Returns the services that must be planned again, and marks them as no longer dirty.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
         std::mem::take(&mut self.dirty)
@@ -180,12 +183,12 @@ impl ClusterState {
         self.dirty.extend(names);
     }
 
-    /// Whether any service is marked dirty.
+    /// Whether any service must be planned again.
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Returns a service and its slices.
+    /// Returns a service, None if it is not known yet, and its slices.
     pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
         self.services.get(name).map_or((None, &[]), |entry| {
             (entry.service.as_deref(), entry.slices.as_slice())
@@ -203,7 +206,7 @@ impl ClusterState {
     pub fn served_count(&self) -> usize {
         self.served
     }
-    /// Returns this node's object.
+    /// Returns the Node object of this node; None if it is not known.
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
@@ -325,7 +328,7 @@ impl ClusterState {
     }
 }
 
-/// Returns a cluster IP of the service that is in one of the ranges.
+/// Returns a cluster IP of the service that is in one of the ranges; None if there is none.
 fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
     let mut ips = service?.cluster_ips();
     ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))

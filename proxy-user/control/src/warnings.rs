@@ -33,19 +33,19 @@ pub enum Topic {
     ForeignPrograms(Arc<str>),
     /// Listing the connections of another proxy.
     ForeignConnections,
-    /// What others removed or changed in the kernel, which the agent repairs.
+    /// What others removed or changed of portolan's work in the kernel; the agent repairs it.
     Repairs,
     /// Packets that are left to the network stack.
     Forwarding,
-    /// Who in the node's stack judges forwarded packets.
+    /// Who in the node's network stack decides about forwarded packets, such as netfilter rules.
     Stack,
     /// Uplinks where XDP takes no packets.
     Uplinks,
     /// Chains whose policy drops forwarded packets.
     ForwardPolicy,
-    /// The flow tables.
+    /// The flow tables, which are maps in the kernel.
     Flows,
-    /// Taking over from maps of another layout or of other sizes.
+    /// Taking over the content of maps that have another layout or other sizes.
     Succession,
     /// Maps that are nearly full.
     Growth,
@@ -58,18 +58,18 @@ pub enum Topic {
     HealthPort(u16),
     /// The manifest folder itself.
     Folder,
-    /// An object of the API server.
+    /// An object that the API server has sent.
     Object(ObjectKey),
-    /// Serving the agent's own health.
+    /// The HTTP server that answers for the agent's own health.
     Health,
-    /// Serving metrics.
+    /// The HTTP server for metrics.
     Metrics,
     /// The connection to the API server.
     ApiServer,
 }
 
 impl Topic {
-    /// Returns the topic's name at `/warnings`.
+    /// Returns the topic's name, as the agent's HTTP page `/warnings` shows it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::File(_) => "file",
@@ -99,7 +99,8 @@ impl Topic {
             Self::ApiServer => "api-server",
         }
     }
-    /// Returns the path of the page that explains the topic, from the top of the clone.
+    /// Returns the page of the documentation that explains the topic, as a path from the top of the
+    /// clone.
     pub fn page(&self) -> &'static str {
         match self {
             Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
@@ -122,7 +123,8 @@ impl Topic {
         }
     }
 
-    /// Returns the object whose owner should know of the warning.
+    /// Returns the object that gets a Kubernetes event about a warning of this topic; None if no
+    /// object does.
     fn object(&self) -> Option<ObjectKey> {
         match self {
             Self::Plan(name) => Some(ObjectKey {
@@ -139,11 +141,11 @@ impl Topic {
     }
 }
 
-/// A warning as `/warnings` shows it.
+/// A warning as the agent's HTTP page `/warnings` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct NamedWarning {
     pub topic: &'static str,
-    /// The page that explains it.
+    /// The page of the documentation that explains the topic.
     pub page: &'static str,
     pub object: String,
     pub reason: String,
@@ -157,7 +159,7 @@ pub struct Report {
     pub reason: String,
 }
 
-/// The kind of the news.
+/// What happened to the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
     /// The object is not served as its owner may expect.

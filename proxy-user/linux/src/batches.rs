@@ -12,7 +12,7 @@ use super::{
     plain::Plain,
 };
 
-/// `union bpf_attr` for batches.
+/// The part of the kernel's `union bpf_attr` for commands on many elements.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct BatchRequest {
@@ -26,7 +26,7 @@ pub(super) struct BatchRequest {
     pub(super) flags: u64,
 }
 
-/// Stores elements in order. On an error, returns how many were stored before it.
+/// Stores elements in order. An error comes with the number of elements stored before it.
 pub fn update_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     keys: &[K],
@@ -51,7 +51,8 @@ pub fn update_batch<K: Plain, V: Plain>(
     }
 }
 
-/// Removes elements in order. On an error (a missing key is one), returns how many were removed.
+/// Removes elements in order. An error comes with the number of elements removed before it; a
+/// missing key is an error.
 pub fn delete_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     keys: &[K],
@@ -72,22 +73,23 @@ pub fn delete_batch<K: Plain, V: Plain>(
     }
 }
 
-/// Returns how many elements were done. A kernel that failed before the first may not have set the
-/// count.
+/// Returns how many elements a failed call has stored or removed. A kernel that failed before the
+/// first may not have set the count.
 fn done(request: &BatchRequest, all: usize) -> usize {
     let count = request.count as usize;
     if count >= all { 0 } else { count }
 }
 
-/// Elements of a map whose types are not known here: all keys one after another, and all values.
+/// Elements of a map as bytes, for types that are not known here: all keys one after another, and
+/// all values.
 #[derive(Debug, Default)]
 pub struct Raw {
     pub keys: Vec<u8>,
     pub values: Vec<u8>,
 }
 
-/// Reads up to `count` elements from `cursor` on (empty at the start). Returns them, and true if
-/// these were the last.
+/// Reads up to `count` elements, from `cursor` on (empty at the start), which it moves. Returns the
+/// elements, and true if no more follow.
 pub fn lookup_raw(
     map: BorrowedFd<'_>,
     cursor: &mut Vec<u8>,
@@ -111,8 +113,8 @@ pub fn lookup_raw(
     Ok((raw, last))
 }
 
-/// Reads elements from `cursor` on (empty at the start) until the buffers are full. Returns how
-/// many were read, and true if these were the last.
+/// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are
+/// full. Returns the number of elements read, and true if no more follow.
 pub fn lookup_batch<K: Plain, V: Plain>(
     map: &Typed<K, V>,
     cursor: &mut Vec<u8>,

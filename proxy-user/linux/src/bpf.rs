@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system call bpf(2), and those of its commands that work on every kind of object. Used by the
-//! other files here.
+//! The system call bpf(2), and those of its commands that work on every kind of object (maps,
+//! programs, links, BTF). Used by the other files of this crate.
 
 use std::{
     io,
@@ -106,7 +106,7 @@ pub fn program_name(id: u32) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Returns a new descriptor of the object with this id, by the command for its kind.
+/// Returns a new descriptor of the object with this id; `command` is the one for its kind.
 pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     let mut request = IdRequest {
         id,
@@ -116,7 +116,8 @@ pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Fills `info` by BPF_OBJ_GET_INFO_BY_FD; the kernel writes at most the size of `T`.
+/// Fills `info` with what the kernel says about the object, at most the size of `T`
+/// (BPF_OBJ_GET_INFO_BY_FD).
 pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut request = InfoRequest {
         fd: fd.as_raw_fd() as u32,
@@ -127,7 +128,7 @@ pub(super) fn object_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()>
     unsafe { bpf(Command::ObjectInfo, &mut request) }.map(drop)
 }
 
-/// Waits until every run of a program that was under way has ended.
+/// Waits until every run of a kernel program that was under way has ended.
 pub fn wait_for_programs() {
     const GLOBAL: libc::c_long = 1;
     // SAFETY: membarrier(2) takes plain numbers. This command waits until every CPU has left its

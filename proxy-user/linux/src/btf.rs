@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's type information (BTF) of a map's keys and values: at which bytes each member is.
-//! Used by `datapath::succession`, which reads maps that another version has made. The format is in
-//! the kernel's Documentation/bpf/btf.rst.
+//! The kernel's type information (BTF) of a map's keys and values: which bytes each member has.
+//! Used by `datapath::succession`, which reads maps that another version of portolan has made. The
+//! format is in the kernel's Documentation/bpf/btf.rst.
 
 use std::{
     collections::BTreeMap,
@@ -18,11 +18,12 @@ const STRUCT: u32 = 4;
 const ENUM: u32 = 6;
 /// typedef, volatile, const, restrict, type tag: kinds that only name another type.
 const ALIASES: [u32; 5] = [8, 9, 10, 11, 18];
-/// Limit of nesting: our types are flatter, and the kernel refuses types that contain themselves.
+/// The deepest nesting of types that is read. portolan's own types are flatter, and the kernel
+/// refuses types that contain themselves.
 const DEPTH: u32 = 8;
 
-/// The byte range of each member that is no struct itself, by its path, as in `entry.backend`. A
-/// plain number is one member with an empty path.
+/// The byte range of each member that is no struct itself. The key is the path to the member, as in
+/// `entry.backend`; if the whole type is a plain number, the path is empty.
 pub type Members = BTreeMap<String, Range<usize>>;
 
 /// The start of the kernel's `struct bpf_map_info`.
@@ -44,7 +45,7 @@ struct BtfInfo {
     id: u32,
 }
 
-/// Returns the members of a map's keys and of its values.
+/// Returns the members of a map's keys, and those of its values.
 pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
     let mut info = TypedMapInfo::default();
     object_info(map, &mut info)?;
@@ -69,7 +70,7 @@ fn unreadable() -> io::Error {
     )
 }
 
-/// Returns the members of the type `id` in raw BTF; `None` if the BTF is damaged, or if portolan
+/// Returns the members of the type `id` in raw BTF; None if the BTF is damaged, or if portolan
 /// makes no such type.
 fn members_of(data: &[u8], id: u32) -> Option<Members> {
     let types = Types::new(data)?;
@@ -86,8 +87,8 @@ struct Types<'a> {
     starts: Vec<usize>,
 }
 
-/// The head of a type: its kind, the number of members, its size or the id of another type, and
-/// the offset of what follows.
+/// The head of a type: its kind, the number of members, its size or the id of another type, and the
+/// offset of the bytes that follow the head.
 struct Head {
     kind: u32,
     count: u32,
@@ -129,7 +130,7 @@ impl<'a> Types<'a> {
             rest: at + 12,
         })
     }
-    /// Returns the offset of the next type.
+    /// Returns the offset of the type that follows the one at this offset.
     fn after(&self, at: usize) -> Option<usize> {
         let head = self.head(at)?;
         let count = head.count as usize;

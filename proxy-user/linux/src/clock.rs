@@ -2,7 +2,7 @@
 //! The clocks by which the kernel programs stamp entries and events. Used by `datapath` and
 //! `portolan trace`.
 
-/// Returns nanoseconds since the machine started, by the coarse clock, which entries have.
+/// Returns nanoseconds since the machine started, by the coarse clock that stamps map entries.
 pub fn now() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
     nix::time::clock_gettime(clock).map_or(0, |time| {
@@ -10,7 +10,7 @@ pub fn now() -> u64 {
     })
 }
 
-/// Returns nanoseconds since the machine started, by the precise clock, which events have.
+/// Returns nanoseconds since the machine started, by the precise clock that stamps events.
 pub fn monotonic() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC;
     nix::time::clock_gettime(clock).map_or(0, |time| {

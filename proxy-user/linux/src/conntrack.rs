@@ -17,11 +17,12 @@ use super::netlink::{Connection, attribute};
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 pub(super) const GET: u16 = 1 << 8 | 1;
 
-/// Length of `struct nfgenmsg`, with which every message begins. All zero: any family, version 0.
+/// Length of `struct nfgenmsg`, with which every message begins. If it is all zero, it means: any
+/// family, version 0.
 pub(super) const GENERIC: usize = 4;
 
-/// Attributes of a connection, of a tuple, of its addresses and its ports, as
-/// linux/netfilter/nfnetlink_conntrack.h numbers them.
+/// Numbers of netlink attributes: of a connection, of a tuple, of its addresses and its ports, as
+/// linux/netfilter/nfnetlink_conntrack.h has them.
 pub(super) mod kind {
     pub(crate) const TUPLE_ORIGINAL: u16 = 1;
     pub(crate) const TUPLE_REPLY: u16 = 2;
@@ -42,7 +43,7 @@ pub(super) mod kind {
     pub(crate) const SOURCE_PORT: u16 = 2;
     pub(crate) const DESTINATION_PORT: u16 = 3;
 
-    /// Information of the protocols: the nests of TCP and SCTP, and the attributes in them.
+    /// Attributes in the information of a protocol: the nests of TCP and SCTP, and what is in them.
     pub(crate) const TCP: u16 = 1;
     pub(crate) const SCTP: u16 = 3;
     pub(crate) const STATE: u16 = 1;
@@ -54,7 +55,7 @@ pub(super) mod kind {
     pub(crate) const TCP_FLAGS_REPLY: u16 = 5;
 }
 
-/// Source and destination of the packets of one direction.
+/// Source and destination of a connection's packets in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuple {
     pub src: SocketAddr,
@@ -62,7 +63,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// Returns the tuple of the opposite direction if nothing is translated.
+    /// Returns the tuple of the opposite direction, for a connection without NAT.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -72,42 +73,44 @@ impl Tuple {
     }
 }
 
-/// A connection in nf_conntrack, or an exchange of datagrams.
+/// An entry of nf_conntrack: a connection, or an exchange of datagrams.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tracked {
     pub protocol: Protocol,
-    /// The tuple of the client's packets, as the client sends them.
+    /// Source and destination of the client's packets, as the client sends them.
     pub original: Tuple,
-    /// The tuple of the server's packets, as the server sends them.
+    /// Source and destination of the server's packets, as the server sends them.
     pub reply: Tuple,
-    /// `enum ip_conntrack_status`.
+    /// Bits of the kernel's `enum ip_conntrack_status`.
     pub status: u32,
-    /// The kernel's id of it.
+    /// The kernel's id of the entry.
     pub id: u32,
-    /// Seconds until it expires.
+    /// Seconds until the entry expires.
     pub timeout: u32,
     pub mark: u32,
-    /// Its conntrack zone. Each zone has its own connections; the stack uses zone 0.
+    /// The entry's conntrack zone. Each zone has its own entries; the stack uses zone 0.
     pub zone: u16,
-    /// Further attributes of TCP and SCTP, as the kernel encodes them; otherwise empty.
+    /// Further attributes of TCP and SCTP, as the kernel encodes them; empty for other protocols.
     pub protocol_info: Vec<u8>,
 }
 
 impl Tracked {
     /// Status bit: the server has answered.
     pub const SEEN_REPLY: u32 = 1 << 1;
-    /// Status bit: it is more than an exchange of a few packets.
+    /// Status bit: the entry is more than an exchange of a few packets, so the kernel keeps it when
+    /// the table is full.
     pub const ASSURED: u32 = 1 << 2;
 
-    /// True if the client's packets go to another destination than their own. The tuples tell it:
-    /// NAT also sets status bits, but IPVS changes only the tuple.
+    /// True if the client's packets are sent on to another address or port (DNAT). This is seen
+    /// from the tuples: NAT also sets status bits, but IPVS changes only the tuple.
     pub fn is_sent_elsewhere(&self) -> bool {
         self.reply.src != self.original.dst
     }
     pub fn has(&self, status: u32) -> bool {
         self.status & status == status
     }
-    /// Returns the state of TCP or SCTP: `enum tcp_conntrack`, `enum sctp_conntrack`.
+    /// Returns the state of TCP or SCTP (`enum tcp_conntrack`, `enum sctp_conntrack`); None for
+    /// other protocols.
     pub fn state(&self) -> Option<u8> {
         let nest = match self.protocol {
             Protocol::TCP => kind::TCP,
@@ -117,7 +120,8 @@ impl Tracked {
         let info = attribute(&self.protocol_info, nest)?;
         attribute(info, kind::STATE)?.first().copied()
     }
-    /// Returns SCTP's tags of original and of reply packets, as on the wire; otherwise 0.
+    /// Returns SCTP's verification tags of original and of reply packets, as on the wire; 0 if
+    /// unknown.
     pub fn tags(&self) -> (u32, u32) {
         let info = attribute(&self.protocol_info, kind::SCTP).unwrap_or_default();
         let tag = |kind| attribute(info, kind).and_then(|tag| tag.try_into().ok());
@@ -128,8 +132,8 @@ impl Tracked {
     }
 }
 
-/// Visits every connection; none on a kernel without nf_conntrack. Reads the complete table, so it
-/// takes longer with a large one.
+/// Visits every entry of nf_conntrack; none on a kernel without nf_conntrack. Reads the complete
+/// table, so it takes longer with a large one.
 pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
@@ -150,7 +154,7 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     }
 }
 
-/// Reads a connection's attributes; `None` for a protocol without ports.
+/// Reads an entry from its netlink attributes; None for a protocol without ports.
 pub(super) fn read(attributes: &[u8]) -> Option<Tracked> {
     let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
     let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
@@ -186,7 +190,8 @@ fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
     Some((Protocol(number), tuple))
 }
 
-/// Returns the value of the first attribute of a kind, if it has this length.
+/// Returns the value of the first attribute of this kind; None if there is none, or if the value
+/// has another length.
 fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {
     attribute(attributes, kind)?.try_into().ok()
 }

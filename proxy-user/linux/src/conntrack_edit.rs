@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Creates, replaces and removes connections of nf_conntrack, by ctnetlink. Called by
+//! Creates, replaces and removes entries of nf_conntrack (connections), by ctnetlink. Called by
 //! `datapath::import`.
 
 use std::{
@@ -22,14 +22,15 @@ const NEW: u16 = 1 << 8;
 const DELETE: u16 = 1 << 8 | 2;
 const CREATE: u16 = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
 
-/// A connection to ctnetlink that changes the table of this network namespace.
+/// A netlink socket that changes the connections in nf_conntrack of this network namespace.
 pub struct Editor(Connection);
 
 impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
     }
-    /// Returns this connection as it is now; `None` if it has ended, even if another has its tuple.
+    /// Returns this connection as it is now; None if it has ended, even if another one has its
+    /// tuple.
     pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
         let request = named(tracked.protocol, tracked.original);
         let mut found = None;
@@ -56,8 +57,8 @@ impl Editor {
         let [removed] = self.tell([(DELETE, NLM_F_ACK, &named(protocol, tuple))])?;
         was_there(removed)
     }
-    /// Removes one connection and creates another, with almost no time between. Returns the results
-    /// of both.
+    /// Removes one connection and creates another, with almost no time between. Returns both
+    /// results: true if the old one existed, and whether the new one was created.
     pub fn replace(
         &self,
         old: &Tracked,
@@ -83,8 +84,8 @@ fn was_there(removed: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Returns the start of a request about the connection with this tuple. The kernel would take a
-/// request to remove that has no tuple as one to remove everything.
+/// Returns the start of a request about the connection with this tuple. Never leave the tuple out:
+/// the kernel takes a request to remove without one as a request to remove everything.
 fn named(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
     let mut request = generic(tuple);
     request.extend(nested(kind::TUPLE_ORIGINAL, &encoded(protocol, tuple)));
@@ -120,8 +121,8 @@ fn created(tracked: &Tracked) -> Vec<u8> {
     request
 }
 
-/// Encodes TCP's state and window scales. The windows themselves are not passed on, so conntrack
-/// is told to accept any window of either side.
+/// Encodes TCP's state and window scales. The windows themselves are not passed on, so a flag makes
+/// conntrack accept any window of either side.
 fn tcp_info(info: &[u8]) -> Vec<u8> {
     const LIBERAL: u8 = 1 << 3;
     let info = attribute(info, kind::TCP).unwrap_or_default();
@@ -140,7 +141,7 @@ fn tcp_info(info: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Returns a `struct nfgenmsg`: the family, version 0.
+/// Returns a `struct nfgenmsg` with the tuple's address family and version 0.
 fn generic(tuple: Tuple) -> Vec<u8> {
     let family = match tuple.src.ip() {
         IpAddr::V4(_) => libc::AF_INET,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Patterns for names in the configuration: `*` matches any characters (also `/`), `?` matches
-//! one. Called by `interfaces` and `agent`.
+//! Patterns for interface and other names in the configuration: `*` matches any characters (also
+//! `/`), `?` matches one. Called by `interfaces` and `agent`.
 
 /// True if a name matches a pattern.
 pub fn matches(pattern: &str, name: &str) -> bool {

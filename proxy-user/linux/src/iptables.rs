@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether legacy iptables (not iptables-nft) drops forwarded packets by its policy, and whether
-//! kube-proxy masquerades with it. Called by `agent` and `portolan explain`.
+//! Whether legacy iptables (not iptables-nft) drops forwarded packets by the policy of its chain
+//! FORWARD, and whether kube-proxy masquerades with it. Called by `agent` and `portolan explain`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
@@ -8,21 +8,23 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::nftables::KUBE_POSTROUTING;
 
-/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6.
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`; IPv6 has the same numbers.
 const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
-/// Length of a table's name.
+/// Length of the field with a table's name, in bytes.
 const NAME: usize = 32;
 
-/// Rulesets of more bytes are not searched for a chain: only a service proxy has so many rules.
+/// Rulesets with more bytes than this are not searched for kube-proxy's chain, but count as having
+/// it: only a service proxy makes so many rules.
 const READABLE: u32 = 4 << 20;
 
-/// How to read the tables of an address family.
+/// How to read the iptables tables of an address family.
 struct Family {
     program: &'static str,
     address: AddressFamily,
     level: i32,
-    /// The file that lists the existing tables: a request for another table would create it.
+    /// The file that lists the existing tables. It is read first, because asking the kernel for
+    /// another table would create that table.
     tables: &'static str,
     /// Offset of the field that says where an entry's target begins: `target_offset` of
     /// `struct ipt_entry` and `struct ip6t_entry`.
@@ -46,32 +48,33 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// The chain FORWARD of one family.
+/// The chain FORWARD of legacy iptables for one address family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LegacyForward {
-    /// The program that manages it.
+    /// The program that manages the chain: `iptables-legacy` or `ip6tables-legacy`.
     pub program: &'static str,
     pub v6: bool,
-    /// Its policy drops packets that no rule has accepted.
+    /// The chain's policy drops packets that no rule has accepted.
     pub drops: bool,
     pub has_rules: bool,
 }
 
-/// Returns the programs whose chain FORWARD drops by its policy in this network namespace.
+/// Returns the programs (`iptables-legacy`, `ip6tables-legacy`) whose chain FORWARD in this network
+/// namespace has the policy DROP.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
     let chains = legacy_forward()?.into_iter();
     let drop = chains.filter(|chain| chain.drops);
     Ok(drop.map(|chain| chain.program).collect())
 }
 
-/// Returns the chains FORWARD that exist in this network namespace.
+/// Returns the chains FORWARD of legacy iptables that exist in this network namespace.
 pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
     let there = FAMILIES.iter().filter(|family| family.has("filter"));
     there.map(Family::forward).collect()
 }
 
-/// True if this network namespace has the chain by which kube-proxy masquerades packets with its
-/// mark.
+/// True if this network namespace has the legacy iptables chain in which kube-proxy masquerades
+/// packets with its mark, or so many rules that it probably has.
 pub fn legacy_masquerades_marked() -> io::Result<bool> {
     for family in &FAMILIES {
         if family.has("nat") && family.masquerades_marked()? {
@@ -81,8 +84,8 @@ pub fn legacy_masquerades_marked() -> io::Result<bool> {
     Ok(false)
 }
 
-/// Offsets in a table's entries, in bytes. Of the tables that are read here, only `filter` has a
-/// chain FORWARD.
+/// What the kernel says about a table: offsets in its entries, in bytes. Of the tables that are
+/// read here, only `filter` has a chain FORWARD.
 struct Info {
     start_of_forward: u32,
     policy_of_forward: u32,
@@ -170,7 +173,8 @@ impl Family {
     }
 }
 
-/// True if the entry at this offset, which represents a policy, has the verdict drop.
+/// True if the entry at this offset, which stands for a chain's policy, drops packets; None if the
+/// entries are malformed.
 fn is_drop(entries: &[u8], entry: usize, target_offset: usize) -> Option<bool> {
     /// Length of `struct xt_entry_target`.
     const TARGET: usize = 32;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the agent needs of Linux and aya lacks. In: descriptors, paths, plain values. Out: BPF maps
 //! by element, batch and memory; pins, links, test runs; sockets, connections, rules and interfaces
-//! by netlink. The only crate in `proxy-user` with unsafe code; its functions are safe to call. It
-//! knows nothing of services.
+//! by netlink. The only crate in `proxy-user` with unsafe code; its functions are safe to call. The
+//! crate knows nothing of services.
 #![expect(
     unsafe_code,
     reason = "bpf(2) and mmap(2) take pointers, and shared types are passed as bytes"

@@ -13,7 +13,7 @@ const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 const BEFORE: u32 = 1 << 3;
 const AFTER: u32 = 1 << 4;
-/// The relative is given by its link, not by its program.
+/// Flag: the program before or behind which to attach is named by its link.
 const RELATIVE_LINK: u32 = 1 << 13;
 
 fn attach_type(egress: bool) -> u32 {
@@ -28,7 +28,7 @@ pub struct LinkInfo {
     pub id: u32,
     pub program: u32,
     _pad: u32,
-    /// For tcx: 0 once the interface is gone.
+    /// For tcx and XDP: index of the interface; 0 once the interface is gone.
     pub ifindex: u32,
     pub attach_type: u32,
     _rest: [u64; 8],
@@ -44,27 +44,27 @@ impl LinkInfo {
     /// `BPF_LINK_TYPE_CGROUP`.
     const CGROUP: u32 = 3;
 
-    /// True if it is a link with this attach type to the cgroup with this id.
+    /// True if the link attaches a program to the cgroup with this id by this attach type.
     pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
         // A cgroup link has its id where a tcx link has index and attach type; its attach type
         // follows.
         let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
     }
-    /// Returns the id of the cgroup that it is attached to.
+    /// Returns the id of the cgroup to which the link attaches a program; None if there is none.
     pub fn cgroup_id(&self) -> Option<u64> {
         let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         (self.kind == Self::CGROUP && id != 0).then_some(id)
     }
-    /// True if it is a link to a cgroup that has not been detached.
+    /// True if the link attaches a program to a cgroup and has not been detached.
     pub fn is_of_some_cgroup(&self) -> bool {
         self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
     }
-    /// True if it is an XDP link; its interface is 0 once it is detached.
+    /// True if the link attaches an XDP program; its `ifindex` is 0 once it is detached.
     pub fn is_xdp(&self) -> bool {
         self.kind == Self::XDP
     }
-    /// True if it is a tcx link of this direction.
+    /// True if the link is a tcx link at egress, or with `egress` false at ingress.
     pub fn is_tcx(&self, egress: bool) -> bool {
         self.kind == Self::TCX && self.attach_type == attach_type(egress)
     }
@@ -89,10 +89,10 @@ struct LinkRequest {
     revision: u64,
 }
 
-/// Attaches a program to an interface of the caller's network namespace: behind the program of the
-/// link `after`, or else before all others at its hook, because a program that ends the chain would
-/// hide packets from those behind it. So foreign programs see packets already translated at
-/// ingress, and as the client sees them at egress.
+/// Attaches a program to the tcx hook of an interface in the caller's network namespace: behind the
+/// program of the link `after`, or without `after` before all others, because a program that ends
+/// the chain would hide packets from those behind it. So foreign programs see packets already
+/// translated at ingress, and as the client sees them at egress.
 pub fn attach_tcx(
     program: BorrowedFd<'_>,
     ifindex: u32,
@@ -111,8 +111,9 @@ pub fn attach_tcx(
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Attaches an XDP program to an interface of the caller's network namespace, in its driver
-/// (`native`) or behind it; fails with `EBUSY` or `EEXIST` if it has an XDP program.
+/// Attaches an XDP program to an interface of the caller's network namespace, in the driver
+/// (`native`) or behind it; fails with `EBUSY` or `EEXIST` if the interface already has an XDP
+/// program.
 pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Result<OwnedFd> {
     const XDP: u32 = 37;
     const SKB_MODE: u32 = 1 << 1;
@@ -128,7 +129,7 @@ pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Re
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Attaches a program to a cgroup. Foreign programs stay attached.
+/// Attaches a program to a cgroup at the hook `attach_type`. Foreign programs stay attached.
 pub fn attach_cgroup(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -152,7 +153,7 @@ struct ReplaceRequest {
     old: u32,
 }
 
-/// Replaces a link's program. Every packet meets either the old program or the new one.
+/// Replaces a link's program. Every packet goes through either the old program or the new one.
 pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut request = ReplaceRequest {
         link: link.as_raw_fd() as u32,
@@ -187,8 +188,8 @@ struct QueryRequest {
     revision: u64,
 }
 
-/// Returns the ids of the tcx links at an interface of the caller's network namespace; fails with
-/// `EINVAL` or `EOPNOTSUPP` if the kernel has no tcx.
+/// Returns the ids of the tcx links at an interface of the caller's network namespace, at egress or
+/// ingress; fails with `EINVAL` or `EOPNOTSUPP` if the kernel has no tcx.
 pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     let links = tcx(ifindex, egress)?.into_iter().map(|(_, link)| link);
     Ok(links.filter(|id| *id != 0).collect())
@@ -201,7 +202,8 @@ pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
     Ok(programs.into_iter().map(|(program, _)| program).collect())
 }
 
-/// Returns the ids of the programs attached to a cgroup itself at a hook, by its attach type.
+/// Returns the ids of the programs attached directly to a cgroup (not to its parents) at the hook
+/// `attach_type`.
 pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     // The kernel takes at most 64 programs per hook.
     let mut programs = [0u32; 64];
@@ -218,7 +220,8 @@ pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<V
     Ok(all.take(request.count as usize).collect())
 }
 
-/// Returns programs and their links; the link is 0 for a program that is attached without one.
+/// Returns the ids of the programs, each with that of its link; 0 for a program attached without
+/// one.
 fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     // The kernel takes at most 64 programs per hook.
     let mut programs = [0u32; 64];

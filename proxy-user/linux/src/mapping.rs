@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of an array map, shared with the kernel programs. Used by `datapath`.
+//! Array maps mapped into this process's memory, shared with the kernel programs. Used by
+//! `datapath`.
 
 use std::{
     io,
@@ -10,7 +11,8 @@ use std::{
 
 use super::plain::Plain;
 
-/// A window into an array's elements, shared with the kernel. Accesses are whole words, never torn.
+/// A part of an array map, mapped into memory and shared with the kernel. Every access is one whole
+/// machine word, so neither side sees a half-written one.
 pub struct Mapping {
     start: NonNull<u8>,
     length: usize,
@@ -57,43 +59,44 @@ impl Mapping {
         // SAFETY: the memory is ours for its length, and every bit pattern valid.
         unsafe { self.start.write_bytes(0, self.length) }
     }
-    /// Stores a word. A program that sees it also sees everything stored before it.
+    /// Stores 64 bits. A program that sees them also sees everything stored before them.
     pub fn store_u64(&self, offset: usize, value: u64) {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);
     }
-    /// Sets bits of a word; programs may set other bits of it at the same time.
+    /// Sets bits of a 64-bit word; programs may set other bits of it at the same time.
     pub fn set_bits(&self, offset: usize, bits: u64) {
         self.word::<AtomicU64>(offset)
             .fetch_or(bits, Ordering::Release);
     }
-    /// Replaces a word if it is `from`; returns the word before.
+    /// Replaces a 64-bit word by `to` if it is `from`; returns the value that it had before.
     pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
         let word = self.word::<AtomicU64>(offset);
         match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(before) | Err(before) => before,
         }
     }
-    /// Adds to a word; programs may add to it at the same time.
+    /// Adds to a 32-bit word; programs may add to it at the same time.
     pub fn add_u32(&self, offset: usize, by: u32) {
         self.word::<AtomicU32>(offset)
             .fetch_add(by, Ordering::AcqRel);
     }
-    /// As [`Self::store_u64`].
+    /// Stores 32 bits, with the same order as [`Self::store_u64`].
     pub fn store_u32(&self, offset: usize, value: u32) {
         self.word::<AtomicU32>(offset)
             .store(value, Ordering::Release);
     }
-    /// As [`Self::store_u64`].
+    /// Stores 16 bits, with the same order as [`Self::store_u64`].
     pub fn store_u16(&self, offset: usize, value: u16) {
         self.word::<AtomicU16>(offset)
             .store(value, Ordering::Release);
     }
-    /// Loads a word.
+    /// Loads 32 bits.
     pub fn load_u32(&self, offset: usize) -> u32 {
         self.word::<AtomicU32>(offset).load(Ordering::Relaxed)
     }
-    /// Copies a value out, word by word; its size must be a multiple of four.
+    /// Copies a value out of the map, 32 bits at a time; the value's size must be a multiple of
+    /// four bytes.
     pub fn load<T: Plain>(&self, offset: usize) -> T {
         let mut value = T::zeroed();
         let words = size_of::<T>() / 4;
@@ -107,7 +110,7 @@ impl Mapping {
         }
         value
     }
-    /// Copies a value in, word by word; only for elements that no program can reach.
+    /// Copies a value into the map, 32 bits at a time; only for elements that no program can reach.
     pub fn store<T: Plain>(&self, offset: usize, value: &T) {
         for (i, word) in value.bytes().chunks_exact(4).enumerate() {
             let mut bytes = [0; 4];

@@ -11,9 +11,9 @@ use super::{
     plain::Plain,
 };
 
-/// `BPF_F_MMAPABLE`: elements can be mapped into memory.
+/// Flag `BPF_F_MMAPABLE`: the map's elements can be mapped into memory.
 pub const MMAPABLE: u32 = 1 << 10;
-/// `BPF_F_NO_PREALLOC`: only existing elements use memory.
+/// Flag `BPF_F_NO_PREALLOC`: only existing elements use memory.
 pub const NO_PREALLOC: u32 = 1;
 
 /// The map types that portolan uses, with the kernel's numbers.
@@ -61,7 +61,8 @@ struct CreateRequest {
     name: [u8; 16],
 }
 
-/// Creates a map that is not pinned. For a map of maps, `inner` is the template of its elements.
+/// Creates a map that is not pinned. For a map of maps, `inner` is a map like those that its
+/// elements will be.
 pub fn create_map(
     kind: MapKind,
     key_size: u32,
@@ -83,14 +84,14 @@ pub fn create_map(
     unsafe { bpf(Command::MapCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// `union bpf_attr` for single elements.
+/// The part of the kernel's `union bpf_attr` for commands on single elements.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ElementRequest {
     pub(super) map: u32,
     pub(super) _pad: u32,
     pub(super) key: u64,
-    /// The value's address, or that of the next key.
+    /// The address of the value; for MapNextKey, the address that gets the next key.
     pub(super) value: u64,
     pub(super) flags: u64,
 }
@@ -105,7 +106,7 @@ fn element<K>(fd: BorrowedFd<'_>, key: &K, value: u64) -> ElementRequest {
     }
 }
 
-/// Fails unless a map's elements have the sizes of the caller's types: the kernel would otherwise
+/// Fails unless a map's keys and values have the sizes of `K` and `V`: the kernel would otherwise
 /// access memory out of bounds.
 fn check_sizes<K, V>(info: &MapInfo) -> io::Result<()> {
     let found = (info.key_size as usize, info.value_size as usize);
@@ -122,7 +123,7 @@ fn check_sizes<K, V>(info: &MapInfo) -> io::Result<()> {
     ))
 }
 
-/// A map whose element sizes are known to be those of `K` and `V`.
+/// A map whose keys and values are known to have the sizes of `K` and `V`.
 pub struct Typed<K, V> {
     fd: OwnedFd,
     info: MapInfo,
@@ -130,7 +131,7 @@ pub struct Typed<K, V> {
 }
 
 impl<K: Plain, V: Plain> Typed<K, V> {
-    /// Wraps a map; fails if its sizes are not those of the types.
+    /// Wraps a map; fails if its keys and values do not have the sizes of `K` and `V`.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(&fd)?;
         check_sizes::<K, V>(&info)?;
@@ -140,7 +141,7 @@ impl<K: Plain, V: Plain> Typed<K, V> {
             types: std::marker::PhantomData,
         })
     }
-    /// Returns what the kernel said about the map.
+    /// Returns what the kernel said about the map when it was wrapped.
     pub fn info(&self) -> &MapInfo {
         &self.info
     }
@@ -167,7 +168,7 @@ pub fn possible_cpus() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
 }
 
-/// A per-CPU array of numbers, with a buffer for the values of one element.
+/// A per-CPU array of 64-bit numbers, with a buffer for the values of one element.
 struct Numbers {
     fd: OwnedFd,
     count: u32,
@@ -186,7 +187,7 @@ impl Numbers {
             values: vec![0; possible_cpus()?],
         })
     }
-    /// Reads an element into `values`, or stores it from there.
+    /// Reads an element's values of all CPUs into `values`, or stores them from there.
     fn transfer(&mut self, command: Command, index: u32) -> io::Result<()> {
         let mut request = element(self.fd.as_fd(), &index, self.values.as_mut_ptr() as u64);
         // SAFETY: the kernel reads or writes eight bytes for each possible CPU, and the buffer has
@@ -195,7 +196,7 @@ impl Numbers {
     }
 }
 
-/// Returns every element of a per-CPU array of numbers, summed over the CPUs.
+/// Returns the elements of a per-CPU array of 64-bit numbers, each summed over the CPUs.
 pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
     let mut numbers = Numbers::new(fd)?;
     let mut sums = Vec::with_capacity(numbers.count as usize);
@@ -206,8 +207,8 @@ pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
     Ok(sums)
 }
 
-/// Adds to the first elements of a per-CPU array of numbers, on its first CPU. What a program adds
-/// to them at the same moment may be lost.
+/// Adds the numbers in `more` to the first elements of a per-CPU array of 64-bit numbers, on its
+/// first CPU. What a program adds to them at the same moment may be lost.
 pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
     let mut numbers = Numbers::new(fd)?;
     for (index, more) in (0..numbers.count).zip(more) {
@@ -218,14 +219,14 @@ pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
     Ok(())
 }
 
-/// Stores one element.
+/// Stores one element; replaces the value if the key exists.
 pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<()> {
     let mut request = element(map.fd(), key, address_of(value));
     // SAFETY: as in `lookup`.
     unsafe { bpf(Command::MapUpdate, &mut request) }.map(drop)
 }
 
-/// Stores one element unless its key exists; true if it was stored.
+/// Stores one element unless its key exists; false if it exists.
 pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<bool> {
     const NO_EXIST: u64 = 1;
     let mut request = element(map.fd(), key, address_of(value));

@@ -3,8 +3,8 @@
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
-/// Returns the cookie of the calling thread's network namespace. It never changes and is never
-/// reused.
+/// Returns the cookie of the calling thread's network namespace: a number that never changes and is
+/// never reused.
 pub fn network_namespace() -> io::Result<u64> {
     // Any socket of the namespace will do.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;

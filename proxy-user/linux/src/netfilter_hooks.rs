@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which netfilter hooks see packets that this network namespace forwards. Called by `agent`.
+//! Which netfilter hooks get the packets that this network namespace forwards. Called by `agent`.
 
 use std::{collections::BTreeSet, fs, io};
 
@@ -12,28 +12,29 @@ use super::{
 
 /// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
 const GET_HOOKS: u16 = 12 << 8;
-/// `enum nfnl_hook_attributes`.
+/// Numbers from the kernel's `enum nfnl_hook_attributes`.
 const HOOK_NUMBER: u16 = 1;
 const FUNCTION: u16 = 4;
 const MODULE: u16 = 5;
 
-/// Families and the hooks that forwarded packets pass: `NFPROTO_IPV4`, `NFPROTO_BRIDGE`,
-/// `NFPROTO_IPV6`; prerouting, input, forward, output and postrouting are 0 to 4. A frame between
-/// two ports of the node's bridge passes 0, 2 and 4, one that the node routes from or to a port 1
-/// and 3 as well.
+/// For each family, the numbers of the hooks that forwarded packets pass. Families: `NFPROTO_IPV4`,
+/// `NFPROTO_IPV6`, `NFPROTO_BRIDGE`. Hooks: prerouting, input, forward, output and postrouting are
+/// 0 to 4. A frame between two ports of the node's bridge passes 0, 2 and 4, one that the node
+/// routes from or to a port 1 and 3 as well.
 const HOOKS: [(u8, &[u32]); 3] = [(2, &[0, 2, 4]), (10, &[0, 2, 4]), (7, &[0, 1, 2, 3, 4])];
 
-/// Who sees forwarded packets.
+/// What is registered at the netfilter hooks that forwarded packets pass.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ForwardHooks {
-    /// Functions of the kernel or chains, each once.
+    /// Kernel functions or chains that get forwarded packets, each once.
     pub users: BTreeSet<String>,
-    /// Connection tracking may be among them.
+    /// True if connection tracking is or may be among the users.
     pub tracks: bool,
 }
 
-/// The hooks of this network namespace. Where the kernel does not list them, everything that is
-/// known to register one counts: chains of nf_tables, tables of iptables, and IPVS.
+/// Returns what gets forwarded packets in this network namespace. Where the kernel does not list
+/// it, everything that is known to register a hook counts: chains of nf_tables, tables of iptables,
+/// and IPVS.
 pub fn forward_hooks() -> io::Result<ForwardHooks> {
     match listed() {
         Err(error) if is_unknown(&error) => guessed(),
@@ -41,8 +42,8 @@ pub fn forward_hooks() -> io::Result<ForwardHooks> {
     }
 }
 
-/// Whether nf_conntrack accepts TCP segments that it has not seen the ones before of; `true` if it
-/// is not loaded.
+/// Whether nf_conntrack accepts TCP segments without having seen those before them; true if it is
+/// not loaded.
 pub fn conntrack_is_liberal() -> bool {
     fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
         .map_or(true, |word| word.trim() != "0")
@@ -77,7 +78,8 @@ fn listed() -> io::Result<ForwardHooks> {
     Ok(hooks)
 }
 
-/// A hook's function, and its module if it has one.
+/// Returns the function of a hook, with its module in brackets if it has one; None if it has no
+/// name.
 fn function(attributes: &[u8]) -> Option<String> {
     let name = text(attribute(attributes, FUNCTION)?);
     Some(match attribute(attributes, MODULE).map(text) {
@@ -87,7 +89,8 @@ fn function(attributes: &[u8]) -> Option<String> {
 }
 
 impl ForwardHooks {
-    /// br_netfilter's hooks only hand bridged packets to those of IP.
+    /// Adds a hook's function. Those of br_netfilter are left out: they only hand bridged packets
+    /// to the hooks of IP.
     fn add(&mut self, function: String) {
         if function.starts_with("br_nf_") {
             return;
@@ -120,7 +123,7 @@ fn guessed() -> io::Result<ForwardHooks> {
         users.insert("IPVS".to_owned());
     }
     Ok(ForwardHooks {
-        // Any of them may use it.
+        // Any of the users may use connection tracking.
         tracks: !users.is_empty(),
         users,
     })
@@ -133,7 +136,7 @@ fn sees_forwarded(chain: &NftChain) -> bool {
         .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
 }
 
-/// Whether IPVS has a service: the file has three lines of headings.
+/// Whether IPVS has a service, by the text of /proc/net/ip_vs: its first three lines are headings.
 fn has_ipvs(table: &str) -> bool {
     table.lines().count() > 3
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by
-//! most other files here.
+//! most other files of this crate.
 
 use std::{io, ops::ControlFlow};
 
@@ -10,7 +10,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
-/// A connection to one of the kernel's subsystems.
+/// A netlink socket for requests to one of the kernel's subsystems.
 pub(super) struct Connection(Socket);
 
 impl Connection {
@@ -21,8 +21,8 @@ impl Connection {
         Ok(Self(socket))
     }
 
-    /// Sends a request and visits the payloads of the answers until the last one, an
-    /// acknowledgement, or the visitor's break. Fails if an answer is an error.
+    /// Sends a request and visits the payloads of the answers. Stops at the end of the answers, at
+    /// an acknowledgement, or when `visit` breaks. Fails if an answer is an error.
     pub(super) fn ask(
         &self,
         kind: u16,
@@ -32,8 +32,8 @@ impl Connection {
     ) -> io::Result<()> {
         self.answers(kind, flags, payload, visit).map(drop)
     }
-    /// Visits the elements of a list. The kernel makes a list in several steps; if something
-    /// changes in between, elements may be missing, and the list is requested again.
+    /// Requests a list and visits its elements. The kernel makes a list in several steps; if
+    /// something changes in between, elements may be missing, and the list is requested again.
     pub(super) fn list(
         &self,
         kind: u16,
@@ -55,7 +55,8 @@ impl Connection {
         let changing = "it changes faster than the kernel lists it";
         Err(io::Error::new(io::ErrorKind::Interrupted, changing))
     }
-    /// As [`Self::ask`]; true if nothing changed while the kernel made the answers.
+    /// Does the same as [`Self::ask`]; returns true if nothing changed while the kernel made the
+    /// answers.
     fn answers(
         &self,
         kind: u16,
@@ -84,8 +85,8 @@ impl Connection {
             }
         }
     }
-    /// Sends several requests at once, and waits until `acknowledged` of them are acknowledged, or
-    /// for the first error.
+    /// Sends several requests (kind, flags, payload) at once, and waits until `acknowledged` of
+    /// them are acknowledged, or for the first error.
     pub(super) fn send_all(
         &self,
         requests: &[(u16, u16, Vec<u8>)],
@@ -112,8 +113,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Sends requests with `NLM_F_ACK`, all in one message, and returns their results. The kernel
-    /// handles them in this order, with almost no time between them.
+    /// Sends requests (kind, flags with `NLM_F_ACK`, payload), all in one message, and returns the
+    /// result of each. The kernel handles them in this order, with almost no time between them.
     pub(super) fn tell<const N: usize>(
         &self,
         requests: [(u16, u16, &[u8]); N],
@@ -157,8 +158,8 @@ fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the error in a list's last message (`NLMSG_DONE`), by which the kernel says that it
-/// failed.
+/// Returns the error in a list's last message (`NLMSG_DONE`) if the kernel could not complete the
+/// list.
 fn result_of_dump(payload: &[u8]) -> io::Result<()> {
     match payload.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
         Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
@@ -166,7 +167,8 @@ fn result_of_dump(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Returns the error in a message of kind [`NLMSG_ERROR`]; an acknowledgement has none.
+/// Returns the error in a message of the kind [`NLMSG_ERROR`]; an acknowledgement is such a message
+/// without one.
 fn error_in(payload: &[u8]) -> io::Result<()> {
     let error = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?;
     match error.code() {
@@ -175,7 +177,7 @@ fn error_in(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Encodes an attribute, padded to a multiple of four bytes.
+/// Encodes a netlink attribute, padded to a multiple of four bytes.
 pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = (NLA_HEADER_SIZE + value.len()) as u16;
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -184,7 +186,7 @@ pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the value of the first attribute of a kind.
+/// Returns the value of the first attribute of this kind; None if there is none.
 pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let found = NlasIterator::new(attributes)
         .flatten()

@@ -32,25 +32,25 @@ const HANDLE: u16 = 3;
 const EXPRESSIONS: u16 = 4;
 const USER_DATA: u16 = 7;
 
-/// A base chain that forwarded packets pass.
+/// A base chain of nf_tables that forwarded packets pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForwardChain(NftChain);
 
-/// Prints the chain as nft spells it.
+/// Prints family, table and name of the chain, as nft spells them.
 impl fmt::Display for ForwardChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.0.family, self.0.table, self.0.name)
     }
 }
 
-/// A rule that portolan has made.
+/// A rule in a chain of nf_tables that portolan has made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnRule {
     handle: [u8; 8],
     pub comment: String,
 }
 
-/// Returns the comments of the rules that [`ForwardChain::accept`] makes.
+/// Returns the comments of the two rules that [`ForwardChain::accept`] makes.
 pub fn comments(mark: u32) -> [String; 2] {
     [
         format!("{OURS}masqueraded connections, mark {mark:#x}"),
@@ -58,24 +58,25 @@ pub fn comments(mark: u32) -> [String; 2] {
     ]
 }
 
-/// Returns all base chains of this network namespace that forwarded packets pass.
+/// Returns all base chains of this network namespace that forwarded packets pass, except those of
+/// bridges.
 pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
     let chains = nft_chains()?.into_iter();
     Ok(chains.filter_map(ForwardChain::new).collect())
 }
 
 impl ForwardChain {
-    /// Returns this chain if packets that the node's stack forwards pass it.
+    /// Wraps a chain; None unless packets that the node's stack forwards pass it.
     pub fn new(chain: NftChain) -> Option<Self> {
         (chain.forward && chain.family != BRIDGE).then_some(Self(chain))
     }
 
-    /// True if its policy drops packets that no rule has accepted.
+    /// True if the chain's policy drops packets that no rule has accepted.
     pub fn drops(&self) -> bool {
         self.0.drops
     }
 
-    /// True if packets of the family pass it.
+    /// True if IPv6 packets (if `v6`) or IPv4 packets (if not) pass the chain.
     pub fn sees(&self, v6: bool) -> bool {
         self.0.family == "inet" || self.0.family == if v6 { "ip6" } else { "ip" }
     }
@@ -91,7 +92,7 @@ impl ForwardChain {
         Ok(found)
     }
 
-    /// Returns the number of its rules, portolan's included.
+    /// Returns the number of the chain's rules, portolan's included.
     pub fn rules(&self) -> io::Result<usize> {
         let mut count = 0;
         let request = self.message(&[]);
@@ -100,8 +101,8 @@ impl ForwardChain {
         Ok(count)
     }
 
-    /// Inserts rules at the beginning of the chain that accept packets with all bits of the mark,
-    /// and packets of a connection already seen.
+    /// Inserts two rules at the beginning of the chain: one accepts packets with all bits of the
+    /// mark, the other packets of a connection seen before.
     ///
     /// KUBE: the rules of `KUBE-FORWARD` in mode iptables.
     pub fn accept(&self, mark: u32) -> io::Result<()> {
@@ -123,7 +124,7 @@ impl ForwardChain {
         batch(rules.collect())
     }
 
-    /// Removes these rules.
+    /// Removes these rules from the chain.
     pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
         let deleted = |rule: &OwnRule| {
             let handle = encoded(HANDLE, &rule.handle);
@@ -132,8 +133,8 @@ impl ForwardChain {
         batch(rules.iter().map(deleted).collect())
     }
 
-    /// True if iptables manages the chain: it refuses tables with expressions that it does not make
-    /// itself.
+    /// True if iptables manages the chain. It refuses tables with expressions that it does not make
+    /// itself, so the rules must then be made as iptables makes them.
     fn is_of_iptables(&self) -> bool {
         (self.0.table.as_str(), self.0.name.as_str()) == ("filter", "FORWARD")
     }
@@ -164,7 +165,7 @@ fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     is_ours.then_some(OwnRule { handle, comment })
 }
 
-/// Sends all messages as one transaction: all of them take effect, or none.
+/// Sends all messages (kind, flags, payload) as one transaction: all of them take effect, or none.
 fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
     let bound = [&[0, 0], &SUBSYSTEM.to_be_bytes()[..]].concat();
     let acknowledged = messages.len();
@@ -188,23 +189,23 @@ fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
     encoded(kind | NESTED, attributes)
 }
 
-/// Encodes an attribute with a number.
+/// Encodes an attribute whose value is a number.
 fn word(kind: u16, value: u32) -> Vec<u8> {
     encoded(kind, &value.to_be_bytes())
 }
 
-/// Encodes a value that is compared with a register, byte by byte.
+/// Encodes an attribute whose value is compared with a register, byte by byte.
 fn value(kind: u16, value: u32) -> Vec<u8> {
     nested(kind, &encoded(1, &value.to_ne_bytes()))
 }
 
-/// Encodes one element of a rule's list of expressions.
+/// Encodes one expression of a rule, by name and attributes.
 fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     let name = encoded(1, &[name.as_bytes(), &[0]].concat());
     nested(1, &[name, nested(2, data)].concat())
 }
 
-/// Tests register 1 for the bits of `mask`: for all of them, or for any.
+/// Encodes the test of register 1 for the bits of `mask`: for all of them, or for any.
 fn register_has(mask: u32, all: bool) -> Vec<u8> {
     const EQUAL: u32 = 0;
     const NOT_EQUAL: u32 = 1;
@@ -224,7 +225,7 @@ fn register_has(mask: u32, all: bool) -> Vec<u8> {
     .concat()
 }
 
-/// The state bits of connections seen before (established, related), for both kinds of condition.
+/// The bits of the connection states established and related, as both nft and iptables number them.
 const ESTABLISHED_RELATED: u16 = 0b110;
 
 fn has_mark(mark: u32) -> Vec<u8> {
@@ -239,7 +240,7 @@ fn has_state() -> Vec<u8> {
     [loaded, register_has(ESTABLISHED_RELATED.into(), false)].concat()
 }
 
-/// Encodes a match of iptables, with its revision and its data.
+/// Encodes a match of iptables as an expression of nf_tables, with its revision and its data.
 fn matches(name: &str, revision: u32, data: &[u8]) -> Vec<u8> {
     let name = encoded(1, &[name.as_bytes(), &[0]].concat());
     expression(
@@ -249,14 +250,14 @@ fn matches(name: &str, revision: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn matches_mark(mark: u32) -> Vec<u8> {
-    // `struct xt_mark_mtinfo1`: mark, mask, whether inverted; aligned to eight.
+    // The data is `struct xt_mark_mtinfo1`: mark, mask, whether inverted; aligned to eight.
     let mut data = [mark.to_ne_bytes(), mark.to_ne_bytes()].concat();
     data.resize(16, 0);
     matches("mark", 1, &data)
 }
 
 fn matches_state() -> Vec<u8> {
-    // `struct xt_conntrack_mtinfo3`, aligned to eight.
+    // The data is `struct xt_conntrack_mtinfo3`, aligned to eight.
     const LENGTH: usize = 168;
     const FLAGS: usize = 146;
     const STATES: usize = 150;

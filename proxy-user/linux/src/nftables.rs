@@ -10,13 +10,13 @@ use super::netlink::{Connection, attribute};
 
 /// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
-/// Length of `struct nfgenmsg`, with which every message begins: its first byte is the family.
+/// Length of `struct nfgenmsg`, with which every message begins; its first byte is the family.
 pub(super) const GENERIC: usize = 4;
 
-/// A chain of rules.
+/// A chain of nf_tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NftChain {
-    /// The family as nft spells it: `ip`, `ip6`, `inet`.
+    /// The family as nft spells it: `ip`, `ip6`, `inet`, `bridge`.
     pub family: &'static str,
     pub table: String,
     pub name: String,
@@ -24,11 +24,11 @@ pub struct NftChain {
     pub forward: bool,
     /// True for a base chain that drops packets that none of its rules accepts.
     pub drops: bool,
-    /// The hook of a base chain, as the kernel numbers it.
+    /// The number of a base chain's hook in the kernel; None if it is no base chain.
     pub hook: Option<u32>,
 }
 
-/// Returns every chain; none on a kernel without nf_tables.
+/// Returns every chain of nf_tables; none on a kernel without nf_tables.
 pub fn nft_chains() -> io::Result<Vec<NftChain>> {
     let connection = match Connection::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
@@ -47,7 +47,7 @@ pub fn nft_chains() -> io::Result<Vec<NftChain>> {
 }
 
 impl NftChain {
-    /// True for a chain by which kube-proxy masquerades packets that have its mark.
+    /// True for a chain in which kube-proxy masquerades packets that have its mark.
     pub fn masquerades_marked(&self) -> bool {
         self.name == KUBE_POSTROUTING
             || (self.table.as_str(), self.name.as_str()) == ("kube-proxy", "masquerading")
@@ -58,23 +58,23 @@ impl NftChain {
 /// marked packets.
 pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
 
-/// The family of the frames that a bridge forwards.
+/// The family of chains for the frames that a bridge forwards.
 pub(super) const BRIDGE: &str = "bridge";
 
-/// Families of what the node forwards, by `NFPROTO_INET`, `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and
-/// `NFPROTO_IPV6`. Those of ARP and of devices are left out: no service's packets are translated
-/// there.
+/// Families whose chains forwarded packets pass, each as number and name: `NFPROTO_INET`,
+/// `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and `NFPROTO_IPV6`. Those of ARP and of devices are left out:
+/// no service's packets are translated there.
 const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (7, BRIDGE), (10, "ip6")];
 
 impl NftChain {
-    /// Returns the family's number in messages.
+    /// Returns the number of the chain's family in netlink messages.
     pub(super) fn family_number(&self) -> u8 {
         let found = FAMILIES.iter().find(|(_, name)| *name == self.family);
         found.map_or(0, |(number, _)| *number)
     }
 }
 
-/// Returns the family's name; `None` if no forwarded packet belongs to it.
+/// Returns the name of a family; None if forwarded packets pass no chain of it.
 pub(super) fn family_name(number: u8) -> Option<&'static str> {
     let found = FAMILIES.iter().find(|(meant, _)| *meant == number);
     found.map(|(_, name)| *name)
@@ -100,7 +100,7 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     })
 }
 
-/// Decodes a number: those of nf_tables are in network byte order.
+/// Decodes a number. Numbers of nf_tables are in network byte order.
 pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }

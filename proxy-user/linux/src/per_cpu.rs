@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Typed maps with a value for each CPU, by element and by batch. Used by `datapath::maps`.
+//! Maps whose elements have a value for each CPU, read and written by element and by batch. Used by
+//! `datapath::maps`.
 
 use std::{
     io,
@@ -14,10 +15,10 @@ use super::{
     plain::Plain,
 };
 
-/// Bytes of values per system call.
+/// About how many bytes of values one system call reads or stores.
 const STEP_BYTES: usize = 1 << 20;
 
-/// A map whose elements have a `V` for each CPU.
+/// A map whose elements have a value of type `V` for each CPU.
 pub struct PerCpu<K, V> {
     fd: OwnedFd,
     info: MapInfo,
@@ -26,7 +27,8 @@ pub struct PerCpu<K, V> {
 }
 
 impl<K: Plain, V: Plain> PerCpu<K, V> {
-    /// Wraps a map; fails if its kind or its sizes are not those of the types.
+    /// Wraps a map; fails if it is not per CPU, or if keys and values do not have the sizes of `K`
+    /// and `V`.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(&fd)?;
         let kinds = [MapKind::PerCpuArray as u32, MapKind::PerCpuHash as u32];
@@ -48,7 +50,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         self.info.max_entries
     }
 
-    /// Returns the values of a key, one for each CPU.
+    /// Returns the values of a key, one for each CPU; None if the map has no such key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
         let mut values = vec![V::zeroed(); self.cpus];
         match self.call(Command::MapLookup, key, values.as_mut_ptr() as u64, 0) {
@@ -62,7 +64,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     pub fn update(&self, key: &K, values: &[V]) -> io::Result<()> {
         self.store(key, values, 0)
     }
-    /// Creates a key with a value of zero on each CPU, unless it exists.
+    /// Creates an element with a value of zero on each CPU, unless the key exists.
     pub fn enter(&self, key: &K) -> io::Result<()> {
         const NO_EXIST: u64 = 1;
         match self.store(key, &vec![V::zeroed(); self.cpus], NO_EXIST) {
@@ -95,7 +97,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         unsafe { bpf(command, &mut request) }.map(drop)
     }
 
-    /// Stores one value on every CPU for each key.
+    /// Stores elements whose value is the same on every CPU.
     pub fn store_all(&self, elements: &[(K, V)]) -> io::Result<()> {
         for part in elements.chunks(self.step()) {
             let keys: Vec<K> = part.iter().map(|(key, _)| *key).collect();
@@ -113,7 +115,7 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         }
         Ok(())
     }
-    /// Visits every element, its key and its values, until `visit` returns false.
+    /// Visits every element, as its key and its values of all CPUs, until `visit` returns false.
     pub fn each(&self, mut visit: impl FnMut(K, &[V]) -> bool) -> io::Result<()> {
         let (mut cursor, mut step) = (Vec::new(), self.step());
         loop {

@@ -40,7 +40,7 @@ pub fn pin(fd: impl AsFd, path: &Path) -> io::Result<()> {
     unsafe { bpf(Command::ObjectPin, &mut request) }.map(drop)
 }
 
-/// Opens the object that is pinned at a path; links cannot be opened read-only.
+/// Opens the map, program or link that is pinned at a path; links cannot be opened read-only.
 pub fn get_pinned(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     let mut request = PinRequest {

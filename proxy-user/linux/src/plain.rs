@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The list of the types that are passed to the kernel and back as bytes. Used by all of
-//! `datapath`.
+//! The types that are passed to the kernel and back as bytes. Used by all of `datapath`.
 
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
@@ -28,7 +27,7 @@ pub unsafe trait Plain: Copy + Send + Sync + 'static {
         // self's.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
-    /// Returns the value that these bytes represent; `None` if there are too few.
+    /// Returns the value that these bytes represent; None if there are too few.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // SAFETY: there are enough bytes, every bit pattern is valid, and the read needs no
         // alignment.
@@ -80,7 +79,8 @@ plain! {
 // SAFETY: an array of plain values has no padding of its own.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Key of a `sources` trie: the prefix length counts the service id's 32 bits as well.
+/// Key of a `sources` map, which is a trie. Its prefix length also counts the 32 bits of the
+/// service id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct LpmKey<A> {

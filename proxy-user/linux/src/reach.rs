@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which interface leads to an address: routes, neighbours and bridge ports, by netlink. Called by
-//! `datapath::import` and `portolan explain`.
+//! Which interface leads to an address: routes, neighbours and bridge ports, by rtnetlink. Called
+//! by `datapath::import` and `portolan explain`.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ const GET_NEIGHBOUR: u16 = 30;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
 const HEADER: usize = 12;
 
-/// A link-layer address.
+/// A link-layer address, such as an Ethernet address.
 type LinkAddress = Vec<u8>;
 
 /// A route to one address.
@@ -34,14 +34,15 @@ pub enum Route {
 /// Finds the node's interface that leads to an address.
 pub struct Reach {
     connection: Connection,
-    /// The link-layer address of each neighbour, by interface and address.
+    /// The link-layer address of each neighbour. Key: interface index and IP address.
     neighbours: HashMap<(u32, IpAddr), LinkAddress>,
-    /// The port that leads to a link-layer address, by bridge and that address.
+    /// The index of the bridge port that leads to a link-layer address. Key: the bridge's index and
+    /// that address.
     ports: HashMap<(u32, LinkAddress), u32>,
 }
 
 impl Reach {
-    /// Reads neighbours and bridge ports. Routes are asked for one by one.
+    /// Reads neighbours and bridge ports. Routes are read later, one by one.
     pub fn read() -> io::Result<Self> {
         let mut reach = Self {
             connection: Connection::open(NETLINK_ROUTE)?,
@@ -105,15 +106,16 @@ impl Reach {
         asked.map_or(Route::None, |()| found)
     }
 
-    /// Returns the bridge's port that leads to this address; `None` if the neighbour is not known.
+    /// Returns the index of the bridge's port that leads to this address; None if the address is no
+    /// known neighbour, or if the bridge does not know the port.
     pub fn port_to(&self, bridge: u32, address: IpAddr) -> Option<u32> {
         let at = self.neighbours.get(&(bridge, address))?;
         self.ports.get(&(bridge, at.clone())).copied()
     }
 }
 
-/// Splits an answer into interface index and attributes. `struct ndmsg` begins with the family; the
-/// index is at byte 4.
+/// Splits an answer with a neighbour into interface index and attributes. `struct ndmsg` begins
+/// with the family; the index is at byte 4.
 fn parts(answer: &[u8]) -> Option<(u32, &[u8])> {
     let (header, attributes) = answer.split_at_checked(HEADER)?;
     let index = header.get(4..8)?.try_into().ok()?;

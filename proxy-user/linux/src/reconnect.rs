@@ -15,15 +15,15 @@ use rustix::{
     process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
 };
 
-/// A process, and its descriptor of a socket.
+/// A process that has a socket, and the number of the socket's descriptor in that process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pid: i32,
     descriptor: i32,
 }
 
-/// Returns one holder of each of these sockets, by the socket's inode. Sockets of processes that
-/// are invisible from here are missing.
+/// Returns a process that has the socket, for each of these sockets, by the socket's inode. Sockets
+/// whose processes are invisible from here are missing.
 pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     let mut found = HashMap::new();
     for pid in numbers("/proc").into_iter().flatten() {
@@ -42,7 +42,7 @@ pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     found
 }
 
-/// Returns the process's sockets, from the links in /proc/PID/fd: descriptor and inode.
+/// Returns descriptor number and inode of each socket of a process, from the links in /proc/PID/fd.
 pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
     let folder = format!("/proc/{pid}/fd");
     let descriptors = numbers(&folder)?.into_iter();
@@ -53,7 +53,8 @@ pub fn sockets_of(pid: i32) -> io::Result<Vec<(i32, u32)>> {
     Ok(sockets.collect())
 }
 
-/// Returns the same from copies of all descriptors up to the size of the process's table.
+/// Returns the same as [`sockets_of`], by copying each descriptor up to the size of the process's
+/// table.
 fn by_copies(pid: i32) -> Vec<(i32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let size = status
@@ -79,9 +80,9 @@ fn inode_in(link: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// Connects the socket with this cookie to `to`, as an IPv4-mapped address if the socket needs one.
-/// The socket keeps its source port. Returns `false` if its peer is neither `from` nor `to` (which
-/// the hooks may show instead of `from`); then it is left alone.
+/// Connects the socket with this cookie to `to`, as an IPv4-mapped address if `is_v6` and `to` is
+/// IPv4. The socket keeps its source port. Returns false, and leaves the socket alone, if its peer
+/// is neither `from` nor `to` (which the hooks may show instead of `from`).
 pub(super) fn reconnect(
     holder: Holder,
     cookie: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's choices for one packet: its route, the neighbour that it goes to, the interfaces.
-//! By rtnetlink, one request each. Called by `portolan explain`.
+//! By rtnetlink, one request for each. Called by `portolan explain`.
 
 use std::{
     io,
@@ -23,17 +23,17 @@ const LINK_HEADER: usize = 16;
 /// The kernel's routing decision for a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Routed {
-    /// This node receives it.
+    /// This node itself receives the packet.
     Here,
-    /// It leaves by the interface with this index, to this neighbour. The route may have its own
-    /// MTU.
+    /// The packet leaves by the interface with this index, to this neighbour. `mtu` is the route's
+    /// own MTU; None if it has none.
     Leaves {
         interface: u32,
         neighbour: IpAddr,
         mtu: Option<u32>,
     },
-    /// A route of this kind drops it, as `ip route` spells it: `blackhole`, `unreachable`,
-    /// `prohibit`.
+    /// A route of this kind drops the packet. The kind is spelled as `ip route` does: `blackhole`,
+    /// `unreachable`, `prohibit`.
     Ended(&'static str),
     /// There is no route.
     None,
@@ -42,29 +42,31 @@ pub enum Routed {
     Refused,
 }
 
-/// A packet that is forwarded.
+/// A packet from elsewhere that this node is to forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
     pub source: IpAddr,
-    /// Index of the interface that it comes in by; for a bridge's port, that of the bridge.
+    /// Index of the interface by which the packet comes in; if that is a bridge's port, index of
+    /// the bridge.
     pub interface: u32,
     pub mark: u32,
 }
 
-/// An interface.
+/// What the kernel says about an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinkFacts {
     pub name: String,
     pub mtu: u32,
     pub up: bool,
-    /// Index of its bridge, bond or VRF.
+    /// Index of the bridge, bond or VRF to which the interface belongs; None if it belongs to none.
     pub master: Option<u32>,
-    /// Its link-layer address, if it has one of six bytes.
+    /// The interface's link-layer address; None unless it has six bytes.
     pub mac: Option<[u8; 6]>,
     pub is_bridge: bool,
 }
 
-/// Returns the route of a packet that comes in (`incoming`), or else of one that this node sends.
+/// Returns the route of the packet `incoming` to the address `to`; with None, that of a packet
+/// which this node itself sends.
 pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     let own = ask_route(to, None);
     let Some(incoming) = incoming else {
@@ -81,7 +83,8 @@ pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     }
 }
 
-/// Returns the meaning of an error in the answer to a route request.
+/// Returns what an error in the answer to a route request means; None if it says nothing about
+/// routes.
 fn named(error: &io::Error) -> Option<Routed> {
     match error.raw_os_error()? {
         libc::EINVAL | libc::EXDEV => Some(Routed::Ended("blackhole")),
@@ -142,7 +145,7 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     })
 }
 
-/// True if the kernel has asked in vain for a neighbour's link-layer address at an interface.
+/// True if the kernel has asked a neighbour for its link-layer address and got no answer.
 pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     const ADDRESS: u16 = 1;
     const STATE: usize = 8;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Routing rules and XFRM policies of this network namespace: what decides about packets
+//! Routing rules and XFRM policies (IPsec) of this network namespace, which decide about packets
 //! besides routes. By netlink; called by `agent`.
 
 use std::{io, ops::ControlFlow};
@@ -11,17 +11,19 @@ use super::netlink::{Connection, attribute};
 const GET_RULE: u16 = 34;
 const GET_POLICIES_INFO: u16 = 0x25;
 
-/// A routing rule, with what may make the stack's result differ from the programs' FIB look-up.
+/// A routing rule, as far as it may make the stack route a packet otherwise than the FIB look-up of
+/// the kernel programs says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoutingRule {
     pub priority: u32,
-    /// The name of the incoming interface that it is for; `None` for all.
+    /// The name of the incoming interface to which the rule is limited; None if it is for all.
     pub interface: Option<String>,
-    /// A condition that the FIB look-up cannot check, as `ip rule` spells it.
+    /// A condition of the rule that the FIB look-up cannot check, as `ip rule` spells it; None if
+    /// there is none.
     pub asks: Option<&'static str>,
 }
 
-/// Returns all routing rules of both families.
+/// Returns all routing rules for IPv4 and IPv6.
 pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
     const HEADER: usize = 12;
     let mut found = Vec::new();
@@ -89,7 +91,8 @@ pub fn has_xfrm_policies() -> io::Result<bool> {
     Ok(found)
 }
 
-/// Reads `struct xfrmu_spdinfo`: policies in, out, forwarded, and then those of sockets.
+/// True if there are policies, by `struct xfrmu_spdinfo`: it counts policies in, out, forwarded,
+/// and then those of sockets, which do not matter.
 fn counts_any(counts: &[u8]) -> bool {
     const OF_ALL: usize = 3 * 4;
     let of_all = counts.get(..OF_ALL).unwrap_or(counts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reconnects or closes UDP sockets of this network namespace by their cookies, and lists sockets:
-//! sock_diag(7). Called by `datapath::sweep` and the command line.
+//! Reconnects or closes UDP sockets of this network namespace that are found by their cookies, and
+//! lists sockets. By sock_diag(7). Called by `datapath::sweep` and the command line.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,7 @@ use super::{
 const DUMP: u16 = 20;
 const DESTROY: u16 = 21;
 
-/// `struct inet_diag_sockid`; ports and addresses in network order.
+/// `struct inet_diag_sockid`; ports and addresses are in network byte order.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct SocketId {
@@ -65,7 +65,8 @@ unsafe impl Plain for Request {}
 unsafe impl Plain for Described {}
 
 impl SocketId {
-    /// Returns the peer, with an IPv4-mapped address as IPv4.
+    /// Returns the address and port to which the socket is connected; an IPv4-mapped address as
+    /// IPv4.
     fn peer(&self, family: u8) -> SocketAddr {
         let [_, address] = self.addresses;
         let [_, port] = self.ports;
@@ -94,19 +95,20 @@ impl Request {
     }
 }
 
-/// The outcome for sockets that had lost their backend.
+/// What happened to sockets whose backend was gone.
 #[derive(Debug, Default)]
 pub struct Mended {
     /// Sockets that were connected to their service again.
     pub reconnected: usize,
-    /// Sockets that were closed: their process is invisible from here, or connecting failed.
+    /// Sockets that were closed, because their process is invisible from here or connecting failed.
     pub closed: usize,
-    /// Why the kernel refused to close a socket; with several refusals, the last reason.
+    /// Why the kernel refused to close a socket, the last reason of several; None if it refused
+    /// none.
     pub refused: Option<io::Error>,
 }
 
-/// The frontends of the node's connected UDP sockets that need another backend, by the socket's
-/// cookie and peer address.
+/// The node's connected UDP sockets that need another backend. Key: the socket's cookie and the
+/// address to which it is connected. Value: the frontend to connect it to.
 pub type LostSockets = HashMap<(SocketCookie, SocketAddr), SocketAddr>;
 
 /// Connects UDP sockets of the calling thread's network namespace to their frontends again; the
@@ -159,7 +161,7 @@ pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
     Ok(mended)
 }
 
-/// Returns the cookie and inode of every TCP and UDP socket of the thread's network namespace.
+/// Returns cookie and inode of every TCP and UDP socket in the calling thread's network namespace.
 pub fn socket_inodes() -> io::Result<Vec<(u64, u32)>> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();

@@ -19,23 +19,23 @@ const HEADER: usize = 20;
 
 const KIND: u16 = 1;
 
-/// A filter of the clsact qdisc.
+/// A filter of tc at an interface's clsact qdisc.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     /// The kernel runs filters in the order of their priorities.
     pub priority: u16,
     /// Unique among the filters of one priority.
     pub handle: u32,
-    /// As tc spells it: `bpf`, `flower`.
+    /// The filter's kind as tc spells it: `bpf`, `flower`.
     pub kind: String,
-    /// The id of its BPF program.
+    /// The id of the filter's BPF program; None if it has none.
     pub program: Option<u32>,
-    /// The name that its creator gave it, usually file and section.
+    /// The name that the filter's creator gave it, usually file and section.
     pub name: Option<String>,
 }
 
-/// Returns the interfaces that have a qdisc for filters, by index; true if the qdisc filters at
-/// egress as well.
+/// Returns the interfaces that have a qdisc for filters. Key: interface index. Value: true if the
+/// qdisc filters at egress as well (`clsact`), false if only at ingress.
 pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     let mut found = HashMap::new();
     Connection::open(NETLINK_ROUTE)?.list(GET_QDISC, &[0; HEADER], |answer| {
@@ -51,8 +51,8 @@ pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     Ok(found)
 }
 
-/// Returns the filters at an interface in the order in which the kernel runs them; none if it has
-/// no such qdisc.
+/// Returns the filters at an interface, at egress or ingress, in the order in which the kernel runs
+/// them; none if the interface has no qdisc for them.
 pub fn filters(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut found = Vec::new();
     each_filter(index, egress, |answer| found.extend(filter(answer)))?;
@@ -98,8 +98,9 @@ pub fn remove_clsact(index: u32) -> io::Result<()> {
     })
 }
 
-/// Reads a filter of the first chain; other chains run only if a filter of the first says so. The
-/// kernel also lists each priority itself, as a filter without a handle, which is left out.
+/// Reads a filter of the first chain; None for others. Other chains run only if a filter of the
+/// first says so. The kernel also lists each priority itself, as a filter without a handle, which
+/// is left out, too.
 fn filter(message: &[u8]) -> Option<Filter> {
     const OPTIONS: u16 = 2;
     const CHAIN: u16 = 11;

@@ -29,20 +29,20 @@ struct TestRunRequest {
     _pad: u32,
 }
 
-/// The outcome of a test run.
+/// The outcome of one test run of a kernel program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TestRun {
     /// The program's return value.
     pub result: u32,
-    /// The packet afterwards.
+    /// The packet as the program left it.
     pub data: Vec<u8>,
-    /// The context (a `__sk_buff`) afterwards; as long as the one given.
+    /// The context (a `__sk_buff`) as the program left it; as long as the one given.
     pub context: Vec<u8>,
     /// Nanoseconds per repetition, as a whole number.
     pub duration: u32,
 }
 
-/// Runs a program on a packet. `context` is the start of a `__sk_buff`, or empty.
+/// Runs a program on the packet `data`. `context` is the start of a `__sk_buff`, or empty.
 pub fn test_run(
     program: BorrowedFd<'_>,
     data: &[u8],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The maps that a loaded program uses, pinned or not. Used by `datapath::trace`.
+//! The maps that a loaded kernel program uses, pinned or not. Used by `datapath::trace`.
 
 use std::{
     io,
@@ -26,7 +26,7 @@ struct NamedMapInfo {
     name: [u8; 16],
 }
 
-/// A map that a program uses.
+/// A map that a kernel program uses.
 pub struct UsedMap {
     pub id: u32,
     /// The map's name; the kernel cuts it after 15 characters.
@@ -34,7 +34,7 @@ pub struct UsedMap {
     pub fd: OwnedFd,
 }
 
-/// Returns the maps of the program with this id.
+/// Returns the maps that the program with this id uses.
 pub fn maps_of_program(id: u32) -> io::Result<Vec<UsedMap>> {
     let program = program_by_id(id)?;
     let mut info = ProgramInfo::default();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! XDP at an interface: which program is attached (rtnetlink), whether the device joins packets
-//! before XDP sees them (ethtool), and whether frames can be redirected to it (generic netlink).
-//! Used by `datapath::programs` and `agent`.
+//! before XDP sees them (ethtool), and whether XDP can redirect frames to the interface (generic
+//! netlink). Used by `datapath::programs` and `agent`.
 
 use std::{io, ops::ControlFlow, os::fd::AsRawFd};
 
@@ -13,7 +13,7 @@ const GET_LINK: u16 = 18;
 /// Length of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
 
-/// Returns the id of the program at an interface's XDP hook.
+/// Returns the id of the program at an interface's XDP hook; None if there is none.
 pub fn attached_xdp(index: u32) -> io::Result<Option<u32>> {
     let mut request = vec![0; LINK_HEADER];
     request[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -32,7 +32,7 @@ fn program(attributes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(id.try_into().ok()?)).filter(|id| *id != 0)
 }
 
-/// True if an interface has large receive offload on; false if its driver does not know it.
+/// True if an interface has large receive offload (LRO) on; false if its driver does not know LRO.
 pub fn has_lro(name: &str) -> io::Result<bool> {
     const GET_FLAGS: u32 = 0x25;
     const LRO: u32 = 1 << 15;
@@ -69,7 +69,7 @@ pub fn has_lro(name: &str) -> io::Result<bool> {
     }
 }
 
-/// True if frames can be redirected to an interface's driver; fails below Linux 6.3.
+/// True if XDP programs can redirect frames to an interface's driver; fails below Linux 6.3.
 pub fn takes_redirected(index: u32) -> io::Result<bool> {
     const GET_FAMILY: u8 = 3;
     const FAMILY_ID: u16 = 1;
@@ -94,7 +94,8 @@ pub fn takes_redirected(index: u32) -> io::Result<bool> {
     Ok(features.is_some_and(|bits| bits & NDO_XMIT != 0))
 }
 
-/// Sends a request by generic netlink and returns one attribute of the answer.
+/// Sends a request by generic netlink and returns one attribute of the answer; None if it is
+/// missing.
 fn ask_generic(
     family: u16,
     command: u8,

@@ -17,7 +17,8 @@ use self::api_server::Requests;
 
 /// Lists and follows the cluster's objects.
 pub trait ObjectSource: Send + 'static {
-    /// Returns the counts of the source's requests to an API server, if it has one.
+    /// Returns the counts and durations of the source's requests to an API server; empty without
+    /// one.
     fn requests(&self) -> Requests {
         Requests::default()
     }

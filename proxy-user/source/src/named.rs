@@ -25,7 +25,7 @@ pub enum Directory {
     Folder(PathBuf),
 }
 
-/// An endpoint of a service, ready or not.
+/// An endpoint of a service as its EndpointSlice lists it, ready or not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListedEndpoint {
     pub address: Option<IpAddr>,
@@ -38,7 +38,7 @@ pub struct ListedEndpoint {
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    /// The zones and nodes of the endpoint's hints.
+    /// The zones and nodes of the endpoint's topology hints, as `zone NAME` and `node NAME`.
     pub hints: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl Directory {
         Ok(slices.flat_map(listed).collect())
     }
 
-    /// Returns a pod's addresses; none if there is no such pod.
+    /// Returns a pod's addresses; an empty list if there is no such pod.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
         match self {
             Self::Server(access) => {
@@ -98,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Returns every slice of the folder.
+    /// Returns every EndpointSlice of the manifest folder; an empty list if this is an API server.
     pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());

@@ -23,7 +23,7 @@ const FEW: usize = 8;
 const PAGE: u32 = 500;
 const FORBIDDEN: u16 = 403;
 
-/// The pod of each address, as namespace and name; none for an address that several pods have.
+/// The pod of each address, as `namespace/name`; None for an address that several pods have.
 #[derive(Default)]
 struct Found(HashMap<IpAddr, Option<String>>);
 
@@ -54,7 +54,7 @@ impl Found {
 }
 
 impl Directory {
-    /// Returns the pods that own these addresses, as namespace and name. Pods in the host network
+    /// Returns the pods that own these addresses, as `namespace/name`. Pods in the host network
     /// have the node's address, so they are not returned for it.
     pub async fn pods_at(
         &self,
@@ -81,7 +81,8 @@ impl Directory {
     }
 }
 
-/// Looks up the pods of these addresses; false if pods may not be listed.
+/// Looks up the pods of these addresses and adds them to `found`; false if the agent may not list
+/// pods.
 async fn add_all_pods(
     access: &Access,
     client: &Client,
@@ -103,7 +104,7 @@ async fn add_all_pods(
     Ok(true)
 }
 
-/// Returns all objects that the parameters select; none if they may not be listed.
+/// Returns all objects that the parameters select; None if the agent may not list them.
 async fn pages<K>(
     access: &Access,
     client: &Client,
@@ -133,7 +134,7 @@ where
     }
 }
 
-/// Returns namespace and name of a pod that has addresses of its own and has not ended.
+/// Returns `namespace/name` of a pod; None if it has no addresses of its own or has ended.
 fn name_of(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::Counter;
 
-/// The prefixes of portolan's metric names.
+/// The beginnings of the names of all metrics that portolan has.
 const FAMILIES: [&str; 5] = ["portolan_", "kubeproxy_", "process_", "rest_client_", "go_"];
-/// Labels that Prometheus adds.
+/// Labels that Prometheus adds to every metric.
 const ADDED: [&str; 4] = ["instance", "job", "le", "__name__"];
 
-/// Returns the labels of each metric, as docs/metrics.md lists them.
+/// Returns the labels of each metric, by the metric's name, as docs/metrics.md lists them.
 pub(super) fn documented(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::new();
     for line in page.lines() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names the page of docs/runbooks that explains what an operator sees. A new counter or topic does
-//! not compile without its page. The tests compare pages, alerts and dashboard with what exists.
-//! Used by commands that print outcomes or warnings.
+//! Names the page of docs/runbooks that explains what an operator sees. A new counter or warning
+//! topic does not compile without its page. The tests compare pages, alerts and dashboard with what
+//! exists. Used by commands that print outcomes or warnings.
 
 use control::warnings::Topic;
 use proxy_common::Counter;
 
-/// Returns the path of the page about an outcome, from the top of the clone; none for normal
+/// Returns the page about a packet's outcome, as a path from the top of the clone; None for normal
 /// outcomes.
 pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     Some(match counter {
@@ -50,7 +50,7 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     })
 }
 
-/// Returns the path of the page about the warnings of a topic, from the top of the clone.
+/// Returns the page about the warnings of a topic, as a path from the top of the clone.
 pub fn of_warning(topic: &Topic) -> &'static str {
     topic.page()
 }

@@ -28,7 +28,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(clone().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the pages by their paths, without the index.
+/// Returns the texts of the runbook pages by their paths, without the index.
 fn pages() -> BTreeMap<String, String> {
     let entries = fs::read_dir(clone().join(FOLDER)).expect("the pages");
     let names = entries.map(|entry| entry.expect("a page").file_name());

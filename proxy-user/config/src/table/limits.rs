@@ -208,7 +208,7 @@ pub(super) const MAPS: Group = Group {
     ],
 };
 
-/// The setting that `-v` sets.
+/// The key of the setting that the flag `-v` sets.
 pub(crate) const LOG_LEVEL: &str = "portolan.logLevel";
 
 pub(super) const LOGS: Group = Group {

@@ -12,8 +12,8 @@ use super::setting::{Group, Setting};
 pub(super) use limits::LOG_LEVEL;
 pub use unused::{DIFFERENCES, Unused};
 
-/// All settings that mean something here, in the order of docs/settings.md. They are also read in
-/// this order: `mode` comes first, because the defaults of others depend on it.
+/// All settings that have an effect in portolan, in the order of docs/settings.md. They are also
+/// read in this order: `mode` comes first, because the defaults of others depend on it.
 pub const GROUPS: &[Group] = &[
     node::NODE,
     node::LISTENING,
@@ -26,25 +26,25 @@ pub const GROUPS: &[Group] = &[
     limits::LOGS,
 ];
 
-/// Keys that identify the kind of the file, with their values.
+/// The keys that say what kind of file it is, with their only allowed values.
 pub const HEADER: &[(&str, &str)] = &[
     ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1"),
     ("kind", "KubeProxyConfiguration"),
 ];
 
-/// The meaning of a key of the file.
+/// What a key of the configuration file is.
 #[derive(Clone, Copy)]
 pub(super) enum Entry {
-    /// A key of the header, with its only allowed value.
+    /// A key of [`HEADER`], with its only allowed value.
     Header(&'static str, &'static str),
     Setting(&'static Setting),
-    /// The key of a setting of kube-proxy that means nothing here.
+    /// The key of a setting of kube-proxy that has no effect in portolan.
     Unused(&'static str),
-    /// A mapping that has more keys.
+    /// A mapping that contains more keys.
     Section,
 }
 
-/// Returns every setting that means something here.
+/// Returns every setting that has an effect in portolan.
 pub fn settings() -> impl Iterator<Item = &'static Setting> {
     GROUPS.iter().flat_map(|group| group.settings)
 }
@@ -57,12 +57,12 @@ pub fn flag_is_ignored_with_file(setting: &Setting) -> bool {
     !flag_holds.iter().any(|path| is_within(key, path))
 }
 
-/// Returns kube-proxy's settings that mean nothing here.
+/// Returns kube-proxy's settings that have no effect in portolan.
 pub fn unused() -> impl Iterator<Item = &'static Unused> {
     unused::UNUSED.iter()
 }
 
-/// Returns every key of the file, without its sections.
+/// Returns every key that the file may have, without its sections.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     let header = HEADER.iter().map(|(key, _)| *key);
     let settings = settings().map(|setting| setting.key);
@@ -70,13 +70,13 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     header.chain(settings).chain(unused)
 }
 
-/// Returns the sections of the file, some of them more than once.
+/// Returns the sections that the file may have, some of them more than once.
 pub(super) fn sections() -> impl Iterator<Item = &'static str> {
     let outer = |key| Some(split(key).0).filter(|section| !section.is_empty());
     keys().flat_map(move |key| std::iter::successors(outer(key), move |key| outer(key)))
 }
 
-/// Returns the meaning of a path in the file, or none if the path is unknown.
+/// Returns what a path in the file is; None if the path is unknown.
 pub(super) fn find(key: &str) -> Option<Entry> {
     let header = || HEADER.iter().find(|(name, _)| *name == key);
     let setting = || settings().find(|setting| setting.key == key);
@@ -91,18 +91,19 @@ pub(super) fn find(key: &str) -> Option<Entry> {
         .or_else(|| sections().find(|name| *name == key).map(|_| Entry::Section))
 }
 
-/// Splits a key into section and name. The section of the file itself is empty.
+/// Splits a key into section and name: `a.b.c` into `a.b` and `c`. Outside of sections, the section
+/// is empty.
 pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
-/// True if a key has this path, or is in the section with this path.
+/// True if a key is this path, or is in the section with this path.
 pub fn is_within(key: &str, path: &str) -> bool {
     let rest = key.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns the key of a name in a section.
+/// Returns the key of a name in a section: `a.b` and `c` make `a.b.c`.
 pub(super) fn join(section: &str, name: &str) -> String {
     match section {
         "" => name.to_owned(),

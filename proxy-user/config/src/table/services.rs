@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries of the table of settings: services and masquerading, sockets, forwarding.
+//! Entries of the table of settings: services, masquerading, sockets and forwarding.
 
 use proxy_common::masquerade::PortRanges;
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kube-proxy's settings that mean nothing here. They are accepted, so that kube-proxy's file and
-//! command line work unchanged. The agent logs those that are given.
+//! kube-proxy's settings that have no effect in portolan. They are accepted, so that kube-proxy's
+//! file and command line work unchanged. The agent logs those that are given.
 
-/// Settings of kube-proxy that mean nothing here, for one reason.
+/// Settings of kube-proxy that have no effect in portolan, for the same reason.
 pub struct Unused {
-    /// The paths in the file; a path may name an entire section.
+    /// The keys in the file, with dots; a key may be that of an entire section.
     pub keys: &'static [&'static str],
     /// The flags without their dashes.
     pub flags: &'static [&'static str],
     pub why: &'static str,
 }
 
-/// A setting whose value at `/configz` differs from kube-proxy's.
+/// A setting whose value at the HTTP path `/configz` differs from what kube-proxy shows there.
 pub struct Difference {
     pub key: &'static str,
     pub why: &'static str,
 }
 
-/// The settings whose effective values differ from kube-proxy's for the same file. A test compares
-/// all others.
+/// The settings whose values at `/configz` differ from kube-proxy's for the same file. A test
+/// compares all others.
 pub const DIFFERENCES: &[Difference] = &[Difference {
     key: "logging.verbosity",
     why: "It is shown as `portolan.logLevel`.",

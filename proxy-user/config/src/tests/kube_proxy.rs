@@ -13,7 +13,7 @@ use crate::{
     testing::{differences, folder, versions},
 };
 
-/// Returns the settings of every configuration file, by its name.
+/// Returns the settings of every configuration file, or why it is refused, by its name.
 fn files() -> BTreeMap<String, Result<Config, String>> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());

@@ -15,7 +15,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// Returns the settings of a text without the header of a file.
+/// Returns the settings of a text that needs no header (apiVersion and kind).
 fn config(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse_part("portolan.yaml", text)?.check()
 }

@@ -11,7 +11,7 @@ use super::{
     *,
 };
 
-/// Returns a value that is not the default.
+/// Returns a value of the setting that is not its default.
 fn sample(setting: &Setting) -> Value {
     let text = |text: &str| Value::Text(text.to_owned());
     match (setting.kind, setting.key) {
@@ -54,7 +54,7 @@ fn sample(setting: &Setting) -> Value {
     }
 }
 
-/// Returns another setting that gives this one its meaning.
+/// Returns another setting, as YAML, without which this one has no effect; empty if there is none.
 fn companion(setting: &Setting) -> &'static str {
     match setting.key {
         "detectLocal.bridgeInterface" => "detectLocalMode: BridgeInterface",
@@ -63,7 +63,7 @@ fn companion(setting: &Setting) -> &'static str {
     }
 }
 
-/// Returns the configuration with this setting and its companion alone.
+/// Returns the configuration in which only this setting and its companion are given.
 fn changed_by(setting: &Setting) -> Config {
     let mut raw = RawConfig::parse_part("f", companion(setting)).expect(setting.key);
     raw.set(setting, sample(setting));

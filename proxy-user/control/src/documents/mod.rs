@@ -20,7 +20,7 @@ use crate::{
 use split::documents;
 pub use split::{Document, first, is_blank};
 
-/// The content of a file.
+/// What a manifest file contains.
 #[derive(Debug, Default)]
 pub struct Content {
     /// The objects in the order of the file, each with the warnings about it.
@@ -33,7 +33,7 @@ pub struct Content {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct Malformed {
-    /// The document and line of the fault.
+    /// The document and line of the file where the fault is.
     pub place: String,
     pub reason: String,
 }
@@ -81,7 +81,7 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     Ok(content)
 }
 
-/// Returns every object of a file, not converted; leaves out documents that cannot be read.
+/// Returns every object of a file as it stands there; leaves out documents that cannot be read.
 pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read: Vec<serde_json::Value> = if file.ends_with(".json") {
@@ -102,7 +102,8 @@ pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     items.collect()
 }
 
-/// JSON has a parser of its own because YAML forbids tabs as indentation.
+/// Reads the objects of a JSON file. JSON has its own parser because YAML forbids tabs as
+/// indentation.
 fn read_json(
     file: &str,
     text: &str,
@@ -162,7 +163,7 @@ impl Reader<'_> {
         self.object(text, &version, &kind)
     }
 
-    /// Reads an object; adds nothing if it cannot be read.
+    /// Reads an object, or each object of a list; an object that cannot be read adds nothing.
     fn object(&mut self, text: &str, version: &str, kind: &str) -> Result<(), Malformed> {
         if kind.ends_with("List") {
             let list: List = self.parse(text)?;
@@ -259,8 +260,8 @@ impl Reader<'_> {
     }
 }
 
-/// Returns version and kind of a document that has both on lines of their own, if the agent reads
-/// this kind.
+/// Returns apiVersion and kind of a document; None if they are not on lines of their own, or if the
+/// agent does not read this kind.
 fn glance(text: &str) -> Option<(&str, &str)> {
     let plain = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(key));
@@ -311,8 +312,8 @@ pub fn describe(error: &serde_saphyr::Error, text: &str) -> String {
     }
 }
 
-/// Puts a parser's sentence into an operator's words. It knows "expected X", "invalid X" and
-/// "invalid type: Y, expected X".
+/// Rewrites a parser's message for operators. It knows "expected X", "invalid X" and "invalid type:
+/// Y, expected X", and returns other messages as they are.
 fn plain(said: &str) -> String {
     let (given, expected) = match said.rsplit_once(", expected ") {
         Some((given, expected)) => (given.split_once(": ").map(|(_, given)| given), expected),

@@ -13,7 +13,7 @@ use crate::object::{ObjectName, Warning};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 
-/// A slice of a service's endpoints.
+/// An EndpointSlice: some or all endpoints of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndpointSlice {
     pub name: ObjectName,
@@ -44,11 +44,12 @@ pub enum Endpoints {
 pub struct Endpoint<A> {
     pub address: A,
     pub conditions: Conditions,
-    /// Endpoints with equal hints share them; an `Arc` of a vector takes only one word.
+    /// The zones that the endpoint's topology hints name; None without such hints. Endpoints with
+    /// equal hints share them. An `Arc` of a vector takes only one machine word.
     pub zones: Option<Arc<ZoneHints>>,
 }
 
-/// The zones of an endpoint's hints, sorted.
+/// The zones that an endpoint's topology hints name, sorted.
 pub type ZoneHints = Vec<Arc<str>>;
 
 /// The conditions of an endpoint, as bits.
@@ -61,9 +62,9 @@ impl Conditions {
     pub const TERMINATING: Self = Self(1 << 2);
     /// The endpoint is on this node.
     pub const LOCAL: Self = Self(1 << 3);
-    /// The endpoint has a hint for some node.
+    /// The endpoint's topology hints name some node.
     pub const NODE_HINTED: Self = Self(1 << 4);
-    /// The endpoint has a hint for this node.
+    /// The endpoint's topology hints name this node.
     pub const HINTED_HERE: Self = Self(1 << 5);
 
     #[must_use]
@@ -76,7 +77,7 @@ impl Conditions {
 }
 
 impl Converter {
-    /// Converts a slice; fails only if it has no name.
+    /// Converts an EndpointSlice; fails only if it has no name.
     pub fn endpoint_slice(
         &mut self,
         object: &discovery::EndpointSlice,

@@ -76,7 +76,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// One object, shared by its source and the cluster state.
+/// One object in the agent's own form, shared by the source that has read it and the cluster state.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Object {
     Node(Arc<Node>),
@@ -110,10 +110,10 @@ impl Object {
     }
 }
 
-/// A converted object and the warnings about the original.
+/// An object in the agent's own form, and the warnings about faulty parts of the original.
 pub type Converted<T> = (T, Vec<Warning>);
 
-/// A Kubernetes type that converts into one of ours.
+/// A Kubernetes type that can be converted into the agent's own form.
 pub trait Original {
     const KIND: Kind;
     /// Fails only if the object has no name.
@@ -138,8 +138,8 @@ originals! {
     networking::v1::ServiceCIDR => ServiceCidr by service_cidr;
 }
 
-/// Converts Kubernetes' objects into ours. It knows this node's name, so "local" and "hinted for
-/// this node" become single bits, and it shares equal strings.
+/// Converts Kubernetes' objects into the agent's own form. It knows this node's name, so "local"
+/// and "hinted for this node" become single bits, and it shares equal strings.
 #[derive(Debug)]
 pub struct Converter {
     pub(crate) node_name: Arc<str>,
@@ -227,7 +227,8 @@ impl<T: ?Sized + Hash + Eq> Interner<T> {
     }
 }
 
-/// Limit of warnings about one object: a slice can have a thousand endpoints.
+/// The most warnings about one object. Without a limit, a slice with a thousand bad endpoints would
+/// have as many warnings.
 const MAX_COMPLAINTS: usize = 20;
 
 /// Collects the warnings about one object.

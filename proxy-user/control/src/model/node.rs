@@ -16,14 +16,14 @@ const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
 /// KUBE: set by the cluster autoscaler on a node that it is about to delete.
 const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// A node.
+/// A node of the cluster, as the agent needs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// The namespace is empty.
+    /// The namespace is empty, because nodes have none.
     pub name: ObjectName,
     pub resource_version: Box<str>,
     pub zone: Option<Arc<str>>,
-    /// The first InternalIP of each family.
+    /// The node's first InternalIP of each family; None if it has none of the family.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
     /// The address ranges of this node's pods. KUBE: `spec.podCIDRs`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parses addresses, ranges, ports and protocols of Kubernetes objects. Called by the conversions
-//! of this module and by `config`.
+//! in `model` and by `config`.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use proxy_common::{Port, Protocol};
 
 use super::Complaints;
 
-/// Parses an IP address. KUBE: decimal octets may have leading zeros, and an IPv4-mapped IPv6
-/// address is an IPv4 address.
+/// Parses an IP address; None if the text is none. KUBE: decimal octets may have leading zeros, and
+/// an IPv4-mapped IPv6 address is an IPv4 address.
 pub fn address(text: &str) -> Option<IpAddr> {
     let parsed = text
         .parse::<IpAddr>()
@@ -48,12 +48,12 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// Returns the flaw of an address that [`address`] has parsed, or none if a service or an endpoint
-/// may have it.
+/// Returns why no service and no endpoint can have the address; None if they can. The address must
+/// come from [`address`].
 ///
-/// KUBE: these are the flaws of `ValidateEndpointIP`, with which the API server checks endpoints
-/// and external IPs, but not load balancer IPs. In addition, every multicast address and the
-/// broadcast address is a flaw.
+/// KUBE: the API server's `ValidateEndpointIP` refuses the same addresses as endpoints and external
+/// IPs, but does not check load balancer IPs. In addition, every multicast address and the
+/// broadcast address is refused here.
 pub fn flaw(address: IpAddr) -> Option<Flaw> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -72,14 +72,15 @@ pub fn flaw(address: IpAddr) -> Option<Flaw> {
     }
 }
 
-/// Parses an address range and clears its host bits. KUBE: surrounding blanks are allowed.
+/// Parses an address range and clears its host bits; None if it is invalid. KUBE: surrounding
+/// blanks are allowed.
 pub fn range(text: &str) -> Option<IpNet> {
     let (start, length) = text.trim().split_once('/')?;
     let length = length.parse().ok()?;
     Some(IpNet::new(address(start)?, length).ok()?.trunc())
 }
 
-/// Returns the port for a number from 1 to 65535.
+/// Returns the port for a number from 1 to 65535; None for any other number.
 pub fn port(number: i32) -> Option<Port> {
     u16::try_from(number)
         .ok()
@@ -87,7 +88,7 @@ pub fn port(number: i32) -> Option<Port> {
         .map(Port::from_host)
 }
 
-/// Parses a protocol name. KUBE: the default is TCP.
+/// Parses a protocol name; None if it is unknown. KUBE: without a name, the protocol is TCP.
 pub fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name {
         None | Some("" | "TCP") => Some(Protocol::TCP),

@@ -10,7 +10,7 @@ use crate::object::{ObjectName, Warning};
 /// Ranges from which the API server allocates cluster IPs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceCidr {
-    /// The namespace is empty.
+    /// The namespace is empty, because ServiceCIDRs have none.
     pub name: ObjectName,
     pub ranges: Box<[IpNet]>,
 }

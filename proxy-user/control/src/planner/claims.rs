@@ -37,8 +37,8 @@ impl ClaimKey {
     pub(super) fn echo<A: Family>(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ICMP)
     }
-    /// Returns the key of a health check node port, which is no frontend. Its services are planned
-    /// again when the node port of that number gets another owner.
+    /// Returns the key of a health check node port, which is no frontend. The services that claim
+    /// it are planned again when a service claims or gives up the TCP node port of that number.
     pub(super) fn health(port: Port) -> Self {
         Self::new(V4::UNSPECIFIED, port, Protocol::ANY)
     }
@@ -51,14 +51,15 @@ impl ClaimKey {
     }
 }
 
-/// Orders claimants: the older service first, then by name.
+/// Orders the services that claim one key: the older first, then by name. The first one owns the
+/// key.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     created: i64,
     service: ObjectName,
 }
 
-/// Nearly every key has one claimant.
+/// The services that claim one key. Nearly every key has one.
 #[derive(Debug)]
 enum Claimants {
     One(Arc<Rank>),
@@ -88,7 +89,7 @@ impl Claimants {
 #[derive(Debug)]
 struct Claim {
     rank: Arc<Rank>,
-    /// Sorted keys, each with the index of the service port that claims it.
+    /// What the service claims, sorted; each key with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
 }
 
@@ -205,7 +206,7 @@ impl Claims {
         Some(&self.by_key.get(key)?.first()?.service)
     }
 
-    /// Returns the service that owns the TCP node port of this number.
+    /// Returns the service that owns the TCP node port of this number; None if no service does.
     pub(super) fn node_port_holder(&self, port: Port) -> Option<&ObjectName> {
         let mut keys = ClaimKey::node_ports(port).into_iter();
         keys.find_map(|key| self.holder(&key))
@@ -216,7 +217,7 @@ impl Claims {
         self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
-    /// Returns why the service port with this index does not own the key, or none if it does.
+    /// Returns why the service port with this index does not own the key; None if it does.
     pub(super) fn refusal(
         &self,
         key: &ClaimKey,
@@ -252,7 +253,7 @@ impl Claims {
     }
 }
 
-/// Names a frontend in an operator's words.
+/// Returns a frontend's name for warnings, such as `node port 30080/TCP`.
 fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
     let (port, protocol) = (key.port.host(), key.protocol.name());
     if kind == FrontendKind::NodePort {

@@ -10,10 +10,10 @@ use crate::{
     plan::FamilyAddr,
 };
 
-/// An address family in Kubernetes' objects.
+/// An address family: where Kubernetes' objects store its addresses.
 pub trait Family: Addr {
     fn cluster_ip(service: &Service) -> Option<Self>;
-    /// None if the slice is of the other family.
+    /// Returns a slice's endpoints; None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
     fn of(address: IpAddr) -> Option<Self>;
     fn wrap(self) -> FamilyAddr;

@@ -16,9 +16,10 @@ use crate::{
     plan::FrontendPlan,
 };
 
-/// Appends the frontends of a port in one family, each address and port once.
+/// Appends a service port's frontends of one family as address, port number and flags, each address
+/// and port once.
 ///
-/// KUBE: if an address has several kinds, the first of cluster IP, external IP, load balancer IP
+/// KUBE: if an address is of several kinds, the first of cluster IP, external IP, load balancer IP
 /// and node port counts.
 pub(super) fn of_port<A: Family>(
     service: &Service,
@@ -65,7 +66,7 @@ pub(super) fn of_port<A: Family>(
 }
 
 /// Returns the external and load balancer IPs of a service, duplicates included. The cluster IP is
-/// left out, because its guard answers echo requests.
+/// left out: what rejects its unserved ports also answers echo requests to it.
 pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item = A> + '_ {
     let external = service.external_ips.iter();
     let all = external.chain(&service.load_balancer_ips).copied();
@@ -73,15 +74,15 @@ pub(super) fn echo_addresses<A: Family>(service: &Service) -> impl Iterator<Item
         .filter(|address| A::cluster_ip(service) != Some(*address))
 }
 
-/// Appends the frontends for echo requests. If several services have an address, one of them gets
-/// it.
+/// Appends the frontends that answer echo requests (pings). If several services have an address,
+/// one of them gets it.
 pub(super) fn of_echo<A: Family>(
     service: &Service,
     claims: &Claims,
     planned: &mut Vec<FrontendPlan<A>>,
 ) {
-    // The echo frontend uses the sets of the cluster IP's frontend, so it needs no block of its
-    // own.
+    // The echo frontend uses the same endpoint sets as the cluster IP's frontend, so the maps need
+    // no further list of backends for it.
     let flags = ServiceFlags::new(FrontendKind::Echo)
         .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
@@ -97,8 +98,8 @@ pub(super) fn of_echo<A: Family>(
     }
 }
 
-/// Returns the flags of an external frontend. KUBE: pods and the node use the endpoints of the
-/// whole cluster, whatever the external policy.
+/// Returns the flags of a frontend that is an external IP, load balancer IP or node port. KUBE:
+/// pods and the node use the endpoints of the whole cluster, whatever the external policy.
 fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
     ServiceFlags::new(kind)
         .with(ServiceFlags::EXTERNAL_LOCAL, service.external_local)
@@ -107,8 +108,8 @@ fn external(service: &Service, kind: FrontendKind) -> ServiceFlags {
 
 /// Returns the sorted ranges of clients that may use the load balancer frontends.
 ///
-/// KUBE: if a range includes the node, the load balancer IP is allowed, too. Where that IP is
-/// local, it is the source address of the node's own connections to it.
+/// KUBE: if a range includes an InternalIP of the node, the load balancer IP itself is allowed,
+/// too. Where that IP is local, it is the source address of the node's own connections to it.
 pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
     if service.load_balancer_ips.is_empty() || service.source_ranges.ranges.is_empty() {
         return Vec::new();

@@ -29,9 +29,10 @@ pub struct NodeView {
     pub zone: Option<Arc<str>>,
     /// The node's InternalIPs.
     pub internal_ips: Vec<IpAddr>,
-    /// Whether echo requests to external and load balancer IPs get frontends.
+    /// Whether echo requests (pings) to external and load balancer IPs are answered, by frontends
+    /// of their own.
     pub answer_ping: bool,
-    /// The selection for services that name none.
+    /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
     /// Addresses at which processes of this node answer. A cluster IP among them is not served
     /// here.
@@ -55,7 +56,7 @@ impl NodeView {
 /// Returns the plan of `service`, and warnings about the parts that cannot be served.
 ///
 /// `slices` are all slices of the service. `claims` has the claims of every service, including this
-/// one. KUBE: kube-proxy 1.36 treats the same objects alike.
+/// one. KUBE: kube-proxy 1.36 serves the same parts of an object.
 pub fn plan_service(
     service: &Service,
     slices: &[Arc<EndpointSlice>],
@@ -91,7 +92,7 @@ pub fn plan_service(
     (plan, warnings)
 }
 
-/// Returns a warning if a node port receives the packets for the service's health check.
+/// Returns a warning if the health check node port is also a TCP node port, which gets its packets.
 fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning> {
     let port = service.health_check_node_port?;
     let holder = claims.node_port_holder(Port::from_host(port))?;
@@ -155,9 +156,9 @@ fn plan_family<A: Family>(
 }
 
 /// Returns the serving endpoints of a service port, sorted and without duplicates, from every slice
-/// that has a port of its name and protocol.
+/// that has a port of the same name and protocol.
 ///
-/// KUBE: if several slices list an endpoint, the entry on this node wins, then the ready one. So
+/// KUBE: if several slices list an endpoint, the entry on this node is kept, else a ready one. So
 /// the order of slices does not matter.
 fn candidates<'a, A: Family>(
     port: &ServicePort,
@@ -202,9 +203,9 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
         .collect()
 }
 
-/// Counts the ready endpoints on this node. KUBE: each address counts once, whether it terminates
-/// or not. kube-proxy counts per family and answers on addresses of that family; here the larger
-/// count is the answer for both families.
+/// Counts the ready endpoints on this node. KUBE: each address counts once, whether it is
+/// terminating or not. kube-proxy counts per family and answers on addresses of that family; here
+/// the larger count is the answer for both families.
 fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
     fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         if A::cluster_ip(service).is_none() {
@@ -228,8 +229,8 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         .max(of_family::<proxy_common::V6>(service, slices))
 }
 
-/// Returns the claims of `service`: every frontend, guarded cluster IP, echo address and its health
-/// check node port.
+/// Returns all that `service` claims: every frontend, guarded cluster IP, echo address and its
+/// health check node port. Each key comes with the index of the service port that claims it.
 pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let mut keys = Vec::new();
     family_claims::<proxy_common::V4>(service, &mut keys);

@@ -29,8 +29,8 @@ impl<'a, A: Addr> Candidate<'a, A> {
             zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
         }
     }
-    /// Returns the sort key: address and port; of duplicate endpoints, the entry that wins comes
-    /// first.
+    /// Returns the sort key: address, port, conditions, zones. Of several entries for one address
+    /// and port, the one to keep comes first: local, then ready, serving, not terminating.
     pub(super) fn order(&self) -> (A, Port, Reverse<[bool; 4]>, &'a [std::sync::Arc<str>]) {
         let ranks = [
             self.is_local(),
@@ -68,7 +68,8 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// KUBE: with external policy Local, pods and the node still use the cluster set.
+    /// Returns the sets that the frontends of this port use. KUBE: with external policy Local, pods
+    /// and the node still use the cluster set.
     pub(super) fn of(service: &Service, port: &ServicePort) -> Self {
         let from_outside = port.node_port != Port::ANY
             || !service.load_balancer_ips.is_empty()
@@ -80,7 +81,7 @@ impl Uses {
     }
 }
 
-/// How hints narrow the cluster set.
+/// Which topology hints narrow the cluster set: none, those for nodes, or those for zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hinted {
     Not,
@@ -136,8 +137,8 @@ pub(super) fn categorize<A: Addr>(
         .any(|candidate| candidate.is_ready() || candidate.is_serving_terminating())
 }
 
-/// Returns how hints narrow the cluster set. KUBE: hints count if every ready endpoint has one, and
-/// some endpoint is hinted for this node, or else for its zone. The proxy does not read
+/// Returns how topology hints narrow the cluster set. KUBE: hints count if every ready endpoint has
+/// one, and some endpoint is hinted for this node, or else for its zone. The proxy does not read
 /// `trafficDistribution`, because the hints follow from it.
 fn hinted<A: Addr>(candidates: &[Candidate<'_, A>], zone: Option<&str>) -> Hinted {
     let ready = || candidates.iter().filter(|candidate| candidate.is_ready());

@@ -31,22 +31,22 @@ use crate::{
 /// The receiver of plans, which writes them to the kernel's maps.
 pub trait Kernel {
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult;
-    /// Applies services that the previous maps already contained: they may use the capacity that
-    /// new services must leave free.
+    /// Like `apply`, for services that the maps before the present ones already contained. They may
+    /// use the capacity that new services must leave free.
     fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         self.apply(changes)
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult;
 }
 
-/// The result of a sync.
+/// The result of [`Syncer::sync`].
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Synced {
     /// The number of services planned.
     pub planned: usize,
     /// The number of map elements written.
     pub written: usize,
-    /// Changes of the health check node ports.
+    /// Changes of health check node ports.
     pub health: Vec<HealthUpdate>,
     /// True if [`Syncer::failures`] differ from those after the previous sync.
     pub failures_changed: bool,
@@ -58,16 +58,16 @@ pub struct Syncer {
     state: ClusterState,
     claims: Claims,
     warnings: Warnings,
-    /// Services with warnings about their plan, noted so that the warnings can end.
+    /// Services with warnings about their plan, noted so that the warnings can be removed later.
     warned: HashSet<ObjectName>,
     own: OwnClusterIps,
-    /// Services with a health check node port, noted so that its answers can end.
+    /// Services with a health check node port, noted so that the port's removal can be reported.
     health_checked: HashSet<ObjectName>,
-    /// Services with a Local policy whose endpoints are all on other nodes: for inside clients by
-    /// IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
+    /// Services with a Local policy whose endpoints are all on other nodes, in four sets: for
+    /// inside clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     no_local: [HashSet<ObjectName>; 4],
     turns: Turns,
-    /// Services to apply again.
+    /// Services that could not be applied and are to be applied again.
     failed: BTreeSet<ObjectName>,
     /// Why services could not be applied; kept until they are applied again.
     failures: Vec<Failure>,
@@ -95,21 +95,21 @@ impl Syncer {
         }
     }
 
-    /// Sets whether external and load balancer IPs get frontends for echo requests.
+    /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
     #[must_use]
     pub fn with_answer_ping(mut self, answer: bool) -> Self {
         self.state.set_answer_ping(answer);
         self
     }
 
-    /// Sets the selection for services that name none.
+    /// Sets how a new flow gets its backend, for services whose annotation does not say it.
     #[must_use]
     pub fn with_selection(mut self, selection: Selection) -> Self {
         self.state.set_selection(selection);
         self
     }
 
-    /// Takes a batch from a source into the cluster state.
+    /// Adds the changes and warnings that a source has sent to the cluster state.
     pub fn fold(&mut self, batch: Batch) {
         for (topic, warnings) in batch.warnings {
             self.warnings.replace(topic, warnings);
@@ -124,12 +124,12 @@ impl Syncer {
         self.complete = batch.complete;
     }
 
-    /// Returns when to call [`Self::retry`], or none if everything is applied.
+    /// Returns when to call [`Self::retry`]; None if everything is applied.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry.due()
     }
-    /// Lets the next sync try the failed services again, and notes that this sync is their due
-    /// attempt.
+    /// Lets the next sync try the failed services again. That sync then counts as the attempt that
+    /// was due.
     pub fn retry(&mut self) {
         self.retry.begin();
         self.mark_failed();
@@ -156,14 +156,15 @@ impl Syncer {
         &self.failures
     }
 
-    /// Marks every service to be applied.
+    /// Makes the next syncs apply every served service again.
     pub fn resync(&mut self) {
         let served = self.state.served();
         self.state.mark_dirty(served);
     }
-    /// Returns the services to serve, in order: those that the previous maps contain (`held`), and
-    /// the others, which may not fit even into larger maps. Among `held`, services whose last
-    /// change was refused come last, because they need more entries than they have.
+    /// Returns the services to serve as two ordered lists: those in `held`, which the previous maps
+    /// contain, and the others, which may not fit even into larger maps. In the first list,
+    /// services whose last change was refused come last, because they need more entries than they
+    /// have.
     pub fn names(&self, held: &HashSet<ObjectName>) -> (Vec<ObjectName>, Vec<ObjectName>) {
         let names = turns::ordered(self.state.served());
         let (mut held, others): (Vec<_>, _) =
@@ -178,7 +179,7 @@ impl Syncer {
         let plans = names.iter().map(|name| self.plan(name, &mut unused));
         plans.collect()
     }
-    /// Whether services wait for the next sync.
+    /// Whether services wait for a later sync, because the last one had too many.
     pub fn is_waiting(&self) -> bool {
         self.turns.is_waiting()
     }
@@ -186,7 +187,7 @@ impl Syncer {
     pub fn known(&self) -> usize {
         self.state.served_count()
     }
-    /// Returns the maps that were too full for what was to be applied.
+    /// Returns the names of the maps that were too full for a service.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
         let full = self
             .failures
@@ -205,25 +206,25 @@ impl Syncer {
     pub fn has_changes(&self) -> bool {
         self.state.has_dirty() || self.is_waiting()
     }
-    /// See [`ClusterState::service_ranges`].
+    /// Returns the known ranges of cluster IPs; see [`ClusterState::service_ranges`].
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
         self.state.service_ranges()
     }
-    /// See [`ClusterState::set_fallback_ips`].
+    /// Sets addresses that replace missing InternalIPs; see [`ClusterState::set_fallback_ips`].
     pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
         self.state.set_fallback_ips(ips);
     }
 
-    /// See [`ClusterState::set_own_addresses`].
+    /// Sets the addresses at which the node answers; see [`ClusterState::set_own_addresses`].
     pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
         self.state.set_own_addresses(own);
     }
 
-    /// See [`ClusterState::set_pod_ranges`].
+    /// Sets the ranges by which pods are recognised; see [`ClusterState::set_pod_ranges`].
     pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
         self.state.set_pod_ranges(ranges);
     }
-    /// See [`ClusterState::in_pod_ranges`].
+    /// Returns a service with a cluster IP in the pod ranges; see [`ClusterState::in_pod_ranges`].
     pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
         self.state.in_pod_ranges()
     }
@@ -239,8 +240,8 @@ impl Syncer {
     }
 
     /// Plans and applies the changed services: all of them, or only the first ones if they are
-    /// many; see [`Self::is_waiting`]. Once the source has sent everything, also removes the
-    /// services that it did not send.
+    /// many; see [`Self::is_waiting`]. Once the source has sent every object, also removes from the
+    /// maps the services that it did not send.
     pub fn sync(&mut self, kernel: &mut impl Kernel) -> Synced {
         let mut synced = Synced::default();
         let dirty = self.claim();

@@ -6,12 +6,13 @@ use std::{collections::HashMap, net::IpAddr};
 
 use crate::object::ObjectName;
 
-/// The services with such cluster IPs, and these cluster IPs.
+/// For each service, those of its cluster IPs that are also addresses of the node.
 #[derive(Debug, Default)]
 pub(super) struct OwnClusterIps(HashMap<ObjectName, Vec<IpAddr>>);
 
 impl OwnClusterIps {
-    /// Replaces the own cluster IPs of a service, and logs what has changed.
+    /// Notes which cluster IPs of a service are also addresses of the node, and logs what has
+    /// changed.
     pub(super) fn note(&mut self, name: &ObjectName, own: Vec<IpAddr>) {
         let before = self.0.remove(name).unwrap_or_default();
         for ip in own.iter().filter(|ip| !before.contains(ip)) {

@@ -10,17 +10,17 @@ const FIRST: Duration = Duration::from_secs(1);
 /// long counts as a fault.
 const LAST: Duration = Duration::from_secs(30);
 
-/// The next attempt.
+/// When to try failed services again.
 #[derive(Debug, Default)]
 pub(super) struct RetryClock {
-    /// When the next attempt is due, and the pause before it.
+    /// When the next attempt is due, and the pause before it; None if nothing has failed.
     next: Option<(Instant, Duration)>,
-    /// True while that attempt is under way.
+    /// True while the attempt that was due is under way.
     trying: bool,
 }
 
 impl RetryClock {
-    /// Returns when to try again, or none if nothing has failed.
+    /// Returns when to try again; None if nothing has failed.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next.map(|(due, _)| due)
     }
@@ -28,7 +28,7 @@ impl RetryClock {
     pub(super) fn begin(&mut self) {
         self.trying = true;
     }
-    /// Notes the end of a sync, and sets the time of the next attempt.
+    /// Notes the end of a sync, and sets the time of the next attempt if services have failed.
     pub(super) fn end(&mut self, now: Instant, has_failed: bool) {
         let tried = std::mem::take(&mut self.trying);
         let pause = match self.next {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::netlink::encode;
 
-/// A connection from 10.0.0.1:40000 to this address, port 443, served by 10.0.0.2:8443.
+/// Returns a connection from 10.0.0.1:40000 to a service at port 443, served by 10.0.0.2:8443.
 fn connection(status: u32, protocol: u8, v4: bool) -> Vec<u8> {
     let (client, service, server): (Vec<u8>, Vec<u8>, Vec<u8>) = if v4 {
         (vec![10, 0, 0, 1], vec![172, 30, 0, 1], vec![10, 0, 0, 2])

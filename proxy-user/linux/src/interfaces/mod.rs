@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides
-//! which interfaces get the programs; `agent` passes these to `datapath`.
+//! which interfaces get the kernel programs; `agent` passes these to `datapath`.
 
 mod neighbours;
 mod netlink;
@@ -20,17 +20,17 @@ pub use neighbours::follow_neighbours;
 pub use netlink::{Interfaces, InterfacesError};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
-/// The role of an interface.
+/// What an interface is on this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum InterfaceKind {
     /// Leads out of the node.
     Uplink,
-    /// The host's end of a pod's veth, if pods are routed and not bridged.
+    /// The host's end of a pod's veth or netkit pair, if pods are routed and not bridged.
     PodSide,
     /// A port of a bridge.
     BridgePort,
     Tunnel,
-    /// A bridge itself: programs are never attached to it.
+    /// A bridge itself. The programs are never attached to it.
     Bridge,
     Loopback,
     Other,
@@ -42,52 +42,54 @@ pub struct Interface {
     pub index: u32,
     pub name: String,
     pub kind: InterfaceKind,
-    /// Packets carry an Ethernet header.
+    /// The interface's packets carry an Ethernet header.
     pub link_layer: bool,
-    /// A veth that is a bridge's port.
+    /// The interface is a veth and a port of a bridge.
     pub veth_port: bool,
-    /// Index of the bridge whose port it is.
+    /// Index of the bridge whose port the interface is; None if it is no bridge's port.
     pub bridge: Option<u32>,
-    /// A tun or tap device: a user-space program makes the frames that come in by it.
+    /// The interface is a tun or tap device: a user-space program makes the frames that come in by
+    /// it.
     pub made_by_program: bool,
-    /// A veth that is a port of an Open vSwitch: frames for the node have the address of the
-    /// switch's own port.
+    /// The interface is a veth and a port of an Open vSwitch: frames for the node have the address
+    /// of the switch's own port.
     pub switch_port: bool,
-    /// A bridge's port whose link-layer address is not the bridge's: frames for the node are
-    /// addressed to the bridge.
+    /// The interface is a bridge's port whose link-layer address is not the bridge's: frames for
+    /// the node are addressed to the bridge.
     pub bridge_port: bool,
-    /// The longest IP packet that it carries, in bytes.
+    /// The longest IP packet that the interface carries, in bytes.
     pub mtu: u32,
-    /// Its Ethernet address, if it has one.
+    /// The interface's Ethernet address; None if it has none.
     pub mac: Option<Mac>,
-    /// A veth or netkit device whose other end is in another network namespace.
+    /// The interface is a veth or netkit device whose other end is in another network namespace.
     pub peer_elsewhere: bool,
-    /// It has a queueing discipline that may delay packets.
+    /// The interface has a queueing discipline that may delay packets.
     pub queues: bool,
-    /// A bridge that filters by VLANs.
+    /// The interface is a bridge that filters by VLANs.
     pub filters_vlans: bool,
-    /// A bridge's port whose frames do not go to other isolated ports.
+    /// The interface is a bridge's port whose frames do not go to other isolated ports.
     pub isolated: bool,
     pub addresses: Vec<IpNet>,
-    /// The addresses that netfilter's MASQUERADE would choose from for packets that leave by it, in
-    /// the kernel's order. For a family without any, the node's InternalIP is used.
+    /// The addresses that netfilter's MASQUERADE would choose from for packets that leave by the
+    /// interface, in the kernel's order. For a family without any, the node's InternalIP is used.
     pub sources: Vec<Source>,
-    /// The kind of a virtual device as `ip link` spells it; empty for hardware.
+    /// The kind of a virtual interface as `ip link` spells it; empty for hardware.
     pub driver: String,
-    /// The name of a VLAN, macvlan or ipvlan device on top of it.
+    /// The name of a VLAN, macvlan or ipvlan device on top of the interface; None if there is none.
     pub carries: Option<String>,
-    /// VLAN interfaces on top of it have programs, and get their frames before a bridge does.
+    /// VLAN interfaces on top of the interface have programs, and get their frames before a bridge
+    /// does.
     pub vlans: bool,
-    /// Whether it is selected for XDP.
+    /// Whether the interface is selected for XDP.
     pub uplink: bool,
-    /// Whether the programs are attached to it.
+    /// Whether the tc programs are attached to the interface.
     pub attach: bool,
-    /// Whether pods are behind it, if interfaces identify pods.
+    /// Whether pods are behind the interface, if the configuration identifies pods by interfaces.
     pub pods: bool,
 }
 
 impl Interface {
-    /// True if it carries the packets of one pod only.
+    /// True if the interface carries the packets of one pod only.
     pub fn leads_to_one_pod(&self) -> bool {
         self.kind == InterfaceKind::PodSide || self.veth_port
     }
@@ -98,26 +100,26 @@ impl Interface {
     }
 }
 
-/// Settings that select interfaces by name.
+/// The patterns of the configuration that select interfaces by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Patterns {
-    /// Globs over names; a leading `!` excludes. If there are any, they alone decide where programs
-    /// are attached.
+    /// Patterns of names for tc programs; those with a leading `!` exclude. If there are any
+    /// others, they alone decide where the programs are attached.
     pub attach: Vec<String>,
-    /// The same for XDP, which other interfaces do not get; without any, uplinks are selected.
+    /// Such patterns for XDP; without any, or with exclusions only, the uplinks are selected.
     pub xdp: Vec<String>,
     pub pods: Option<PodInterfaces>,
 }
 
-/// The interfaces with pods behind them.
+/// The interfaces that have pods behind them, as the configuration says.
 ///
-/// KUBE: as `-i` in kube-proxy's rules: packets from a bridge's port count as packets from the
+/// KUBE: as with `-i` in kube-proxy's rules, packets from a bridge's port count as packets from the
 /// bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PodInterfaces {
-    /// The interface of this name; for a bridge, all its ports as well.
+    /// The interface of this name; if it is a bridge, all its ports as well.
     Named(String),
-    /// Interfaces whose names begin with this.
+    /// Interfaces whose names begin with this text.
     Prefix(String),
 }
 
@@ -130,27 +132,27 @@ impl PodInterfaces {
     }
 }
 
-/// A link as rtnetlink describes it.
+/// An interface as rtnetlink describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Link {
     index: u32,
     name: String,
-    /// The kind of a virtual link as `ip link` spells it; empty for hardware.
+    /// The kind of a virtual interface as `ip link` spells it; empty for hardware.
     kind: String,
-    /// Index of its bridge, bond or VRF.
+    /// Index of the bridge, bond or VRF to which the interface belongs; None if it belongs to none.
     master: Option<u32>,
-    /// Index of the device below it, as of a VLAN.
+    /// Index of the device below the interface, if it is a VLAN or the like.
     lower: Option<u32>,
     loopback: bool,
     ethernet: bool,
-    /// The link-layer address; empty if it has none.
+    /// The interface's link-layer address; empty if it has none.
     mac: Vec<u8>,
     mtu: u32,
     /// The queueing discipline's name.
     qdisc: String,
     peer_elsewhere: bool,
     filters_vlans: bool,
-    /// A bridge's port whose frames do not go to other isolated ports.
+    /// The interface is a bridge's port whose frames do not go to other isolated ports.
     isolated: bool,
 }
 
@@ -158,23 +160,24 @@ struct Link {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
     pub address: IpAddr,
-    /// The addresses that it is preferred for; IPv4 on a point-to-point link: the other end's.
+    /// The destinations for which this address is preferred. On an IPv4 point-to-point link: the
+    /// other end's address.
     pub subnet: IpNet,
 }
 
-/// An address as rtnetlink describes it.
+/// An address of an interface as rtnetlink describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Address {
     link: u32,
     net: IpNet,
     /// See [`Source::subnet`].
     subnet: IpNet,
-    /// MASQUERADE may choose it: it has global scope and is not secondary (IPv4), or temporary,
-    /// tentative or deprecated (IPv6).
+    /// MASQUERADE may choose the address: it has global scope and is not secondary (IPv4), or
+    /// temporary, tentative or deprecated (IPv6).
     preferred: bool,
 }
 
-/// Returns all interfaces, from rtnetlink's links and addresses.
+/// Returns all interfaces, described from rtnetlink's links and addresses.
 fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
     let mut interfaces: Vec<_> = links
         .iter()
@@ -231,9 +234,9 @@ fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<I
     interfaces
 }
 
-/// Returns the source addresses for packets that leave by a link. Only the first address of a
-/// subnet is ever used. An IPv4 address that is its own subnet (/32) contains no next hop, so it is
-/// used only if it is the first of all.
+/// Returns the addresses that MASQUERADE may choose for packets that leave by a link. Only the
+/// first address of a subnet is ever used. An IPv4 address that is its own subnet (/32) contains no
+/// next hop, so it is used only if it is the first of all.
 fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::new();
     for v4 in [true, false] {
@@ -263,7 +266,7 @@ fn is_switched(link: &Link, links: &[Link]) -> bool {
         .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
 }
 
-/// Returns the devices on top of a link that share it by tags or addresses.
+/// Returns the devices on top of a link that share it by VLAN tags or addresses.
 fn lying_on<'a>(link: &Link, links: &'a [Link]) -> impl Iterator<Item = &'a Link> {
     const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
     let index = Some(link.index);
@@ -302,7 +305,8 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
     match kind {
         Bridge => return false,
-        // Always: there the program drops connections of the node to itself that policy drops.
+        // Always: on the loopback interface, the program drops connections of the node to itself
+        // that a traffic policy forbids.
         Loopback => return true,
         _ => {}
     }
@@ -310,8 +314,8 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
     is_selected(name, patterns, detected)
 }
 
-/// True if the patterns select a name. If there are only exclusions, or no patterns, `detected`
-/// decides about names that are not excluded.
+/// True if the patterns select a name. Without patterns, or with exclusions (`!`) only, `detected`
+/// is the answer for names that are not excluded.
 fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
     let excluded = patterns
         .iter()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Follows the kernel's neighbours and the forwarding tables of its bridges by rtnetlink, and asks
-//! which neighbours are reached directly by a route. `pods` decides what follows from it.
+//! which neighbours are reached directly by a route. `pods` decides which pods can be handed
+//! packets from that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,16 +24,17 @@ use tokio::{
 
 use super::pods::{Mac, Neighbours};
 
-/// How long a change waits for further ones.
+/// How long a change waits for further ones, so that they are sent together.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often everything is listed again, in case a message was not understood.
+/// How often the tables are listed again, in case a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
-/// Pause before another attempt.
+/// Pause before another attempt, after rtnetlink failed.
 const PAUSE: Duration = Duration::from_secs(5);
 
 type Messages = BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>;
 
-/// Sends the neighbours at the start and after each change. Ends when the receiver is closed.
+/// Sends the kernel's neighbours at the start and after each change. Ends when the receiver is
+/// closed.
 pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
     let mut sent = None;
     let mut tables = Tables::default();
@@ -57,7 +59,7 @@ pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
     }
 }
 
-/// Follows the tables over one subscription, until it fails or the receiver is closed.
+/// Follows the tables over one rtnetlink subscription, until it fails or the receiver is closed.
 async fn follow(
     changes: &mpsc::Sender<Neighbours>,
     sent: &mut Option<Neighbours>,
@@ -109,18 +111,18 @@ async fn send(
     Ok(())
 }
 
-/// The kernel's tables, and the routes to the neighbours.
+/// The kernel's neighbours and bridge tables, and the routes to the neighbours.
 #[derive(Debug, Default)]
 struct Tables {
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
     ports: BTreeMap<(u32, Mac), u32>,
-    /// The interface by which a route without a gateway leads to an address.
+    /// The interface of a route that leads to the address without a gateway; None if there is none.
     routed: BTreeMap<IpAddr, Option<u32>>,
 }
 
 impl Tables {
-    /// Reads the complete tables. Ports that a bridge has forgotten are kept: frames of pods that
-    /// go past the stack do not reach the bridge, so it cannot remember their ports.
+    /// Reads the complete tables. Bridge ports that a bridge has forgotten are kept: frames of pods
+    /// that go past the stack do not reach the bridge, so it cannot remember their ports.
     async fn list(&mut self, handle: &Handle) -> Result<(), rtnetlink::Error> {
         let mut listed = Self::default();
         for family in [AddressFamily::Unspec, AddressFamily::Bridge] {
@@ -142,7 +144,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Waits for a message and takes those of some milliseconds; false if a list is needed.
+    /// Waits for a message until `list_at` and takes those of some milliseconds; false if the
+    /// tables must be listed again.
     async fn take_some(&mut self, messages: &mut Messages, list_at: Instant) -> bool {
         let Ok(Some(first)) = timeout_at(list_at, messages.next()).await else {
             return false;
@@ -225,7 +228,7 @@ impl Tables {
         }
     }
 
-    /// Asks for the routes to neighbours whose route is not known.
+    /// Asks the kernel for the routes to neighbours whose route is not known.
     async fn verify(&mut self, handle: &Handle) {
         let unknown: BTreeSet<IpAddr> = self
             .neighbours
@@ -261,7 +264,7 @@ fn is_usable(state: NeighbourState) -> bool {
     matches!(state, Reachable | Stale | Delay | Probe | Permanent)
 }
 
-/// Returns the request for the route to one address.
+/// Returns the rtnetlink request for the route to one address.
 fn question(address: IpAddr) -> RouteMessage {
     match address {
         IpAddr::V4(address) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
@@ -273,7 +276,7 @@ fn question(address: IpAddr) -> RouteMessage {
     }
 }
 
-/// Returns the interface of a route that leads to the neighbour without a gateway.
+/// Returns the interface of a unicast route without a gateway; None for other routes.
 fn leads_to(route: &RouteMessage) -> Option<u32> {
     let goes_on = |attribute: &RouteAttribute| {
         matches!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads links and addresses by rtnetlink and waits for changes. It makes no decisions.
+//! Reads interfaces and addresses by rtnetlink and waits for changes. It makes no decisions.
 
 use std::{io, time::Duration};
 
@@ -17,14 +17,15 @@ use super::{Interface, Patterns, seen::Seen};
 const SETTLE: Duration = Duration::from_millis(1);
 /// The longest time that a change waits for further ones.
 const AT_MOST: Duration = Duration::from_millis(5);
-/// How often everything is listed again, in case a message was not understood.
+/// How often the interfaces are listed again, in case a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
 /// How many times an interrupted list is requested again at once.
 const DUMPS: u32 = 10;
-/// Pauses before another attempt: the first and the longest.
+/// Pauses before another attempt: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
-/// Follows the interfaces of the network namespace in which it was opened. Needs a tokio runtime.
+/// Follows the interfaces of the network namespace in which [`Self::open`] was called. Needs a
+/// tokio runtime.
 pub struct Interfaces {
     connection: Connection,
     patterns: Patterns,
@@ -33,7 +34,8 @@ pub struct Interfaces {
     current: Vec<Interface>,
 }
 
-/// A subscription to changes, and a handle for requests over the same socket.
+/// A subscription to rtnetlink's messages about changes, and a handle for requests over the same
+/// socket.
 struct Connection {
     handle: Handle,
     messages: BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
@@ -80,8 +82,8 @@ async fn list(mut handle: Handle) -> Result<Seen, InterfacesError> {
     Ok(Seen::new(&links, &addresses))
 }
 
-/// Lists everything. A known interface that is missing without a message about its removal counts
-/// as gone only once two lists agree.
+/// Lists all interfaces and addresses. A known interface that is missing without a message about
+/// its removal counts as gone only once two lists agree.
 async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesError> {
     let mut seen = list(handle.clone()).await?;
     while seen.lacks(known) {
@@ -95,8 +97,8 @@ async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesErr
     Ok(seen)
 }
 
-/// Returns a complete list. The kernel makes it in several steps; if something changes in between,
-/// elements may be missing, and the list is requested again.
+/// Requests a list until it is complete, and returns its elements. The kernel makes a list in
+/// several steps; if something changes in between, elements may be missing.
 async fn dump<T>(
     handle: &mut Handle,
     attempt: &'static str,
@@ -117,7 +119,7 @@ async fn dump<T>(
     Err(failed(io::Error::new(io::ErrorKind::Interrupted, changing)))
 }
 
-/// Returns the elements of a list; `None` if it was interrupted or has no end.
+/// Returns the elements of a list; None if a change interrupted it or its end is missing.
 fn whole(
     answers: Vec<NetlinkMessage<RouteNetlinkMessage>>,
 ) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
@@ -158,8 +160,8 @@ impl Interfaces {
         &self.current
     }
     /// Waits until something differs from [`Self::current`]; returns all interfaces. The kernel's
-    /// messages say what has changed, so a new interface is known at once even among many. A list
-    /// is requested only after a message that does not say it.
+    /// messages say what has changed, so a new interface is known at once even among many. All are
+    /// listed only after a message that does not say what has changed.
     pub async fn changed(&mut self) -> &[Interface] {
         loop {
             let messages = &mut self.connection.messages;
@@ -175,8 +177,8 @@ impl Interfaces {
         }
     }
 
-    /// Lists everything over a new subscription, and tries until it works. Programs stay attached
-    /// meanwhile.
+    /// Lists everything over a new subscription, again and again until it works. Programs stay
+    /// attached meanwhile.
     async fn list(&mut self) {
         let (mut pause, last) = PAUSES;
         loop {
@@ -207,8 +209,8 @@ impl Interfaces {
     }
 }
 
-/// Waits for a message until `list_at` and takes those of some milliseconds; false if a list is
-/// needed.
+/// Waits for a message until `list_at` and takes those of some milliseconds; false if everything
+/// must be listed again.
 async fn take_messages(
     messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
     seen: &mut Seen,
@@ -229,7 +231,7 @@ async fn take_messages(
     known
 }
 
-/// rtnetlink failed.
+/// The error of a failed request to rtnetlink.
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt} by rtnetlink")]
 pub struct InterfacesError {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which pods of this node can be handed packets past the stack, and the Ethernet addresses of such
-//! frames: from interfaces and the kernel's neighbours. Pure; called by `agent`.
+//! Which pods of this node can be handed packets past the network stack, and with which Ethernet
+//! addresses: from interfaces and the kernel's neighbours. Pure; called by `agent`.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,29 +9,30 @@ use super::{Interface, InterfaceKind};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// The kernel's neighbours of this node.
+/// The neighbours (hosts on the same link) that the kernel of this node knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Neighbours {
-    /// The link-layer address of each known neighbour, by interface and address. Neighbours that
-    /// routes do not reach directly are left out.
+    /// The Ethernet address of each known neighbour. Key: interface index and IP address.
+    /// Neighbours that routes do not reach directly are left out.
     pub known: BTreeMap<(u32, IpAddr), Mac>,
-    /// The port that leads to a link-layer address, by bridge and that address.
+    /// The index of the bridge port that leads to an Ethernet address. Key: the bridge's index and
+    /// that address.
     pub ports: BTreeMap<(u32, Mac), u32>,
 }
 
-/// How to hand a packet to a pod.
+/// How to hand packets to a pod past the network stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PodLink {
     pub address: IpAddr,
-    /// Index of the host's end of the pod's link.
+    /// Index of the host's end of the pod's veth or netkit pair.
     pub interface: u32,
-    /// The longest IP packet that fits, in bytes.
+    /// The longest IP packet that can be handed over, in bytes.
     pub mtu: u32,
     pub destination: Mac,
     pub source: Mac,
 }
 
-/// Returns the links to all pods that packets can be handed to, by address.
+/// Returns how to hand over packets to each pod for which this is possible, sorted by address.
 pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLink> {
     let by_index: BTreeMap<_, _> = interfaces
         .iter()
@@ -70,8 +71,8 @@ pub fn pod_links(interfaces: &[Interface], neighbours: &Neighbours) -> Vec<PodLi
     links.into_values().collect()
 }
 
-/// Returns why packets are not handed to the pod behind `end` past the stack. `routed` is the
-/// interface with its neighbours: `end` itself, or its bridge.
+/// Returns why packets are not handed to the pod behind `end` past the stack; None if they are.
+/// `routed` is the interface that has the pod as its neighbour: `end` itself, or its bridge.
 pub fn why_not(end: &Interface, routed: &Interface) -> Option<&'static str> {
     if !end.link_layer {
         Some("its packets carry no Ethernet header")

@@ -17,7 +17,7 @@ use netlink_packet_route::{
 
 use super::{Address, Interface, Link, Patterns, describe};
 
-/// Links and addresses as described by the kernel.
+/// Interfaces and addresses as the kernel describes them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Seen {
     links: BTreeMap<u32, Link>,
@@ -25,7 +25,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Reads complete lists.
+    /// Reads complete lists of rtnetlink's messages about links and addresses.
     pub(super) fn new(links: &[LinkMessage], addresses: &[AddressMessage]) -> Self {
         let links = links.iter().map(|link| (link.header.index, link_of(link)));
         Self {
@@ -34,7 +34,7 @@ impl Seen {
         }
     }
 
-    /// True if a link of `other` is missing here.
+    /// True if an interface of `other` is missing here.
     pub(super) fn lacks(&self, other: &Self) -> bool {
         let mut known = other.links.keys();
         known.any(|index| !self.links.contains_key(index))
@@ -45,7 +45,8 @@ impl Seen {
         describe(&links, &self.addresses, patterns)
     }
 
-    /// Applies a message; false if it does not describe the change fully, so a list is needed.
+    /// Applies a message of the kernel; false if it does not describe the change fully, so that
+    /// everything must be listed again.
     pub(super) fn take(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
         match message {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
@@ -59,7 +60,7 @@ impl Seen {
                 true
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
-                // The kernel sends messages of their own about its addresses.
+                // The kernel sends separate messages about the addresses of a removed link.
                 if is_whole(link) {
                     self.links.remove(&link.header.index);
                 }
@@ -118,7 +119,7 @@ impl Seen {
         }
     }
 
-    /// True if an interface has at most one address of a family.
+    /// True if an interface has at most one address of a family (IPv4 if `v4`).
     fn has_one(&self, link: u32, v4: bool) -> bool {
         let of_link = self.addresses.iter();
         let of_link =
@@ -180,7 +181,8 @@ fn is_isolated(info: &LinkInfo) -> bool {
     properties.contains(&InfoBridgePort::Isolated(true))
 }
 
-/// Returns whether a port is isolated, from a bridge's message about it.
+/// Returns whether a bridge's port is isolated, from the bridge's message about it; None if the
+/// message does not say it.
 fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     // linux/if_link.h
     const IFLA_BRPORT_ISOLATED: u16 = 33;
@@ -200,7 +202,7 @@ fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     })
 }
 
-/// True if both are the same element of the kernel's list.
+/// True if both stand for the same address of the same interface in the kernel's list.
 fn is_same(a: &Address, b: &Address) -> bool {
     (a.link, a.net, a.subnet) == (b.link, b.net, b.subnet)
 }

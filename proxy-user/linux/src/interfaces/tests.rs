@@ -168,7 +168,7 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
     assert_eq!(names, expected);
 }
 
-/// The tagged frames of a VLAN are left to the VLAN's interface, unless that has no programs, or a
+/// A VLAN's tagged frames are left to the VLAN's interface, unless that has no programs, or a
 /// bridge gets the frames.
 #[rstest]
 #[case(&[], None, false, true)]

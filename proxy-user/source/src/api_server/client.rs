@@ -19,7 +19,7 @@ use serde_json::json;
 use super::requests::Requests;
 use crate::SourceError;
 
-/// The folder that the kubelet puts into every pod.
+/// The folder of a pod's service account, which the kubelet puts into every pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The longest time to wait for a connection.
@@ -53,7 +53,7 @@ impl Access {
         }
     }
 
-    /// Returns a client whose requests are counted.
+    /// Returns a client for this API server, whose requests are counted in `requests`.
     pub(crate) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
         let invalid = |reason: String| SourceError::Access {
             access: self.to_string(),
@@ -109,8 +109,8 @@ impl fmt::Display for Access {
 }
 
 /// Returns a configuration for the server with the CA certificates and the token in a folder. The
-/// certificates are also read here: without any, kube first loads those of the system. A container
-/// does not have them, so that would fail.
+/// certificates are also read here: without any, the kube crate first loads those of the system. A
+/// container does not have them, so that would fail.
 async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, String> {
     let file = |name: &str| folder.join(name);
     let content = json!({
@@ -129,7 +129,7 @@ async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, St
     Ok(config)
 }
 
-/// Parses the address of a server. KUBE: without a scheme it is https.
+/// Parses the address of a server. KUBE: an address without a scheme is an https address.
 fn address(master: &str) -> Result<http::Uri, String> {
     let full = if master.contains("://") {
         master.to_owned()

@@ -32,10 +32,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
 
-/// The most reports that may wait; further ones are only in the log.
+/// The most reports that may wait to become events; further ones are only in the log.
 const WAITING: usize = 256;
 
-/// Reports that wait to become events.
+/// The queue of reports that wait to become events.
 #[derive(Debug)]
 struct Waiting(mpsc::Sender<Report>);
 
@@ -46,17 +46,17 @@ impl Reporter for Waiting {
     }
 }
 
-/// Returns an empty set of warnings, and a receiver of its reports about objects.
+/// Returns an empty set of warnings, and the queue's end from which its reports are received.
 pub(super) fn reported() -> (Warnings, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel(WAITING);
     (Warnings::reported_to(Arc::new(Waiting(sender))), reports)
 }
 
-/// The pause between two events, to spare the server.
+/// The pause between two events, to spare the API server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const CONTROLLER: &str = "portolan";
-/// Type, reason and action of the events: the first is about users' objects, the others about a
+/// Type, reason and action of the events. The first is about users' objects, the others are about a
 /// node.
 const NOT_SERVED: Words = ("Warning", "NotServed", "Serve");
 const NOT_FIRST: Words = ("Warning", "ProgramsNotFirst", "Attach");

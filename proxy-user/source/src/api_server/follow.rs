@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists and watches one kind of object until the agent ends; reports faults and tries again.
-//! `api_server` starts one such task per kind.
+//! `api_server` starts one such task for each kind.
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
@@ -31,13 +31,13 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 /// nothing.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// The pause before asking again for a kind that the server does not know: the server may be
-/// upgraded.
+/// The pause before asking again for a kind of object that the server does not know: the server may
+/// have been upgraded by then.
 const UPGRADE: Duration = Duration::from_secs(300);
 
 const GONE: u16 = 410;
 
-/// Changes of the objects of a kind.
+/// A change of the objects of one kind.
 pub(super) enum News {
     Service(Box<Event<Service>>),
     EndpointSlice(Box<Event<EndpointSlice>>),
@@ -45,27 +45,27 @@ pub(super) enum News {
     ServiceCidr(Box<Event<ServiceCIDR>>),
 }
 
-/// A message from a watch to the merger.
+/// A message from a watch to the merger, which makes batches of changes.
 pub(super) enum Message {
     News(News),
-    /// Following failed, with the reason.
+    /// The kind cannot be followed, for the reason in the text.
     Fault(Kind, String),
-    /// Following works again.
+    /// The kind can be followed again.
     Fine(Kind),
 }
 
-/// Selects the objects to follow.
+/// Selects the objects of a kind to follow.
 pub(super) enum Selector {
     All,
     Labels(String),
     Fields(String),
 }
 
-/// A kind of object that is followed.
+/// A kind of object that is listed and watched.
 pub(super) trait Followed:
     Original + Resource + Clone + Debug + DeserializeOwned + Send + 'static
 {
-    /// Whether a server may not know the kind at all.
+    /// Whether the API server may be too old to know the kind.
     const IS_OPTIONAL: bool = false;
 }
 impl Followed for Service {}
@@ -76,7 +76,7 @@ impl Followed for ServiceCIDR {
     const IS_OPTIONAL: bool = true;
 }
 
-/// Follows a kind of object until the receiver is gone.
+/// Follows a kind of object until the messages' receiver is gone.
 pub(super) async fn follow<K: Followed>(
     api: Api<K>,
     selector: Selector,
@@ -115,14 +115,14 @@ pub(super) async fn follow<K: Followed>(
 
 /// Why a watcher was dropped.
 enum Ended {
-    /// The receiver is gone.
+    /// The receiver of the messages is gone.
     Unheard,
     /// The server does not stream lists.
     NotStreamed,
-    /// The server no longer has the version to continue from; the watcher would ask for it again
-    /// and again.
+    /// The server no longer has the version of the list to continue from. The watcher would ask for
+    /// that version again and again.
     Gone,
-    /// The server does not know an optional kind.
+    /// The server does not know the kind of object, which is an optional one.
     Unknown,
 }
 
@@ -197,18 +197,18 @@ fn pauses() -> ExponentialBackoff {
 
 enum Fault {
     NotStreamed,
-    /// The server answered the request itself with "gone": the watcher would repeat the same
-    /// request.
+    /// The request itself was answered with HTTP status 410 (gone). The watcher would repeat the
+    /// same request.
     Gone,
-    /// The server said "gone" within a watch: the watcher lists again.
+    /// A message within a watch has the code 410 (gone). The watcher then lists again by itself.
     Relist,
-    /// The server does not know the kind.
+    /// The server does not know the kind of object.
     Unknown,
     Other,
 }
 
-/// Describes an error in an operator's words. A server, or a proxy before it, may end a watch with
-/// a Status in which nothing is set.
+/// Describes an error of a watch for operators. A server, or a proxy before it, may end a watch
+/// with a Status in which nothing is set; that gets a text of its own.
 fn in_words(error: &watcher::Error) -> String {
     let (attempt, status) = match error {
         watcher::Error::WatchError(status) => ("watching", status),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Merges the messages of all watches into batches. Called by the loop in `api_server`.
+//! Merges the messages of all watches into batches of changes. Called by the loop in `api_server`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,15 +14,15 @@ use kube::runtime::watcher::Event;
 
 use super::follow::{Followed, Message, News};
 
-/// KUBE: the time of the change that caused the slice's endpoints to change, for the latency
-/// metric.
+/// KUBE: the annotation of an EndpointSlice with the time of the change that caused its endpoints
+/// to change, for the latency metric.
 pub(super) const ANNOTATION_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// The known names of one kind, which show which objects a new list lacks.
+/// The names of the known objects of one kind. They show which objects a new list lacks.
 #[derive(Debug, Default)]
 struct Known {
     names: HashSet<ObjectName>,
-    /// The names in the list that is arriving.
+    /// The names so far in the list that is arriving; None if no list is arriving.
     listing: Option<HashSet<ObjectName>>,
     listed: bool,
 }
@@ -36,12 +36,13 @@ pub(super) struct Merger {
     slices: Known,
     nodes: Known,
     service_cidrs: Known,
-    /// Objects whose warnings still hold.
+    /// Objects with warnings, noted so that the warnings can be removed later.
     warned: HashSet<ObjectKey>,
-    /// Why a kind cannot be followed at present, by kind.
+    /// For each kind that cannot be followed at present, the reason.
     faults: BTreeMap<Kind, String>,
     batch: Batch,
-    /// Whether the batch has anything new other than changes and warnings.
+    /// True if the next batch says that everything is listed, which must be sent even without
+    /// changes.
     news: bool,
 }
 
@@ -62,7 +63,7 @@ impl Merger {
         }
     }
 
-    /// Stops waiting for a list of this kind, because the kind is not followed.
+    /// Treats the list of this kind as complete, because the kind is not followed.
     pub(super) fn leave_out(&mut self, kind: Kind) {
         self.known(kind).listed = true;
     }
@@ -72,7 +73,7 @@ impl Merger {
         self.batch.changes.len()
     }
 
-    /// Returns everything since the last batch, or none if there is nothing.
+    /// Returns everything since the last batch; None if there is nothing.
     pub(super) fn batch(&mut self) -> Option<Batch> {
         if !self.news && self.batch.changes.is_empty() && self.batch.warnings.is_empty() {
             return None;
@@ -200,8 +201,8 @@ impl Merger {
         }
     }
 
-    /// Notes the trigger time of a slice. KUBE: changes from before the agent's start say nothing
-    /// about its latency.
+    /// Notes the time in the slice's annotation, from which the latency is computed. KUBE: changes
+    /// from before the agent's start say nothing about its latency.
     fn note_trigger(&mut self, slice: &EndpointSlice) {
         let annotations = slice.metadata.annotations.as_ref();
         let time = annotations.and_then(|all| all.get(ANNOTATION_TRIGGER));

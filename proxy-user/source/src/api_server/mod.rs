@@ -34,8 +34,8 @@ use follow::{News, Selector, follow};
 use merge::Merger;
 pub use requests::Requests;
 
-/// The most changes per batch while a list arrives: few batches, but never an entire list in a
-/// queue.
+/// The most changes per batch while a list arrives. So there are few batches, but a queue never
+/// holds an entire list.
 const BATCH: usize = 1024;
 /// The most messages of the watches that may wait for the merger.
 const QUEUE: usize = 64;
@@ -52,7 +52,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Returns a source that follows only `node_name` of the nodes.
+    /// Returns a source that follows all services and EndpointSlices, but only the node
+    /// `node_name`.
     pub fn new(access: Access, node_name: &str) -> Self {
         Self {
             access,
@@ -79,7 +80,8 @@ impl ApiServer {
             ..self
         }
     }
-    /// Also returns warnings; the source turns their reports about objects into events.
+    /// Also returns an empty set of warnings. The source makes Kubernetes events of what is
+    /// reported about objects through it.
     #[must_use]
     pub fn with_events(self) -> (Self, Warnings) {
         let (warnings, reports) = events::reported();

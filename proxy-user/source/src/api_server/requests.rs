@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts the requests to the API server and measures how long they take, for metrics under
-//! client-go's names. It is a layer of the client; `metrics` shows the results.
+//! client-go's names. It is a layer around the HTTP client; `metrics` shows the results.
 
 use std::{
     task::{Context, Poll},
@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use tower::{Layer, Service};
 
-/// The counted requests to the API server.
+/// Counts and durations of the requests to the API server.
 #[derive(Clone, Debug)]
 pub struct Requests {
     pub answers: Family<Answer, Counter>,
@@ -25,7 +25,7 @@ pub struct Requests {
 /// KUBE: the labels of `rest_client_requests_total`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct Answer {
-    /// The HTTP status, or `<error>`.
+    /// The HTTP status as a number, or `<error>` if there was no answer.
     code: String,
     host: String,
     method: String,
@@ -52,7 +52,7 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Returns the layer for a client of this server.
+    /// Returns the layer that counts the requests of a client of this server.
     pub(super) fn to(&self, host: &str) -> Counting {
         Counting {
             requests: self.clone(),
@@ -60,8 +60,8 @@ impl Requests {
         }
     }
 
-    /// Counts an answer. `begun` is the time of the request; none for a watch, whose duration says
-    /// nothing.
+    /// Counts an answer. `code` is None if there was none. `begun` is the time of the request; None
+    /// for a watch, whose duration says nothing.
     pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {
         let (host, method) = (host.to_owned(), method.to_owned());
         if let Some(begun) = begun {
@@ -78,7 +78,7 @@ impl Requests {
     }
 }
 
-/// The layer that counts a client's requests.
+/// The layer around an HTTP client that counts its requests.
 #[derive(Clone)]
 pub(super) struct Counting {
     requests: Requests,
@@ -94,7 +94,7 @@ impl<S> Layer<S> for Counting {
     }
 }
 
-/// A client whose requests are counted.
+/// An HTTP client whose requests are counted.
 #[derive(Clone)]
 pub(super) struct Counted<S> {
     counting: Counting,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One file of the folder: whether it is a manifest, whether its writer has finished, and its text.
-//! Called by `folder`.
+//! One file of a manifest folder: whether it is a manifest, whether its writer has finished, and
+//! its text. Called by `folder`.
 
 use std::{
     collections::HashSet,
@@ -13,10 +13,10 @@ use std::{
 
 /// The age below which a file may still be written to.
 const SETTLE: Duration = Duration::from_millis(100);
-/// The same limit after a writer closed the file: another writer may have opened it since.
+/// The same age for a file that its writer has closed: another writer may have opened it since.
 const SETTLE_FINISHED: Duration = Duration::from_millis(10);
 
-/// The known state of the files' writers, by file name.
+/// What is known of the writers of the folder's files, by file name.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
     /// Files that were written to and not closed since.
@@ -25,7 +25,8 @@ pub(super) struct Writers {
     pub(super) finished: HashSet<Arc<str>>,
 }
 
-/// Whether a file of this name is a manifest. Hidden files belong to editors and ConfigMap volumes.
+/// Whether a file of this name is a manifest. Names that begin with a dot are not: such files
+/// belong to editors and ConfigMap volumes.
 pub(super) fn is_manifest(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
@@ -53,8 +54,8 @@ impl From<&fs::Metadata> for Stamp {
     }
 }
 
-/// Whether nobody has written to the file recently. A modification time in the future says nothing
-/// and counts as settled.
+/// Whether nobody has written to the file recently. `finished`: its writer has closed it. A
+/// modification time in the future says nothing and counts as settled.
 pub(super) fn is_settled(metadata: &fs::Metadata, finished: bool) -> bool {
     let wanted = if finished { SETTLE_FINISHED } else { SETTLE };
     let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
@@ -62,7 +63,7 @@ pub(super) fn is_settled(metadata: &fs::Metadata, finished: bool) -> bool {
     age.is_none_or(|age| age >= wanted)
 }
 
-/// Returns the file's stamp and text, or none if the file changed while it was read.
+/// Returns the file's stamp and text; None if the file changed while it was read.
 pub(super) fn read_whole(path: &Path) -> io::Result<Option<(Stamp, String)>> {
     let before = Stamp::from(&fs::metadata(path)?);
     let text = fs::read_to_string(path)?;

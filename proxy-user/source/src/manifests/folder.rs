@@ -20,29 +20,30 @@ use control::{
 
 use super::file::{Stamp, Writers, is_manifest, is_settled, read_whole};
 
-/// A folder of manifests.
+/// What is known of a manifest folder.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     converter: Converter,
     files: BTreeMap<Arc<str>, File>,
-    /// The files that define an object, sorted by name: the version of the first file is used.
+    /// For each object, the files that define it, sorted by name: the definition of the first is
+    /// used.
     holders: HashMap<ObjectKey, Vec<Arc<str>>>,
 }
 
-/// The result of a scan.
+/// The result of [`Folder::scan`].
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) batch: Batch,
-    /// True if a file may still be written to: scan again soon.
+    /// True if a file may still be written to, so that the folder must be scanned again soon.
     pub(super) again: bool,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// None: the file is read again at the next scan.
+    /// The file as it was when last read; None: it is read again at the next scan.
     stamp: Option<Stamp>,
-    /// The last good content, ordered by key.
+    /// The objects of the file when it was last read without a fault, ordered by kind and name.
     objects: Vec<Object>,
     /// Whether the file was ever read without a fault.
     good: bool,
@@ -109,7 +110,8 @@ impl Folder {
         Ok(present)
     }
 
-    /// Reads one file; false if it changed during the read and must be read again.
+    /// Reads one file and adds its changes to the batch; false if it changed during the read and
+    /// must be read again.
     fn read(&mut self, name: Arc<str>, batch: &mut Batch) -> bool {
         let path = self.path.join(&*name);
         let shown = path.display().to_string();
@@ -188,7 +190,7 @@ impl Folder {
         warnings
     }
 
-    /// Replaces the objects of a file and adds the changes to the batch.
+    /// Replaces the objects of a file and adds the resulting changes to the batch.
     fn install(&mut self, name: &Arc<str>, mut objects: Vec<Object>, batch: &mut Batch) {
         let file = self.files.entry(Arc::clone(name)).or_default();
         let old = std::mem::take(&mut file.objects);
@@ -215,7 +217,8 @@ impl Folder {
         }
     }
 
-    /// Notes that the file `name` now defines a new or changed object, or defines it no longer.
+    /// Notes that the file `name` now defines a new or changed object (`held`), or no longer
+    /// defines it.
     fn touch(&mut self, key: ObjectKey, name: &Arc<str>, held: bool, batch: &mut Batch) {
         let holders = self.holders.entry(key.clone()).or_default();
         let (first, several) = (holders.first().cloned(), holders.len() > 1);

@@ -28,13 +28,14 @@ use super::{ObjectSource, SourceError};
 use file::{Writers, is_manifest};
 use folder::{Folder, Scan};
 
-/// Events at most this far apart belong together.
+/// File events at most this far apart belong to one series, after which the folder is scanned once.
 const QUIET: Duration = Duration::from_millis(20);
-/// The longest wait for a series of events to end.
+/// The longest wait for a series of file events to end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The pause before the next scan after a scan that found unsettled files.
+/// The pause before the next scan if a file may still be written to.
 const RETRY: Duration = Duration::from_millis(20);
-/// The pause between scans without an event: if the target of a link changes, there is no event.
+/// The pause between scans without a file event: if the target of a link changes, there is no
+/// event.
 const RESCAN: Duration = Duration::from_secs(10);
 /// The pause between attempts to find a missing folder again.
 const SEARCH: Duration = Duration::from_secs(1);
@@ -114,7 +115,7 @@ impl ObjectSource for Manifests {
     }
 }
 
-/// Scans on a thread that may block.
+/// Scans the folder on a thread that may block; returns the result, and the folder's state again.
 async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, Folder) {
     let mut seen = std::mem::take(writers);
     let work = tokio::task::spawn_blocking(move || {
@@ -133,15 +134,15 @@ async fn scan(mut folder: Folder, writers: &mut Writers) -> (io::Result<Scan>, F
     (scan, folder)
 }
 
-/// Events noted since the last scan.
+/// What file events since the last scan say.
 #[derive(Debug, Default)]
 struct Notes {
     writers: Writers,
-    /// True if the folder itself was moved or removed: the watch may be lost with it.
+    /// True if the folder itself was moved or removed: the watch on it may be lost, too.
     lost: bool,
 }
 
-/// Waits for the next reason to scan, and notes which files are being written.
+/// Waits for a file event or for the time `wait`, and notes which files are being written.
 async fn next(
     events: &mut UnboundedReceiver<Event>,
     notes: &mut Notes,
@@ -170,7 +171,7 @@ async fn next(
 }
 
 impl Notes {
-    /// Notes an event; false if the event cannot have changed anything.
+    /// Notes a file event; false if it cannot have changed the objects.
     fn take(&mut self, event: &Event, folder: &Path) -> bool {
         let writers = &mut self.writers;
         if event.need_rescan() {
@@ -220,7 +221,7 @@ impl Notes {
     }
 }
 
-/// The watch on the folder; renewed when the folder is replaced.
+/// The watch on the folder; begun again when another folder has its path.
 struct Watch {
     path: PathBuf,
     watcher: RecommendedWatcher,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The addresses of a service, and the source ranges that may use it. Called by the conversion.
+//! The addresses of a service, and the source ranges that may use it. Called by the conversion of
+//! `v1.Service`.
 
 use std::net::IpAddr;
 
@@ -17,8 +18,8 @@ pub(super) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// Reads the cluster IP of each family. KUBE: `clusterIPs` has one address per family; an
-    /// object without it has only `clusterIP`.
+    /// Reads the cluster IP of each family; None if the service has none that can be served. KUBE:
+    /// `clusterIPs` has one address per family; an object without it has only `clusterIP`.
     pub(super) fn cluster_ips(&mut self, spec: &ServiceSpec) -> (Option<V4>, Option<V6>) {
         let single = spec.cluster_ip.as_deref().unwrap_or_default();
         let many = spec.cluster_ips.as_deref().unwrap_or_default();
@@ -72,8 +73,8 @@ impl Addresses<'_> {
             .collect()
     }
 
-    /// Parses an address whose family the service has. KUBE: addresses of other families are not
-    /// served.
+    /// Parses an external or load balancer IP; warns and returns None if it is not served. KUBE:
+    /// the service must have a cluster IP of the same family.
     fn served(&mut self, what: &str, text: &str, service: &Service) -> Option<IpAddr> {
         let address = self.possible(what, text)?;
         let (has_family, family) = match address {
@@ -89,7 +90,8 @@ impl Addresses<'_> {
         Some(address)
     }
 
-    /// Parses an address that a service may have.
+    /// Parses an address; warns and returns None if no service can have it (e.g. loopback,
+    /// multicast).
     fn possible(&mut self, what: &str, text: &str) -> Option<IpAddr> {
         let Some(address) = parse::address(text) else {
             self.complaints.add(format!(
@@ -112,7 +114,8 @@ impl Addresses<'_> {
     }
 }
 
-/// Reads the source ranges; warns about unreadable ranges and about a family without a range.
+/// Reads `loadBalancerSourceRanges`; warns about unreadable ranges, and about a family that has
+/// load balancer IPs but no range.
 pub(super) fn source_ranges(
     spec: &ServiceSpec,
     balancers: &[IpAddr],

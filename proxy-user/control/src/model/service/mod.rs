@@ -21,7 +21,7 @@ pub use policy::Selection;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
     pub name: ObjectName,
-    /// Seconds since 1970; an object without a creation time counts as the newest.
+    /// Creation time in seconds since 1970; an object without one counts as the newest.
     pub created: i64,
     pub cluster_v4: Option<V4>,
     pub cluster_v6: Option<V6>,
@@ -30,16 +30,17 @@ pub struct Service {
     pub load_balancer_ips: Box<[IpAddr]>,
     pub source_ranges: SourceRanges,
     pub ports: Box<[ServicePort]>,
-    /// Seconds; 0 without session affinity.
+    /// How long a client keeps its backend, in seconds; 0 without session affinity.
     pub affinity_timeout: u32,
-    /// None: the agent's setting applies.
+    /// How a new flow gets its backend, as the service's annotation says; None: the setting
+    /// `portolan.selection` counts.
     pub selection: Option<Selection>,
     pub internal_local: bool,
     pub external_local: bool,
     pub health_check_node_port: Option<u16>,
 }
 
-/// `loadBalancerSourceRanges`.
+/// KUBE: the clients that may use the load balancer IPs (`loadBalancerSourceRanges`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceRanges {
     pub ranges: Box<[IpNet]>,
@@ -49,12 +50,12 @@ pub struct SourceRanges {
 }
 
 impl SourceRanges {
-    /// True if a readable range is of the family.
+    /// True if a readable range is IPv4 (if `v4`) or IPv6 (if not).
     fn names(&self, v4: bool) -> bool {
         self.ranges.iter().any(|range| range.addr().is_ipv4() == v4)
     }
-    /// True if the clients of the family are restricted. KUBE: ranges of one family do not restrict
-    /// the other.
+    /// True if the ranges restrict IPv4 clients (if `v4`) or IPv6 clients (if not). KUBE: ranges
+    /// of one family do not restrict the other.
     pub fn restrict(&self, v4: bool) -> bool {
         self.unreadable || self.names(v4)
     }

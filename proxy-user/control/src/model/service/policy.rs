@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The policies of a service: affinity, traffic policies, health check port. Called by the
-//! conversion.
+//! conversion of `v1.Service`.
 
 use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::Port;
@@ -49,10 +49,10 @@ pub enum Selection {
     Maglev,
 }
 
-/// The annotation that gives a service another selection than the agent's setting.
+/// The annotation of a service that overrides the setting `portolan.selection`.
 const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
 
-/// Returns the selection that the service's annotation names, if any.
+/// Returns the selection that the service's annotation names; None without a known one.
 pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
     let given = metadata.annotations.as_ref()?.get(ANNOTATION_SELECTION)?;
     let known = <Selection as clap::ValueEnum>::from_str(given, false);
@@ -98,8 +98,8 @@ pub(super) fn is_external_local(spec: &ServiceSpec, complaints: &mut Complaints)
         }
 }
 
-/// Reads the health check port. KUBE: only services of type LoadBalancer with external policy Local
-/// have one.
+/// Reads the health check node port; None if the service has none. KUBE: only services of type
+/// LoadBalancer with external policy Local have one.
 pub(super) fn health_check_node_port(
     spec: &ServiceSpec,
     service: &Service,

@@ -24,12 +24,12 @@ pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
-/// One answer.
+/// One scripted answer to a request.
 #[derive(Clone)]
 pub(super) enum Answer {
     Status(u16, &'static str),
     Page(Value),
-    /// The lines of a watch.
+    /// The events of a watch, one a line.
     Lines {
         lines: Vec<Value>,
         /// The number of bytes at the end of the last line that are not sent.
@@ -81,7 +81,7 @@ impl Answer {
             "items": objects
         }))
     }
-    /// Returns the watch with more events.
+    /// Returns the same watch with more events at its end.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
         let Self::Lines {
             mut lines,
@@ -94,7 +94,7 @@ impl Answer {
         lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
         Self::Lines { lines, cut, open }
     }
-    /// Returns the watch without its last bytes; then the stream ends.
+    /// Returns the same watch without its last bytes; then the stream ends.
     pub(super) fn cut(self, cut: usize) -> Self {
         let Self::Lines { lines, .. } = self else {
             panic!("only a watch is cut")
@@ -160,7 +160,7 @@ struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
     posted: Vec<Value>,
-    /// The tokens received, without duplicates.
+    /// The clients' tokens in requests, without duplicates.
     tokens: Vec<String>,
 }
 
@@ -202,7 +202,7 @@ impl Fake {
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
-    /// Replaces the client's token.
+    /// Replaces the token that the client sends.
     pub(super) fn set_token(&self, token: &str) {
         fs::write(self.folder.path().join("token"), token).expect("a token");
     }

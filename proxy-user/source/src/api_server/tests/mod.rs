@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows a server whose scripted answers are slow, repeated, out of order, incomplete or missing.
-//! This file tests what is sent when all goes well.
+//! Follows an API server whose scripted answers are slow, repeated, out of order, incomplete or
+//! missing. This file tests what is sent when all goes well.
 
 mod events;
 mod fake;
@@ -53,13 +53,13 @@ fn source(fake: &Fake) -> ApiServer {
 /// Follows a server and keeps what was received so far.
 struct Heard {
     batches: mpsc::Receiver<Batch>,
-    /// The names of the services.
+    /// The names of the services that exist by what was received.
     services: Vec<String>,
     listed: bool,
     complete: bool,
     triggers: Vec<Trigger>,
     faults: Vec<Warning>,
-    /// The ranges of cluster IPs.
+    /// The ranges of cluster IPs that exist by what was received.
     ranges: Vec<String>,
 }
 
