@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the filters and cells of flows, and for the memory that a row takes.
+//! Tests for the filters and cells of flows, and for the memory that one row takes.
 
 use clap::Parser;
 
