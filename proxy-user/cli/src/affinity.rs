@@ -69,7 +69,7 @@ impl Row for NamedAffinity {
 }
 
 impl NamedAffinity {
-    /// Creates a row. `namespaces` holds the addresses of network namespaces by cookie.
+    /// Creates a row. `namespaces`: the addresses of each network namespace, by its cookie.
     fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
         let of_namespace = |cookie| {
             let addresses = namespaces.get(&cookie)?;

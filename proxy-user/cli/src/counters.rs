@@ -112,8 +112,8 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
     rows.collect()
 }
 
-/// Returns the rate per second, rounded. `before`: the earlier count. If that was larger, it is
-/// from maps that were replaced, and the rate starts at 0.
+/// Returns the rate per second, rounded. `before`: the earlier count. If that was larger, the maps
+/// were replaced since, and all of `count` is new.
 fn rate(count: u64, before: u64, seconds: f64) -> u64 {
     let more = count.checked_sub(before).unwrap_or(count);
     (more as f64 / seconds.max(0.001)).round() as u64

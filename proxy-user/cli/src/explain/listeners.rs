@@ -13,7 +13,7 @@ use proxy_common::Protocol;
 pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
     let (files, state) = match protocol {
         Protocol::TCP => (["tcp", "tcp6"], LISTEN),
-        // Only unconnected sockets count: a connected one receives only from its peer.
+        // Only unconnected UDP sockets count: a connected one receives only from its peer.
         Protocol::UDP => (["udp", "udp6"], CLOSE),
         _ => return true,
     };

@@ -192,8 +192,8 @@ fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
     Some(format!("net.{}", off.replace('/', ".")))
 }
 
-/// Returns rp_filter of an interface. The kernel takes the larger of the interface's value and that
-/// of `all`.
+/// Returns rp_filter of an interface. KUBE: the kernel takes the larger of the interface's value
+/// and that of `all`.
 fn rp_filter(interface: &str) -> u8 {
     let of = |name: &str| number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
     u8::try_from(of("all").max(of(interface))).unwrap_or(0)
