@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// The kind of a packet.
+/// The kinds of packets that the bench sends.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Syn,

@@ -155,7 +155,7 @@ fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<NamedAffinity> {
         let row = |client: &str, status, backend: Option<&str>| Affinity {
             service: "shop/cart".into(),

@@ -20,7 +20,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Sets the parameter to the wanted value.
+    /// Writes the wanted value into the kernel parameter.
     pub(super) fn set(&self) -> io::Result<()> {
         fs::write(&self.file, self.wanted.to_string())
     }

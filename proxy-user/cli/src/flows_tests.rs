@@ -20,7 +20,7 @@ pub(crate) fn flow() -> Flow {
     }
 }
 
-/// Returns sample rows of all kinds.
+/// Returns sample rows for tests, some of each kind.
 pub(crate) fn rows() -> Vec<FlowRow> {
     let mut names = HashSet::new();
     let masqueraded = Flow {

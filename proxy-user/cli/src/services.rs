@@ -107,7 +107,7 @@ fn wants(args: &ListArgs, row: &Frontend) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<Frontend> {
         let row = |service: &str, kind, address: Option<&str>, port| Frontend {
             service: service.into(),

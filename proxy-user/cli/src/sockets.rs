@@ -126,7 +126,7 @@ pub(super) fn with_owners(
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<OwnedSocket> {
         let row = |service: &str, cookie, connected, current| SocketRow {
             service: service.into(),

@@ -62,7 +62,7 @@ pub fn unserved_node_ports(
     families.filter_map(of_family).collect()
 }
 
-/// How many addresses a warning lists.
+/// How many addresses a warning lists at most.
 const NAMED: usize = 8;
 
 /// Returns the address ranges by which pods are recognised; none if `local_detection` works

@@ -15,7 +15,7 @@ use control::{causes::chain, object::Warning};
 use datapath::{Imported, Importer};
 use tokio::{sync::mpsc, time::Instant};
 
-/// How often to look for foreign connections.
+/// How often foreign connections are imported while some are left.
 const EVERY: Duration = Duration::from_secs(30);
 /// How long new flows of datagrams wait at most for the first import, from the start of the agent.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);

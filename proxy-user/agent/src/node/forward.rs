@@ -13,8 +13,8 @@ use linux::{
 use proxy_common::masquerade::Marks;
 use tokio::time::Instant;
 
-/// How often to read the rules: the kernel sends no message about changes, and another program may
-/// restore its rules without ours.
+/// How often to read the firewall rules: the kernel sends no message about changes, and another
+/// program may restore its own rules without portolan's.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// What the last look at the firewall rules has found.

@@ -165,7 +165,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
         .context("start the runtime")?;
     let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
     let interfaces = interfaces.current();
-    // Listening sockets need the runtime.
+    // Listening sockets need an entered tokio runtime.
     let _entered = runtime.enter();
     let mut report = Report::default();
     report.extend(node::host());

@@ -29,7 +29,7 @@ use crate::check::finding::Finding;
 const PROBE: Duration = Duration::from_secs(1);
 /// How many endpoints' routes are read at most; a service may have thousands.
 const ENDPOINTS: usize = 32;
-/// The largest nf_conntrack table, in connections, that is read completely.
+/// The largest number of connections in nf_conntrack with which the table is still searched.
 const TRACKED: u64 = 65_536;
 
 /// Runs the foreign programs that come before portolan's at ingress on the client's packet, and

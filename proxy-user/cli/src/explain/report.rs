@@ -43,7 +43,7 @@ pub(super) struct ServiceRow {
     pub(super) service_id: u32,
 }
 
-/// One endpoint of the service port.
+/// An endpoint of the service port, as the report lists it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EndpointRow {

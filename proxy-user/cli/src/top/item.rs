@@ -6,7 +6,7 @@ use std::cmp::{Ordering, Reverse};
 
 use crate::render::{Column, Value};
 
-/// A row of one of `top`'s tables.
+/// A type whose values are the rows of one of `top`'s tables.
 pub(super) trait Item {
     /// Returns the text of the row that the user's filter searches.
     fn words(&self) -> String;

@@ -18,7 +18,7 @@ use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {
-    /// The service's namespace and name; empty for refusals that belong to no single service port.
+    /// The service's namespace and name; empty for refusals that belong to no service port.
     pub(super) service: String,
     pub(super) port_name: String,
     pub(super) port: u16,
