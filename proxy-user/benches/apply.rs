@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cost of publishing: a full sync, one change among many services, memory. Needs root.
-//! `cargo bench -p proxy-user --bench apply`.
+//! Benchmark of writing service plans into the maps: a full sync, one change among many services,
+//! memory. Needs root. `cargo bench -p proxy-user --bench apply`.
 
 mod support;
 
@@ -85,8 +85,8 @@ fn print(what: &str, mut times: Vec<Duration>) {
     println!("{what:<58} min {least:>10.1?}  median {median:>10.1?}");
 }
 
-/// Resident memory of this process in MiB: all of it, and the part that is its own and not the
-/// kernel's maps.
+/// Returns the resident memory of this process in MiB: all of it, and the part without the pages of
+/// the kernel's maps.
 fn resident() -> (f64, f64) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> f64 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cost of planning, from parsed objects to plans and on to the last map write, and the memory
-//! of the cluster state. Needs root. Run with `cargo bench -p proxy-user --bench planner`.
+//! Benchmark of planning: from parsed Kubernetes objects to service plans, and on to the last map
+//! write; and the memory of the cluster's state. Needs root. Run with `cargo bench -p proxy-user
+//! --bench planner`.
 
 mod support;
 
@@ -28,7 +29,7 @@ use support::open;
 
 const ROUNDS: usize = 10;
 
-/// This thread's processor time, without what else the machine does.
+/// The processor time of this thread, which excludes other work of the machine.
 struct Clock(Duration);
 
 impl Clock {
@@ -41,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Takes plans and forgets them.
+/// A kernel that takes plans and stores nothing; it only counts their service ports.
 struct Nowhere {
     ports: usize,
 }
@@ -139,7 +140,7 @@ fn fill(syncer: &mut Syncer, converter: &mut Converter, objects: &[(Service, End
     });
 }
 
-/// Takes in one slice and syncs.
+/// Applies a change of one EndpointSlice.
 fn change_one(
     syncer: &mut Syncer,
     converter: &mut Converter,
@@ -154,7 +155,7 @@ fn change_one(
     assert_eq!(syncer.sync(kernel).planned, 1);
 }
 
-/// Resident memory in KiB.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -174,7 +175,7 @@ fn print(what: &str, mut times: Vec<Duration>) {
 }
 
 fn main() {
-    // First, while the allocator is fresh: the memory of 10 000 services x 10 endpoints.
+    // Done first, while the allocator is fresh: the memory of 10 000 services x 10 endpoints.
     let before = resident();
     let (mut syncer, mut converter) = (
         Syncer::new("node-1", Warnings::default()),
@@ -230,7 +231,7 @@ fn main() {
     );
 }
 
-/// The same by the clock on the wall, into real maps.
+/// Measures the same as `main`, but the elapsed time and with real maps.
 fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
     let (mut full, mut one) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the arguments, runs the command, and prints the error chain if it fails.
+//! The command `portolan`: parses the arguments, runs the command, and prints the error if it
+//! fails.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent with another layout of its maps, as a later version may have it: for tests of
-//! upgrades.
+//! The program `portolan` with another layout of its maps, as a later version may have it. For
+//! tests of upgrades.
 
 #[path = "main.rs"]
 mod agent;

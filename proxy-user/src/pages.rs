@@ -16,6 +16,6 @@ fn main() -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut Cli::command(), "portolan", folder)?;
     }
-    // One page for the command, and one for each of its subcommands.
+    // One manual page for `portolan`, and one for each of its subcommands.
     clap_mangen::generate_to(Cli::command(), folder)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agent's parts, and the steps that concern more than one of them: the first sync, a new list
-//! of interfaces, every second. Driven by the loop in `run`.
+//! of the node's interfaces, the checks every second. The loop in `run` (lib.rs) calls these steps.
 
 use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
@@ -20,14 +20,15 @@ use crate::{
     server::{configz::Configz, health::Health},
 };
 
-/// A sync of at least this many plans leaves much unused heap.
+/// After a sync of at least this many service plans, much of the heap is unused and worth giving
+/// back to the kernel.
 const MANY_PLANS: usize = 1_000;
 
-/// What every part of the agent reads or writes.
+/// The values that every part of the agent reads or writes.
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) node_name: String,
-    /// How the maps were opened.
+    /// The options that `datapath` was opened with.
     pub(super) options: Options,
     pub(super) datapath: Datapath,
     pub(super) interfaces: Vec<Interface>,
@@ -36,22 +37,23 @@ pub(super) struct Shared {
     pub(super) warnings: Warnings,
 }
 
-/// The agent's parts.
+/// The agent's parts; the loop in `run` calls them.
 pub(super) struct Agent {
     pub(super) shared: Shared,
-    /// `None` if there are only flags.
+    /// The configuration file; `None` if the agent was started with flags only.
     pub(super) file: Option<ConfigFile>,
     pub(super) configz: Configz,
     pub(super) services: Services,
     pub(super) attachments: Attachments,
     pub(super) node: Node,
     pub(super) growth: Growth,
-    /// Copies the kernel programs' lines into the log.
+    /// The task that copies the log lines of the eBPF programs into the agent's log. `None` if the
+    /// lines cannot be read.
     pub(super) program_log: Option<JoinHandle<()>>,
 }
 
 impl Agent {
-    /// Takes a batch of changes; [`Self::sync`] applies it.
+    /// Takes in a batch of changes of Kubernetes objects; [`Self::sync`] applies it to the maps.
     pub(super) fn take(&mut self, batch: Batch) {
         let concerns_node = self.services.take(&self.shared, batch);
         if self.services.served && concerns_node {
@@ -61,10 +63,11 @@ impl Agent {
         }
     }
 
-    /// Applies dirty services; if they are many, [`Self::go_on`] applies the rest. Nothing else
-    /// delays a change: what the node and its interfaces need is checked every second. The first
-    /// sync attaches programs before it stores services: on a node that another proxy has served so
-    /// far, the programs for replies are then everywhere before a connection is translated.
+    /// Writes dirty services (changed since they were last written) into the maps; if they are
+    /// many, [`Self::go_on`] writes the rest. Nothing else delays a change: what the node and its
+    /// interfaces need is checked every second. The first sync attaches programs before it stores
+    /// services: on a node that another proxy has served so far, the programs for replies are then
+    /// everywhere before a connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.services.listed {
             self.serve_pinned();
@@ -80,7 +83,7 @@ impl Agent {
         self.go_on();
     }
 
-    /// Applies services that are dirty or wait.
+    /// Writes one turn of the services that are dirty or wait for another attempt into the maps.
     pub(super) fn go_on(&mut self) {
         match self.services.go_on(&mut self.shared, &mut self.growth) {
             Turn::More => {}
@@ -110,8 +113,9 @@ impl Agent {
         self.sync();
     }
 
-    /// Attaches before the lists arrive if the pinned maps contain services: these are served as an
-    /// earlier run has left them, with its settings and addresses.
+    /// Attaches the programs before the lists of objects arrive, if the pinned maps contain
+    /// services: these are served as an earlier run has stored them, with its settings and
+    /// addresses.
     pub(super) fn serve_pinned(&mut self) {
         if self.services.pinned {
             self.attach();
@@ -135,14 +139,14 @@ impl Agent {
         }
         self.attachments.follow_interfaces(&mut self.shared);
         self.apply_node();
-        // Plans depend on the node's addresses, which decide about source ranges.
+        // The plans of services depend on the node's addresses, which decide about source ranges.
         if self.services.syncer.has_changes() {
             self.sync();
         }
     }
 
-    /// Runs once a second: every part checks its objects, and tries again what has no retry time of
-    /// its own.
+    /// Runs once a second: each part of the agent checks what it put into the kernel, and repeats
+    /// failed attempts that have no retry time of their own.
     pub(super) fn tick(&mut self) {
         self.growth.observe(&mut self.shared);
         self.attachments.count(&self.shared);
@@ -161,8 +165,8 @@ impl Agent {
         self.repair(false);
     }
 
-    /// Checks whether everything in the kernel is as it was put there, and repairs it. `news`: a
-    /// pin was removed.
+    /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
+    /// if a pin (a file below the pin directory) was just removed, so that a full check follows.
     pub(super) fn repair(&mut self, news: bool) {
         self.attachments
             .repair(&mut self.shared, &mut self.services, news);
@@ -173,12 +177,13 @@ impl Agent {
         self.apply_node();
     }
 
-    /// Begins to fill larger maps.
+    /// Begins to fill the larger maps that another thread has opened; `grown` is an error if it
+    /// could not open them.
     pub(super) fn use_larger(&mut self, grown: Result<Datapath, DatapathError>) {
         self.growth.use_larger(&self.shared, &self.services, grown);
     }
 
-    /// Fills larger maps with some more services; uses these maps after the last one.
+    /// Copies some more services into the larger maps; after the last one, puts them in use.
     pub(super) fn fill_larger(&mut self) {
         let Some(Filled { maps, failed }) = self.growth.fill(&mut self.services.syncer) else {
             return;
@@ -188,12 +193,13 @@ impl Agent {
         if failed {
             self.services.syncer.resync();
         }
-        // The services that did not fit into the smaller maps are among these.
+        // The services that did not fit into the smaller maps are among those that wait for a
+        // retry.
         self.try_again();
     }
 
-    /// Forgets what was stored in the previous maps and what was attached with them, and begins
-    /// with the present ones: at the start, and with larger maps.
+    /// Forgets what was stored in the previous maps and attached with them, and begins with the
+    /// present ones. Called at the start of the agent and when larger maps replace the maps in use.
     pub(super) fn begin_with_maps(&mut self) {
         let config = &self.shared.config;
         self.shared.datapath.set_idle_times(config.idle_times);
@@ -205,7 +211,8 @@ impl Agent {
         self.follow_program_log();
     }
 
-    /// Copies the log lines of the loaded programs, and no longer those of the previous ones.
+    /// Begins to copy the log lines of the loaded eBPF programs, and ends copying those of the
+    /// previous programs.
     pub(super) fn follow_program_log(&mut self) {
         let every = if self.shared.config.log_packets {
             PACKET_LINES
@@ -221,7 +228,7 @@ impl Agent {
         }
     }
 
-    /// Makes XDP look up its next hops again.
+    /// Makes XDP look up again all next hops that it has stored.
     pub(super) fn routes_have_changed(&mut self) {
         if let Err(error) = self.shared.datapath.begin_route_epoch() {
             tracing::warn!("{}; next hops are asked for each second", chain(&error));

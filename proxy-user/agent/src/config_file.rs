@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Follows the configuration file: settings that can change at once do; for the others the agent
-//! ends, to be restarted. And what settings mean for the datapath. Called by `agent::run` and
-//! `portolan check`.
+//! Follows the configuration file: settings that can change at run time do; for others the agent
+//! exits, to be restarted. Also turns settings into options of the datapath. Called by `agent::run`
+//! and `portolan check`.
 
 use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
@@ -15,8 +15,8 @@ use super::{Ended, agent::Agent};
 use crate::server::configz::Configz;
 
 impl Agent {
-    /// Applies the configuration file if it has changed; returns whether the agent must restart for
-    /// that.
+    /// Applies the configuration file if it has changed. Returns `Outdated` if the agent must
+    /// restart for that; None if it need not, or nothing has changed.
     pub(super) fn follow_config(&mut self) -> Option<Ended> {
         let file = self.file.as_mut()?;
         let read = file.look()?;
@@ -24,7 +24,8 @@ impl Agent {
         let config = match read {
             Ok(config) => config,
             Err(error) => {
-                // The old settings stay: a fault in the file must not take the node out of use.
+                // The old settings stay in force: a fault in the file must not take the node out of
+                // use.
                 let reason = format!(
                     "it has changed and cannot be used: {error}; the settings before stay in force meanwhile"
                 );
@@ -84,7 +85,7 @@ pub fn options(config: &Config) -> Options {
     }
 }
 
-/// Shows the settings in force at `/configz`.
+/// Puts the settings in force into the answer of `/configz`.
 pub(super) fn show(configz: &Configz, config: &Config) {
     match config::document(config) {
         Ok(document) => configz.set(document, json!(config.sources)),
@@ -92,15 +93,16 @@ pub(super) fn show(configz: &Configz, config: &Config) {
     }
 }
 
-/// Warns of settings that have no effect, that should be set, or that break something; and of a
-/// kernel that is not supported.
+/// Warns of settings that have no effect, that should be set, or that break something; and of an
+/// unsupported kernel.
 pub(super) fn warn(config: &Config, warnings: &Warnings) {
     let mut about = config_warnings(config);
     about.extend(kernel_warning(is_realtime()));
     warnings.replace(Topic::Config, about);
 }
 
-/// Warns of a kernel on which the programs are not safe.
+/// Returns a warning if the kernel is a real-time one (PREEMPT_RT), on which the programs are not
+/// safe.
 pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
     is_realtime.then(|| Warning {
         object: "kernel".to_owned(),
@@ -108,7 +110,8 @@ pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
     })
 }
 
-/// XDP follows the records of `forwarding: auto`.
+/// Returns a warning if XDP is on but `forwarding` is `stack`: XDP takes only connections that
+/// `forwarding: auto` has recorded.
 fn xdp_without_records(config: &Config) -> Option<Warning> {
     let is_idle = config.xdp != Xdp::Off && config.forwarding == Forwarding::Stack;
     is_idle.then(|| Warning {
@@ -117,7 +120,8 @@ fn xdp_without_records(config: &Config) -> Option<Warning> {
     })
 }
 
-/// Warns of settings that have no effect, that should be set, or that break something.
+/// Returns warnings about settings that have no effect, that should be set, or that break
+/// something.
 pub fn config_warnings(config: &Config) -> Vec<Warning> {
     let mut about = Vec::new();
     if config.local_detection == LocalDetection::None {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent: opens its parts in order and runs them in one loop. In: configuration, a source of
-//! objects, interfaces. When it ends, programs and maps stay in the kernel. Started by `cli::run`.
+//! The agent: opens its parts in order and runs them in one loop. It gets a configuration, a source
+//! of Kubernetes objects and the node's interfaces. When it ends, programs and maps stay in the
+//! kernel. Started by `cli::run`.
 #![deny(unsafe_code)]
 
 mod agent;
@@ -57,24 +58,25 @@ pub use self::{
     node::contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
 };
 
-/// How often failed attempts are repeated and the walk through the flow tables goes on.
+/// Time between two ticks: failed attempts are repeated, and the walk through the flow tables goes
+/// on.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the kernel programs' log lines are read if they log packets: the kernel keeps 128 KiB
-/// of lines.
+/// How often the eBPF programs' log lines are read if they log packets: the kernel keeps 128 KiB of
+/// lines.
 const PACKET_LINES: Duration = Duration::from_millis(20);
-/// How many batches may wait while one is applied.
+/// How many batches of changed objects may wait while one is applied.
 const BATCHES: usize = 16;
 
 /// Why an agent ends without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// By SIGTERM or SIGINT.
+    /// SIGTERM or SIGINT has come.
     Stopped,
     /// The configuration file has changed settings that need a restart.
     Outdated,
 }
 
-/// The events that the loop handles.
+/// The events that the agent's loop handles, one at a time.
 enum Event {
     Batch(Batch),
     Foreign(foreign_connections::Answer),
@@ -91,7 +93,7 @@ enum Event {
 }
 
 impl Event {
-    /// Returns its name in metrics.
+    /// Returns the event's name in metrics.
     fn name(&self) -> &'static str {
         match self {
             Self::Batch(_) => "changes",
@@ -110,7 +112,8 @@ impl Event {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, or until the configuration file needs a restart.
+/// Runs the agent until SIGTERM or SIGINT, or until a change of the configuration file needs a
+/// restart. `file` is `None` if there are only flags.
 pub async fn run(
     config: Config,
     file: Option<ConfigFile>,
@@ -171,12 +174,14 @@ pub async fn run(
         ),
     ];
     for (site, router) in own {
-        // The proxy that a shadow runs next to has the usual ports; port 0 means no server.
+        // The other proxy on a shadow's node uses the usual ports, so a shadow may have port 0: no
+        // server.
         if config.shadow && site.address.port() == 0 {
             continue;
         }
         let listener = listen(site.address);
-        // KUBE: services are served even if another process uses an address, unless this is set.
+        // KUBE: the agent serves services even if another process uses this address, unless this is
+        // set.
         if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
             return Err(anyhow!(
                 "{} (bindAddressHardFail is set)",
@@ -272,7 +277,7 @@ pub async fn run(
             Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
             _ = sweep.tick() => Event::Second,
             Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
-            // Long work is done in parts, and other events are handled in between.
+            // Long work is done in turns, so that other events are handled in between.
             () = yield_now(), if agent.attachments.more_to_attach => Event::MoreToAttach,
             () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
             () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
@@ -281,7 +286,7 @@ pub async fn run(
         match event {
             Event::Batch(batch) => {
                 agent.take(batch);
-                // Batches that have arrived meanwhile belong to the same sync.
+                // Further batches that have arrived meanwhile are applied in the same sync.
                 while let Ok(batch) = batches.try_recv() {
                     agent.take(batch);
                 }
@@ -310,7 +315,8 @@ pub async fn run(
     };
     source.abort();
     following.abort();
-    // Nobody else would end the wait of datagrams.
+    // Datagrams that wait for the import of foreign connections would wait forever without an
+    // agent.
     if agent.node.end_wait() {
         agent.apply_node();
     }

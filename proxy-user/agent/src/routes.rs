@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With `xdp`: listens to changes of routes, neighbours, rules, addresses and interfaces, so that
-//! the next hops that XDP keeps are looked up again at once. Without these messages XDP trusts them
-//! for a second. Started by `agent::run`.
+//! XDP's stored next hops are looked up again at once. Without these messages XDP uses a stored
+//! next hop for a second at most. Started by `agent::run`.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use futures_util::{FutureExt, StreamExt};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::{sync::mpsc, time::sleep};
 
-/// The shortest time between two notices: neighbours are confirmed all the time.
+/// The shortest time between two notices of changed routes: neighbours are confirmed all the time.
 const AT_MOST_EVERY: Duration = Duration::from_millis(20);
-/// Pause before another attempt.
+/// Pause before listening to the kernel is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Returns a channel with a notice of each change; several changes at a time are one notice.
+/// Returns a channel that gets a notice after each change of routes; several changes at about the
+/// same time make one notice.
 pub(super) fn follow() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -26,7 +27,8 @@ pub(super) fn follow() -> mpsc::Receiver<()> {
     receiver
 }
 
-/// Waits for the next notice of a channel; forever, if there is no channel.
+/// Waits for the next notice of a channel. Without a channel, returns None at once, which `select!`
+/// in the agent's loop ignores.
 pub(super) async fn changed(channel: &mut Option<mpsc::Receiver<()>>) -> Option<()> {
     match channel {
         Some(channel) => channel.recv().await,
@@ -58,11 +60,11 @@ async fn listen(sender: &mpsc::Sender<()>) {
         }
     };
     while messages.next().await.is_some() {
-        // A notice that waits stands for all.
+        // One notice that still waits in the channel is enough.
         if let Err(mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
             return;
         }
-        // What arrives meanwhile waits in the socket, and becomes the next notice.
+        // Messages that arrive during this pause wait in the socket, and become the next notice.
         sleep(AT_MOST_EVERY).await;
         while messages.next().now_or_never().flatten().is_some() {}
         _ = sender.try_send(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's services on their way into the maps: batches of changes come in, plans are applied
-//! in turns, failures become faults. A part of `agent`.
+//! Writes the cluster's services into the maps: takes batches of changes, applies the resulting
+//! plans in turns, and turns failures into faults. A part of `agent`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,26 +20,27 @@ use crate::server::{
     service_health,
 };
 
-/// The cluster's services, and how far they are stored in the maps.
+/// The cluster's services, and which of them are in the maps already.
 pub(super) struct Services {
     pub(super) syncer: Syncer,
     health_updates: mpsc::UnboundedSender<Vec<service_health::Update>>,
-    /// Trigger times of endpoint changes not yet in the maps.
+    /// Trigger times (when the pods or services changed) of endpoint changes that are not in the
+    /// maps yet.
     triggers: Vec<Trigger>,
-    /// The source has sent every object that it could read.
+    /// True once the source has sent every object that it could read.
     pub(super) listed: bool,
-    /// The first sync is complete: services are in the maps.
+    /// True once the first sync is complete: all services are in the maps.
     pub(super) served: bool,
-    /// The pinned maps contain services of an earlier run, which are served before the lists
-    /// arrive.
+    /// True if the pinned maps contained services of an earlier run at the start; these are served
+    /// before the lists of objects arrive.
     pub(super) pinned: bool,
-    /// Load balancers may send clients to this node.
+    /// True if load balancers may send clients to this node.
     eligible: bool,
-    /// The sync under way, if it has more services than one turn.
+    /// The sync that is under way, which may need several turns; `None` if there is none.
     syncing: Option<Progress>,
 }
 
-/// What a sync has done so far.
+/// What the present sync has done so far.
 #[derive(Debug)]
 pub(super) struct Progress {
     started: std::time::Instant,
@@ -53,14 +54,15 @@ impl Progress {
     }
 }
 
-/// What is left after a turn of a sync.
+/// What is left after one turn of a sync.
 #[derive(Debug)]
 pub(super) enum Turn {
-    /// Services wait for the next turn.
+    /// Some services wait for the next turn.
     More,
-    /// Services wait, and the set of services that the maps refuse has changed.
+    /// Some services wait for the next turn, and other services than before are refused by the
+    /// maps.
     Refused,
-    /// Every service that was dirty is applied.
+    /// Every dirty service (changed since it was last written) is applied.
     Complete(Progress),
 }
 
@@ -82,7 +84,8 @@ impl Services {
         }
     }
 
-    /// Takes a batch; [`Self::go_on`] applies it. True if it changes what is known of the node.
+    /// Takes in a batch of changes; [`Self::go_on`] applies it. True if a Node or ServiceCIDR
+    /// object is among the changes.
     pub(super) fn take(&mut self, shared: &Shared, mut batch: Batch) -> bool {
         shared.health.set_pending();
         let of_kind = |kind| {
@@ -119,7 +122,7 @@ impl Services {
         concerns_node
     }
 
-    /// Starts to count and time a sync, if none is under way.
+    /// Starts to count and time a sync, unless one is under way.
     pub(super) fn begin(&mut self) {
         self.syncing.get_or_insert_with(|| Progress {
             started: std::time::Instant::now(),
@@ -128,12 +131,14 @@ impl Services {
         });
     }
 
-    /// True if waiting services can be applied: not while larger maps are being made or filled.
+    /// True if services wait and their next turn may come: not while larger maps are being made or
+    /// filled.
     pub(super) fn may_go_on(&self, growth: &Growth) -> bool {
         self.syncer.is_waiting() && !growth.is_under_way()
     }
 
-    /// Applies one turn of the services that are dirty or wait, also to maps that are being filled.
+    /// Applies the next dirty or waiting services, as many as one turn takes, also to maps that are
+    /// being filled.
     pub(super) fn go_on(&mut self, shared: &mut Shared, growth: &mut Growth) -> Turn {
         self.begin();
         let synced = growth.sync(&mut self.syncer, &mut shared.datapath);
@@ -145,7 +150,7 @@ impl Services {
                 .set_failed_services(self.syncer.failed_count());
         }
         if !synced.health.is_empty() {
-            // The receiver lives as long as the agent.
+            // Sending cannot fail: the receiver exists as long as the agent.
             _ = self.health_updates.send(synced.health);
         }
         if let Some(progress) = &mut self.syncing {
@@ -163,7 +168,8 @@ impl Services {
     }
 
     /// Reports that every service is applied: in the metrics, in the log, and last in /healthz, so
-    /// that whoever sees it there finds it in the other two as well.
+    /// that whoever sees it there finds it in the others, too. `first`: after the first sync, the
+    /// number of attached interfaces; else `None`.
     pub(super) fn report(&mut self, shared: &Shared, progress: &Progress, first: Option<usize>) {
         let (planned, written, elapsed) = (progress.planned, progress.written, progress.elapsed());
         let triggers = std::mem::take(&mut self.triggers);
@@ -179,7 +185,8 @@ impl Services {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
         let node = self.syncer.node();
-        // KUBE: not eligible before the Node object is seen; if it goes, its last state counts.
+        // KUBE: a node is not eligible before its Node object is seen; if the object is gone, its
+        // last state counts.
         self.eligible = node.map_or(self.eligible, |node| node.eligible);
         let applied = node.map(|node| AppliedNode {
             name: node.name.name.to_string(),
@@ -189,7 +196,7 @@ impl Services {
     }
 }
 
-/// Replaces the faults of services, and those of their shared settings.
+/// Replaces the faults of services, and those of the settings in the maps that all services share.
 fn set_faults(health: &Health, failures: &[Failure]) {
     let (services, shared): (Vec<_>, Vec<_>) = failures
         .iter()

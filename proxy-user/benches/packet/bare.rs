@@ -1,47 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The smallest programs that do one thing, written instruction by instruction: bare map
-//! operations, and a wrapper that makes each repetition's packet another one before it hands it to
-//! the real program.
+//! The smallest eBPF programs that do one thing, written instruction by instruction: bare map
+//! operations, and a wrapper. The wrapper changes the packet in each repetition of a test run
+//! before the program under test gets it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use lab::bpf::{Instruction, PASS};
 
-/// How repetitions differ. Repetition `n` (from zero, over all runs) is about the address
-/// `base + 1 + n % count`, and about another client if `clients` is set.
+/// How the repetitions of a test run differ. Repetition `n` (from zero, over all runs) uses the
+/// address `base + 1 + n % count`, and also another client if `clients` is set.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
-    /// Added to the number in the address's last 32 bits.
+    /// Added to the number in the last 32 bits of the address.
     pub(crate) base: u32,
-    /// At least 1.
+    /// How many addresses there are, at least 1.
     pub(crate) count: u32,
     pub(crate) clients: bool,
 }
 
-/// Where a family's fields are in an Ethernet packet without options, and in a flow's key.
+/// Byte offsets of one IP family's fields in an Ethernet packet without options, and (`key_...`) in
+/// a flow's key.
 #[derive(Clone, Copy)]
 pub(crate) struct Offsets {
-    /// Last four bytes of either address.
+    /// The last four bytes of the source address; `dst` the same of the destination address.
     pub(crate) src: i16,
     pub(crate) dst: i16,
     pub(crate) ports: i16,
-    /// Time to live, or hop limit.
+    /// The time to live, or hop limit.
     pub(crate) hops: i16,
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
 }
 
-/// Clients' addresses begin here; each has 2^14 ports from 1024 on.
+/// The clients' addresses follow this one; each client has 2^14 ports, from 1024 on.
 pub(crate) const CLIENTS: u32 = 0x20_0000;
 const PORTS_PER_CLIENT: i32 = 1 << 14;
 const FIRST_PORT: i32 = 1024;
 
-/// A program being written. r6 is the context, r7 the repetition, r8 the address, r9 the client's
-/// address.
+/// A bare program that is being written. In it, r6 is the context, r7 the number of the repetition,
+/// r8 the address of that repetition, r9 the client's address.
 pub(crate) struct Program {
     instructions: Vec<Instruction>,
-    /// Jumps to the end.
+    /// The positions of instructions that jump to the end of the program.
     exits: Vec<usize>,
     rotation: Rotation,
 }
@@ -49,11 +50,11 @@ pub(crate) struct Program {
 const CALL_LOOKUP: i32 = 1;
 const CALL_UPDATE: i32 = 2;
 const CALL_TAIL: i32 = 12;
-/// Of the stack, below r10: the counter's key.
+/// The stack offset, from r10, of the key for the map that counts repetitions.
 const COUNTER_KEY: i16 = -8;
 
 impl Program {
-    /// Begins a program: counts the repetition and computes the addresses.
+    /// Begins a program: counts the repetition and computes its addresses.
     pub(crate) fn new(counter: &OwnedFd, rotation: Rotation) -> Self {
         let mut program = Self {
             instructions: Vec::new(),
@@ -92,8 +93,8 @@ impl Program {
         program
     }
 
-    /// Stores address `register` in four bytes, as a number for IPv6 (`first_octet` is none) or
-    /// with IPv4's.
+    /// Writes the address in `register` into four bytes at `to` + `offset`, in network order. Its
+    /// first byte is `first_octet` for IPv4, and 0 stands for none (IPv6).
     fn store_address(&mut self, register: u8, first_octet: i32, to: u8, offset: i16) {
         self.extend(&[
             Instruction(0xbf, register << 4 | 1, 0, 0),
@@ -103,7 +104,7 @@ impl Program {
         ]);
     }
 
-    /// Stores the client's port and another, network order.
+    /// Writes the client's port and the port `other`, in network order.
     fn store_ports(&mut self, other: u16, to: u8, offset: i16) {
         if self.rotation.clients {
             self.extend(&[
@@ -114,8 +115,8 @@ impl Program {
         } else {
             self.extend(&[Instruction(0xb7, 1, 0, 40_000)]);
         }
-        // Stores both ports as one word, because a look-up that reads one word would wait for two
-        // stores. The word may go to r2.
+        // Stores both ports as one machine word, because a look-up that reads them as one word
+        // would wait for two stores. The register `to` may be r2.
         let other_port = if to == 2 { 3 } else { 2 };
         self.extend(&[
             Instruction(0xdc, 1, 0, 16),
@@ -126,7 +127,8 @@ impl Program {
         ]);
     }
 
-    /// Puts a flow's key on the stack: the client to `port` of the address. `key` gives the rest.
+    /// Writes a flow's key on the stack: from the client to `port` of the repetition's address, the
+    /// rest as in `key`. Returns the key's stack offset.
     pub(crate) fn key(&mut self, key: &[u8], port: u16, first_octet: i32, at: Offsets) -> i16 {
         let depth = COUNTER_KEY - key.len().next_multiple_of(8) as i16;
         for (word, offset) in key.chunks_exact(4).zip((depth..).step_by(4)) {
@@ -139,7 +141,7 @@ impl Program {
         depth
     }
 
-    /// Looks up the key at `depth`.
+    /// Looks up in `map` the key at the stack offset `depth`.
     pub(crate) fn lookup(&mut self, map: &OwnedFd, depth: i16) {
         self.map(1, map);
         self.extend(&[
@@ -149,7 +151,8 @@ impl Program {
         ]);
     }
 
-    /// Puts a value of zeroes below the key at `depth`.
+    /// Writes a value of `size` zero bytes on the stack, below the key at `depth`. Returns its
+    /// stack offset.
     pub(crate) fn value(&mut self, size: usize, depth: i16) -> i16 {
         let value = depth - size.next_multiple_of(8) as i16;
         for offset in (value..depth).step_by(8) {
@@ -158,7 +161,8 @@ impl Program {
         value
     }
 
-    /// Enters the value under the key unless it is there.
+    /// Inserts the value under the key unless the map has the key. Both are given by their stack
+    /// offsets.
     pub(crate) fn insert(&mut self, map: &OwnedFd, depth: i16, value: i16) {
         const NOEXIST: i32 = 1;
         self.map(1, map);
@@ -172,13 +176,13 @@ impl Program {
         ]);
     }
 
-    /// Changes a word on the stack.
+    /// Replaces four bytes on the stack, at the offset `at`.
     pub(crate) fn store_word(&mut self, at: i16, word: i32) {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Makes the packet one from the client to `port` of the address, and goes on in slot 0 of
-    /// `programs`.
+    /// Changes the packet into one from the client to `port` of the repetition's address, and calls
+    /// the program in slot 0 of `programs`. Ends the bare program.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,
@@ -193,7 +197,8 @@ impl Program {
         self.tail_call(programs)
     }
 
-    /// The same for one to the client from a port of the address `backends` farther on.
+    /// Like `hand_over`, for a reply: the packet comes from `port` of the address that is
+    /// `backends` after the repetition's, and goes to the client.
     pub(crate) fn hand_over_reply(
         mut self,
         programs: &OwnedFd,
@@ -212,7 +217,7 @@ impl Program {
         self.tail_call(programs)
     }
 
-    /// Has r2 point to the packet.
+    /// Makes r2 point to the packet's bytes, and resets the packet's time to live.
     fn packet(&mut self, at: Offsets) {
         const DATA: i16 = 76;
         const DATA_END: i16 = 80;
@@ -224,7 +229,7 @@ impl Program {
         ]);
         // if r4 > r3
         self.exit_if(Instruction(0x2d, 0x34, 0, 0));
-        // The repetition before may have counted them down.
+        // The program under test may have counted the time to live down in the last repetition.
         self.extend(&[Instruction(0x72, 2, at.hops, 64)]);
     }
 
@@ -235,12 +240,12 @@ impl Program {
             Instruction(0xb7, 3, 0, 0),
             Instruction(0x85, 0, 0, CALL_TAIL),
         ]);
-        // Not reached unless the call fails, which must not look like a fast program.
+        // Reached only if the call fails, which must not look like a fast program.
         const SHOT: i32 = 2;
         self.finish_with(SHOT)
     }
 
-    /// Ends the program, which passes its packet.
+    /// Ends the program; its verdict passes the packet.
     pub(crate) fn finish(self) -> Vec<Instruction> {
         self.finish_with(PASS)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Times the real programs and the bare ones on a node of one family.
+//! Measures the real programs and the bare ones on a node, for one IP family.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -22,20 +22,21 @@ use crate::{
 
 pub(crate) const RUNS: usize = 10;
 pub(crate) const REPETITIONS: u32 = 300_000;
-/// Repetitions of first packets and inserts: their entries stay in the maps.
+/// Repetitions for first packets of flows and for inserts, fewer because their entries stay in the
+/// maps.
 pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
 
-/// Minimum and median.
+/// Minimum and median of all runs, in nanoseconds per packet.
 pub(crate) type Figure = (f64, f64);
 
-/// The maps and programs that the figures of one family share.
+/// The maps and programs that all measurements of one IP family share.
 pub(crate) struct Bench<'a, A: Ends> {
     node: &'a Node,
     counter: OwnedFd,
     flows: OwnedFd,
     empty: OwnedFd,
     key: FlowKey<A>,
-    /// What becomes of packets.
+    /// The verdict that the program under test must return for packets.
     verdict: u32,
 }
 
@@ -56,7 +57,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             verdict: PASS.cast_unsigned(),
         })
     }
-    /// The same where packets have another verdict.
+    /// Returns the same bench for programs that return this verdict.
     pub(crate) fn expecting(self, verdict: u32) -> Self {
         Self { verdict, ..self }
     }
@@ -65,7 +66,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         Program::new(&self.counter, rotation)
     }
 
-    /// A program that turns packets and goes on in `next`.
+    /// Makes a program that changes the packet for each repetition and then calls `next`.
     fn wrapper(&self, rotation: Rotation, port: u16, next: BorrowedFd<'_>) -> Result<Wrapper> {
         Wrapper::new(next, |slot| {
             let program = self.begin(rotation);
@@ -73,7 +74,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         })
     }
 
-    /// Has a first packet go to every service.
+    /// Sends the first packet of a flow to each of `count` services through the ingress program.
     pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
         let ingress = self
             .node
@@ -84,20 +85,22 @@ impl<'a, A: Ends> Bench<'a, A> {
         time(&program.program, &A::packet(kind), count, 0, self.verdict).map(drop)
     }
 
-    /// Has a marked packet to every backend leave, so that its flow gets a masquerade port.
+    /// Sends a packet with the masquerade mark to each of `count` backends through the egress
+    /// program, so that its flow gets a masquerade port.
     pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
         let egress = self.node.datapath.program("egress").context("no egress")?;
         let program = self.wrapper(rotation, port, egress)?;
         let mark = Marks::DEFAULT.masquerade;
         let packet = A::packet(Kind::Syn);
-        // One by one: the program takes the mark off, and the next repetition would have none.
+        // One run for each packet: the program removes the mark, and the next repetition would have
+        // none.
         for _ in 0..count {
             time(&program.program, &packet, 1, mark, PASS.cast_unsigned())?;
         }
         Ok(())
     }
 
-    /// The real program, less the wrapper in front of it.
+    /// Measures the real program `name`, without the time of the wrapper in front of it.
     pub(crate) fn real(
         &self,
         name: &str,
@@ -122,7 +125,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         )
     }
 
-    /// Replies from the backends, at egress.
+    /// Measures replies from the backends at egress, without the time of the wrapper.
     pub(crate) fn reply(&self, count: u32) -> Result<Figure> {
         let real = self.node.datapath.program("egress").context("no egress")?;
         let rotation = Rotation {
@@ -180,7 +183,8 @@ impl<'a, A: Ends> Bench<'a, A> {
             let value = program.value(value_size, key);
             if inserts {
                 program.insert(&map, key, value);
-                // The key's last word is the protocol: another key.
+                // The last four bytes of the key have the protocol; changing them makes another
+                // key.
                 program.store_word(key + key_size as i16 - 4, 1);
                 program.insert(&map, key, value);
             }
@@ -195,15 +199,15 @@ impl<'a, A: Ends> Bench<'a, A> {
     }
 }
 
-/// A program that goes on in a second one.
+/// A bare program that changes the packet and then calls the program under test.
 struct Wrapper {
     program: OwnedFd,
-    /// Keep the array open: it keeps the second program loaded.
+    /// The map with the program under test. It stays open, because it keeps that program loaded.
     _slot: OwnedFd,
 }
 
 impl Wrapper {
-    /// Loads the program that `write` makes for an array with `next` in it.
+    /// Loads the program that `write` makes. `write` gets a program map with `next` in slot 0.
     fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
         let slot = slot_with(next)?;
         Ok(Self {
@@ -213,8 +217,8 @@ impl Wrapper {
     }
 }
 
-/// Minimum and median of the time that `program` takes longer than `harness`, which runs before it
-/// each time and passes its packets.
+/// Returns the minimum and the median of the time that `program` takes longer than `harness`, which
+/// runs before it each time. `verdict`: what `program` must return.
 fn difference(
     (program, verdict): (&OwnedFd, u32),
     harness: &OwnedFd,
@@ -245,7 +249,7 @@ fn time(
     mark: u32,
     verdict: u32,
 ) -> Result<f64> {
-    // As long as any kernel's __sk_buff: the whole of it comes back.
+    // As long as the longest __sk_buff of any kernel: test runs return all of it.
     const FIELDS: usize = 64;
     const MARK_FIELD: usize = 2;
     let mut context = [[0; 4]; FIELDS];

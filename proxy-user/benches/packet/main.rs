@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nanoseconds per packet, from test runs of the real programs, beside bare map operations measured
-//! in the same run by the smallest programs that do them. Needs root. `cargo xtask bench packet`.
+//! Benchmark of the packet path: nanoseconds per packet, from test runs of the real programs.
+//! Compared with bare map operations, which the smallest possible programs do in the same run.
+//! Needs root. `cargo xtask bench packet`.
 //!
-//! Each figure is wall time of one test run of many repetitions, divided; minimum and median of
-//! ten. A repetition gets the packet that the one before has left, so a wrapper changes it and then
-//! calls the real program; the time of the same wrapper in front of an empty program is subtracted.
-//! Repetitions go through all services, and those for first packets through clients as well.
+//! Each figure is the time of one test run with many repetitions, divided by their number; the
+//! minimum and median of ten runs are shown. A repetition gets the packet as the last repetition
+//! left it, so a wrapper changes it and then calls the real program. The time of the same wrapper
+//! in front of an empty program is subtracted. Repetitions go through all services, and those for
+//! first packets also through many clients.
 
 mod bare;
 mod bench;
@@ -22,7 +24,7 @@ use bench::{Bench, FIRST_REPETITIONS, Figure, REPETITIONS, RUNS};
 use node::{Ends, Kind, Node, SERVICE_PORT};
 use past::{Past, PastNode};
 
-/// Not a service's, though the port is.
+/// The base of addresses that no service has. With `SERVICE_PORT` the port is a service's, though.
 const OUTSIDE: u32 = 0x30_0000;
 const OTHER_PORT: u16 = 5_000;
 
@@ -87,7 +89,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Prints hits past the stack, and whether they reach their goals.
+/// Prints the times of known flows that bypass the stack, and whether they reach their goals.
 fn print_past(size: u32, [v4, v6]: &[Past; 2]) {
     let ways = |past: &Past| {
         [
@@ -152,8 +154,7 @@ impl Figures {
             ..services
         };
         let bench = Bench::<A>::new(node)?;
-        // One flow from the bench's client to every service; and again, to learn the replies'
-        // tuples.
+        // Makes one flow from the bench's client to every service.
         bench.run_once(services, Kind::Syn, size)?;
         let bare_hit = bench.bare_lookup(services)?;
         let bare_miss = bench.bare_lookup(outside)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A datapath with services, and packets for it.
+//! A datapath with many services, and packets for them.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -21,14 +21,15 @@ use crate::bare::{CLIENTS, Offsets};
 
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
-/// Service `n` leads to address `BACKENDS + n`.
+/// The base of the backends' addresses: service `n` has the backend with the address `BACKENDS +
+/// n`.
 pub(crate) const BACKENDS: u32 = 0x10_0000;
-/// The node's own address, which masqueraded packets leave with.
+/// The node's own address, the source of masqueraded packets.
 const OWN: u32 = 0x40_0000;
-/// Enough for every first packet of all runs.
+/// The capacity of the flow tables: enough for every first packet of all runs.
 pub(crate) const FLOWS: u32 = 1 << 20;
 
-/// Loaded programs and filled maps, attached to nothing.
+/// Loaded programs and filled maps; the programs are attached to nothing.
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,
     pub(crate) pin_dir: PathBuf,
@@ -44,7 +45,7 @@ impl Node {
     pub(crate) fn open(size: u32) -> Result<Self> {
         Self::with(size, false)
     }
-    /// The same for one whose packets are all masqueraded and leave past the stack.
+    /// Like `open`, but all packets are masqueraded and bypass the stack.
     pub(crate) fn open_past(size: u32) -> Result<Self> {
         Self::with(size, true)
     }
@@ -90,7 +91,7 @@ impl Node {
     }
 }
 
-/// The kind of a packet.
+/// The kinds of packets that the bench sends.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Syn,
@@ -98,16 +99,17 @@ pub(crate) enum Kind {
     Udp,
 }
 
-/// The address of the interface that packets of test runs come in by.
+/// The MAC address of the interface that packets of test runs come in by.
 const LOOPBACK_MAC: [u8; 6] = [0; 6];
 
-/// The addresses and offsets of a family's packets.
+/// The addresses of one IP family in the bench's packets, and the offsets of the fields.
 pub(crate) trait Ends: Family {
-    /// The address that ends in `n`.
+    /// Returns the address with the number `n` in its last bytes.
     fn address(n: u32) -> Self;
     fn port_plan(family: FamilyPlan<Self>) -> PortPlan;
     const OFFSETS: Offsets;
-    /// The first of an address's last four bytes, if it is no part of the number.
+    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
+    /// 0.
     const FIRST_OCTET: i32;
 
     fn packet(kind: Kind) -> Vec<u8> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hits past the stack: both ends of a masqueraded flow's packets at ingress, by one look-up, and
-//! then into a pod's link or by the node's routes.
+//! Measures known flows that bypass the stack: ingress translates and masquerades a packet with one
+//! look-up, and then redirects it to a pod's interface or by the node's routes.
 
 use anyhow::Result;
 use lab::node::netns::NetNs;
@@ -13,21 +13,22 @@ use crate::{
     node::{BACKEND_PORT, BACKENDS, Ends, Kind, Node, SERVICE_PORT},
 };
 
-/// tc's verdict on a packet that leaves.
+/// tc's verdict for a packet that is redirected.
 const REDIRECT: u32 = 7;
-/// Of the interface that leads to every backend.
+/// The index of the interface that leads to every backend.
 const OUT: u32 = 20;
-/// Of the interface that packets of test runs come in by.
+/// The index of the interface that packets of test runs come in by.
 const LOOPBACK: u32 = 1;
 
-/// Bare hit, hit by the routes, and hit into a pod's link if all backends may be pods.
+/// Times of a bare look-up, of a hit that leaves by the node's routes, and of a hit that goes to a
+/// pod's interface; the last only if the map of pods can have all backends.
 pub(crate) struct Past {
     pub(crate) bare: Figure,
     pub(crate) routes: Figure,
     pub(crate) pods: Option<Figure>,
 }
 
-/// A node whose packets leave past the stack.
+/// A node in its own network namespace, whose packets bypass the stack.
 pub(crate) struct PastNode {
     netns: NetNs,
     node: Node,

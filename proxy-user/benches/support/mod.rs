@@ -4,8 +4,8 @@
 use datapath::{Datapath, Options};
 use lab::node::bpffs::PinDir;
 
-/// Loads the programs over what is pinned there; there is room for 50 000 services, each with a
-/// cluster IP and its guard.
+/// Makes maps in an empty directory of pins, or opens those that are there, and loads the programs.
+/// The maps are large enough for 50 000 services, each with a cluster IP and its guard.
 pub(crate) fn open(pins: &PinDir) -> Datapath {
     let options = Options {
         pin_dir: pins.path().to_owned(),

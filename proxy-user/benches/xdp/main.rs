@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames a second that the XDP program sends on, beside a program that only exchanges link-layer
-//! addresses, in one run. Needs root. `cargo xtask bench xdp`.
+//! Benchmark of XDP: how many frames a second the XDP program sends on, compared in the same run
+//! with a program that only exchanges the MAC addresses. Needs root. `cargo xtask bench xdp`.
 //!
-//! Live frames on one CPU: a generator writes every header anew and redirects the frame into one
-//! end of a veth; the program at the other end sends it back; there it is counted and dropped. Each
-//! round measures, in turns, the real program and the bare one with the frames of one flow and of
-//! many. Before each measurement every flow has had some frames that are not measured, so it was
-//! seen just now.
+//! Uses real frames on one CPU. A generator writes every header anew and redirects the frame into
+//! one end of a veth; the program at the other end sends the frame back; there it is counted and
+//! dropped. Each round measures in turns the bare programs and the real one, with the frames of one
+//! flow and of many. Before each measurement every flow gets some frames that are not measured, so
+//! that it was seen just now.
 
 mod node;
 
@@ -34,10 +34,10 @@ struct Arguments {
     bench: bool,
 }
 
-/// Numbers of flows, and the least part of the bare program's rate.
+/// Goals: a number of flows, and the smallest allowed part of the bare program's rate.
 const GOALS: [(u32, f64); 2] = [(1, 0.85), (MOST_FLOWS, 0.55)];
 
-/// Nanoseconds that a frame takes at a rate.
+/// Returns the nanoseconds that a frame takes at a rate, which is in frames a second.
 fn time(rate: f64) -> f64 {
     1e9 / rate
 }
@@ -75,7 +75,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Prints rates beside the bare program's, pair by pair; returns their part of it.
+/// Prints the rates `rates` and compares them pair by pair with `bare`; returns the median of their
+/// ratio.
 fn print(name: &str, rates: &[f64], bare: &[f64]) -> f64 {
     let pairs = || rates.iter().zip(bare);
     let ratios: Vec<_> = pairs().map(|(own, bare)| own / bare).collect();

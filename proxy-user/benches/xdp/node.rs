@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A namespace with two veths, the real program at one and a bare one at the other, and a flow
-//! table.
+//! A network namespace with three veths and a flow table. At one veth is the real XDP program, at
+//! the others are bare ones.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -38,18 +38,18 @@ const NODE_PORT: u16 = 30_080;
 const BACKEND_PORT: u16 = 8080;
 const NODE: [u8; 4] = [192, 168, 50, 11];
 const BACKEND: [u8; 4] = [10, 0, 0, 2];
-/// Of the programs' end of each veth.
+/// The MAC address of that end of each veth where the program is.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const REAL: u32 = 12;
 const BARE: u32 = 22;
 const LOOKING: u32 = 32;
 
-/// What is measured.
+/// The program that is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Variant {
-    /// The program that exchanges link-layer addresses.
+    /// The bare program, which only exchanges the MAC addresses.
     Bare,
-    /// The same with one look-up of the flow.
+    /// The bare program with one look-up of the flow in addition.
     Looking,
     Real,
 }
@@ -137,9 +137,11 @@ impl Node {
         })
     }
 
-    /// Frames a second that come back, of so many flows, a power of two.
+    /// Returns how many frames a second come back. `flows`: how many flows the frames belong to, a
+    /// power of two.
     pub(crate) fn rate(&self, way: Variant, flows: u32, frames: u32) -> Result<f64> {
-        // As many frames of each flow come first, and of one flow at least so many.
+        // Frames that come first and are not measured: so many of each flow, but at least so many
+        // in all.
         const FIRST: u32 = 2;
         const AT_LEAST: u32 = 10_000;
         let interface = match way {
@@ -194,7 +196,8 @@ fn service() -> ServicePlan {
     }
 }
 
-/// Enters the original entries of established flows; others are not looked up.
+/// Inserts the entries of established flows for the direction to the backend; XDP looks up no
+/// others here.
 fn fill(pin_dir: &std::path::Path) -> Result<()> {
     let open = |map| get_pinned(&map_path(pin_dir, map), false);
     let backends: Table<u32, Backend<V4>> = Table::new(open(maps::BACKENDS_V4)?)?;
@@ -206,7 +209,8 @@ fn fill(pin_dir: &std::path::Path) -> Result<()> {
             (backend.address == wanted).then_some((id, backend))
         })
         .context("the backend's element")?;
-    // As many clients as flows come in by the one interface: like a hardware uplink.
+    // The interface has as many clients as flows, like a hardware uplink, so it is marked as
+    // shared.
     let shared: Table<u32, u32> = Table::new(open(maps::SHARED_INTERFACES)?)?;
     shared.update(&REAL, &REAL)?;
     let flows: Table<FlowKey<V4>, FlowEntry<V4>> = Table::new(open(maps::FLOWS_V4)?)?;

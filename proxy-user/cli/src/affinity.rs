@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan affinity`: lists clients with session affinity, and the endpoint of each.
+//! `portolan affinity`: lists clients with session affinity, and the endpoint that each is bound
+//! to.
 
 use std::{
     collections::HashMap,
@@ -29,16 +30,18 @@ pub struct AffinityArgs {
     pub names: NameArgs,
 }
 
-/// An affinity entry, with the client's address and the names of both pods.
+/// A session affinity entry of the maps, with the client's address and the names of the client's
+/// and the endpoint's pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NamedAffinity {
     #[serde(flatten)]
     pub(super) row: Affinity,
-    /// For a network namespace: its address, if the namespace can be entered from here. Otherwise
-    /// the client's own address.
+    /// The client's own address. If the client is a network namespace: the namespace's address, or
+    /// `None` if it cannot be entered from here.
     pub(super) client_address: Option<IpAddr>,
-    /// None if no pod has this address, or if there is no source of names.
+    /// `None` if no pod has the client's address, or if no names of pods can be looked up. The same
+    /// holds for `endpoint_pod`.
     pub(super) client_pod: Option<Name>,
     pub(super) endpoint_pod: Option<Name>,
 }
@@ -66,7 +69,7 @@ impl Row for NamedAffinity {
 }
 
 impl NamedAffinity {
-    /// Creates a row. `namespaces` holds the addresses of network namespaces by cookie.
+    /// Creates a row. `namespaces`: the addresses of each network namespace, by its cookie.
     fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
         let of_namespace = |cookie| {
             let addresses = namespaces.get(&cookie)?;
@@ -98,12 +101,13 @@ impl NamedAffinity {
     }
 }
 
-/// Returns the cookie of a client that is a network namespace.
+/// Returns the cookie (the kernel's id) of a client that is a network namespace; `None` for other
+/// clients.
 fn cookie(row: &Affinity) -> Option<u64> {
     row.client.strip_prefix("netns:")?.parse().ok()
 }
 
-/// Prints one line per client with affinity.
+/// Prints one line for each client with session affinity.
 pub(super) fn run(args: &AffinityArgs) -> Result<()> {
     let ListArgs { pins, select, show } = &args.list;
     select.check()?;
@@ -151,7 +155,7 @@ fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<NamedAffinity> {
         let row = |client: &str, status, backend: Option<&str>| Affinity {
             service: "shop/cart".into(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the agent of this node and sends requests to its HTTP servers. Takes the pin directory,
-//! and the addresses if they are given. Returns the answers, or one line that says why there are
-//! none. Used by the overview commands, which also work without an agent.
+//! and the servers' addresses if they are given. Returns the answers, or one line that says why
+//! there are none. Used by commands that also work without an agent.
 
 use std::{
     ffi::OsString,
@@ -23,9 +23,10 @@ use super::{
     run::{Given, RunArgs},
 };
 
-/// The timeout of a request: an agent that hangs must not block the commands that diagnose it.
+/// The timeout of a request to the agent: an agent that hangs must not block the commands that
+/// diagnose it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The largest answer that is read, in bytes. The agent sends no larger ones.
+/// The largest answer of the agent that is read, in bytes. The agent sends no larger ones.
 const LONGEST: u64 = 64 << 20;
 
 /// Where the agent is.
@@ -44,7 +45,8 @@ pub struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Returns arguments for the agent of a pin directory, at the addresses of its command line.
+    /// Returns arguments that stand for the agent of this pin directory, at the addresses in its
+    /// own command line.
     pub(super) fn at(pin_dir: &Path) -> Self {
         Self {
             pins: Pins {
@@ -54,8 +56,8 @@ impl AgentArgs {
         }
     }
 
-    /// Returns the same arguments. If no process uses the default pin directory, takes that of the
-    /// agent that answers.
+    /// Returns the same arguments, with another pin directory if no process uses the default one:
+    /// that of the agent that answers at the usual address.
     pub(super) fn located(&self) -> Self {
         let usual = Path::new(DEFAULT_PIN_DIR);
         let mut located = self.clone();
@@ -71,20 +73,22 @@ impl AgentArgs {
     }
 }
 
-/// The agent of a pin directory, running or not.
+/// The agent that uses a pin directory, whether it runs or not.
 pub(super) struct Agent {
-    /// The agent's process, if this process may see it.
+    /// The id of the agent's process; `None` if there is none, or if it is invisible from here.
     pub(super) pid: Option<u32>,
-    /// The agent's settings, from its command line and file; the defaults if there is no process.
+    /// The agent's settings, from its command line and file; the defaults if its command line
+    /// cannot be read.
     pub(super) config: Config,
-    /// The sources of its settings and objects, with paths that this process can read.
+    /// The agent's arguments for its settings and objects, with file paths that this process can
+    /// open; `None` if they cannot be read.
     pub(super) given: Option<Given>,
     healthz: SocketAddr,
     metrics: SocketAddr,
 }
 
 impl Agent {
-    /// Finds the agent by the lock on the pin directory.
+    /// Finds the agent: the process that has locked the pin directory.
     pub(super) fn find(args: &AgentArgs) -> Self {
         let pid = holder_of(&args.pins.pin_dir);
         let run = pid.and_then(arguments_of);
@@ -105,11 +109,12 @@ impl Agent {
         }
     }
 
-    /// Requests a path from the health server, and returns status and body.
+    /// Requests a path from the agent's health server; returns the HTTP status and the body.
     pub(super) fn health(&self, path: &str) -> Result<(u16, String), Unreachable> {
         get(self.healthz, path)
     }
-    /// Requests a path from the metrics server, and returns the body.
+    /// Requests a path from the agent's metrics server; returns the body. Another status than 200
+    /// is an error.
     pub(super) fn metrics(&self, path: &str) -> Result<String, Unreachable> {
         let (status, body) = get(self.metrics, path)?;
         if status == 200 {
@@ -120,7 +125,7 @@ impl Agent {
             self.metrics
         )))
     }
-    /// Requests a path from the metrics server, and parses the body as JSON.
+    /// Requests a path from the agent's metrics server, and parses the body as JSON.
     pub(super) fn json(&self, path: &str) -> Result<Value, Unreachable> {
         let text = self.metrics(path)?;
         serde_json::from_str(&text).map_err(|error| {
@@ -132,13 +137,13 @@ impl Agent {
     }
 }
 
-/// The reason why the agent does not answer, in one line.
+/// Why the agent gives no usable answer, in one line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unreachable(pub(super) String);
 
-/// Returns the address to connect to. KUBE: an unspecified address means all addresses of this
-/// host.
+/// Returns the address to connect to for a server that listens at `address`. KUBE: an unspecified
+/// address means all addresses of this host.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let host: IpAddr = match address.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -149,7 +154,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the command-line arguments of an agent's process, with file paths that this process can
-/// open.
+/// open; `None` if they cannot be read.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
@@ -167,8 +172,8 @@ fn arguments_of(pid: u32) -> Option<RunArgs> {
     Some(*args)
 }
 
-/// Converts a path of another process, perhaps in a container, to a path that this process can
-/// open.
+/// Converts a file path of the process `pid`, perhaps in a container, to a path that this process
+/// can open.
 fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     let (from, rest) = match path.strip_prefix("/") {
         Ok(rest) => ("root", rest),
@@ -177,8 +182,8 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     Path::new(&format!("/proc/{pid}/{from}")).join(rest)
 }
 
-/// Requests a path, and returns status and body. With HTTP/1.0 the server closes the connection
-/// after the answer.
+/// Requests a path from the server at `from`; returns the HTTP status and the body. With HTTP/1.0
+/// the server closes the connection after the answer.
 fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
     if from.port() == 0 {
         return Err(Unreachable(format!(
@@ -212,7 +217,8 @@ fn parse(answer: &str) -> Option<(u16, String)> {
     Some((words.next()?.parse().ok()?, body.to_owned()))
 }
 
-/// Returns the value of a metric without labels, or of the line with exactly these labels.
+/// Returns the value of a metric in `text`, a page of /metrics. `name` may include labels, as the
+/// page writes them. `None` if it is missing.
 pub(super) fn metric(text: &str, name: &str) -> Option<f64> {
     let values = text
         .lines()

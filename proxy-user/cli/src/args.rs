@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The arguments that the lists share: which rows to list, and how to show them. The names are
-//! kubectl's. `services`, `backends`, `flows`, `sockets` and `affinity` use all of them; the
-//! overview commands use only [`Show`].
+//! The arguments that the listing commands share: which rows to list, and how to show them. Their
+//! names are kubectl's. `services`, `backends`, `flows`, `sockets` and `affinity` have all of them;
+//! commands with an overview have only [`Show`].
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -27,9 +27,9 @@ pub struct ListArgs {
     pub show: Show,
 }
 
-/// The heading of arguments that say how to show something.
+/// The heading in --help of arguments that say how to show something.
 const SHOWING: &str = "How to show it";
-/// The heading of arguments that select rows.
+/// The heading in --help of arguments that select rows.
 pub(super) const SELECTION: &str = "What to list";
 
 /// Which rows to list.
@@ -79,16 +79,16 @@ impl ProtocolArg {
     }
 }
 
-/// A service as a user names it.
+/// A service as a user writes it: NAME or NAMESPACE/NAME, perhaps with :PORT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceArg {
     pub namespace: Option<String>,
     pub name: String,
-    /// The port, as a name or a number.
+    /// The port's name or number, if one is given.
     pub port: Option<String>,
 }
 
-/// Writes the argument as `NAMESPACE/NAME:PORT`, with the parts that were given.
+/// Writes the argument as `NAMESPACE/NAME:PORT`, without the parts that the user did not give.
 impl Display for ServiceArg {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(namespace) = &self.namespace {
@@ -139,18 +139,18 @@ fn range(text: &str) -> Result<IpNet, String> {
         .map_err(|_| "use an IP address, or a range as 10.0.0.0/8".to_owned())
 }
 
-/// The service port of a row.
+/// The service port that a row of a list belongs to.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Of<'a> {
     /// The service's namespace and name.
     pub(super) service: &'a str,
     pub(super) port_name: &'a str,
-    /// The service's port number, if the row has it.
+    /// The service port's number; `None` if the row does not have it.
     pub(super) port: Option<u16>,
 }
 
 impl<'a> Of<'a> {
-    /// Splits the text of a row of flows or sockets, such as `shop/cart:http`.
+    /// Splits the service port's name in a row of flows or sockets, such as `shop/cart:http`.
     pub(super) fn service_port(text: &'a str, port: u16) -> Self {
         let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
         Self {
@@ -162,7 +162,7 @@ impl<'a> Of<'a> {
 }
 
 impl Select {
-    /// Fails if the arguments contradict each other.
+    /// Fails if the name and --namespace contradict each other.
     pub(super) fn check(&self) -> Result<(), BadInput> {
         let of_name = self.name.as_ref().and_then(|name| name.namespace.as_ref());
         match (of_name, &self.namespace) {
@@ -172,7 +172,7 @@ impl Select {
             _ => Ok(()),
         }
     }
-    /// Returns whether the arguments select a service, given as namespace and name.
+    /// Returns whether the arguments select this service, written as NAMESPACE/NAME.
     pub(super) fn wants_service(&self, service: &str) -> bool {
         let (namespace, name) = service.split_once('/').unwrap_or(("", service));
         let wanted = self.name.as_ref();
@@ -181,7 +181,8 @@ impl Select {
             && of_name.is_none_or(|wanted| wanted == namespace)
             && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
-    /// Returns whether the arguments select a row.
+    /// Returns whether the arguments select a row. `ends`: the addresses and ports that the row
+    /// shows.
     pub(super) fn wants(&self, of: Of<'_>, protocol: &str, ends: &[SocketAddr]) -> bool {
         let port = self.name.as_ref().and_then(|name| name.port.as_ref());
         let has_port = |wanted: &String| {
@@ -198,8 +199,8 @@ impl Select {
             && self.wants_service(of.service)
             && port.is_none_or(has_port)
     }
-    /// Fails if the arguments name a service that is not in the maps: an empty list would be a
-    /// wrong answer to a wrong name.
+    /// Fails if the arguments name a service that is not in the maps: an empty list would hide that
+    /// the name is wrong.
     pub(super) fn check_known(&self, reader: &Reader) -> Result<()> {
         if let Some(wanted) = &self.name
             && !reader.serves(|service| self.wants_service(service))
@@ -213,7 +214,7 @@ impl Select {
     }
 }
 
-/// Fails if `--service` names a service that is not in the maps.
+/// Fails if `wanted` (the value of `--service`) is a service that is not in the maps.
 pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
     match wanted {
         Some(wanted) if !reader.serves(|service| service == wanted) => {
@@ -249,7 +250,7 @@ impl Default for Look {
     }
 }
 
-/// Returns the error for `--no-headers` with a format that has no headings.
+/// Returns the error for `--no-headers` with an output format that has no headings.
 pub(super) fn no_headings() -> BadInput {
     BadInput("--no-headers is for tables; other formats have no headings".to_owned())
 }
@@ -278,7 +279,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Fails if a flag would have no effect.
+    /// Fails if a flag would have no effect with the chosen output format.
     pub(super) fn check(&self) -> Result<(), BadInput> {
         match self.look.output {
             Format::Table | Format::Wide => Ok(()),

@@ -6,7 +6,7 @@ use clap::Parser;
 use super::*;
 use crate::format::PathArg;
 
-/// Parses the arguments of a list.
+/// Parses these flags as the arguments of a listing command.
 pub(crate) fn parse(flags: &[&str]) -> ListArgs {
     #[derive(Parser)]
     struct Line {
@@ -33,7 +33,7 @@ fn a_service_is_named_as_kubectl_names_it() {
     ] {
         assert_eq!(named(text), whole, "{text}");
     }
-    // A namespace may have the name `svc`.
+    // `svc/cart` is not kubectl's short form of a kind here: a namespace may have the name `svc`.
     assert_eq!(named("svc/cart"), Some((None, own("cart"), None)));
     for wrong in ["", "/", "a/b/c", "cart:", "Cart", "shop/", "-n x", "a_b"] {
         assert_eq!(named(wrong), None, "{wrong:?}");

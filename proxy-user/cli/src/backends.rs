@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan backends`: lists every endpoint that serves.
+//! `portolan backends`: lists every endpoint that new connections may go to.
 
 use anyhow::Result;
 use datapath::read::{BackendRow, Reader};
@@ -28,7 +28,7 @@ pub struct BackendArgs {
 pub(super) struct NamedBackend {
     #[serde(flatten)]
     pub(super) row: BackendRow,
-    /// None if no pod has this address, or if there is no source of names.
+    /// The pod; `None` if no pod has this address, or if no names of pods can be looked up.
     pub(super) pod: Option<Name>,
 }
 
@@ -55,7 +55,7 @@ impl Row for NamedBackend {
     }
 }
 
-/// Prints every serving endpoint.
+/// Prints one line for every endpoint that serves.
 pub(super) fn run(args: &BackendArgs) -> Result<()> {
     let ListArgs { pins, select, show } = &args.list;
     select.check()?;

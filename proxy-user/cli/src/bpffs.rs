@@ -16,7 +16,7 @@ pub struct BpffsArgs {
     pub directory: PathBuf,
 }
 
-/// Mounts a BPF file system if there is none.
+/// Mounts a BPF file system at the given directory if there is none.
 pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     let directory = &args.directory;
     let mounted = is_bpffs(directory)
@@ -30,7 +30,7 @@ pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Mounts a BPF file system.
+/// Mounts a BPF file system at this directory.
 pub(super) fn mount_at(directory: &Path) -> Result<()> {
     mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
         format!(

@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 use datapath::read::{About, Element, Frontend};
 
-/// A function that formats a frontend's address.
+/// A function that writes the address of a frontend as text.
 type Address = fn(&Frontend) -> String;
 
-/// Returns a comment and a bpftool command for each element.
+/// Returns, for each map element, a comment and the bpftool command that shows it.
 pub(super) fn commands(elements: &[Element], address: Address) -> String {
     let mut text = String::from(
         "# From a frontend to its endpoints, and what is kept of the service. docs/maps.md explains each field.\n",
@@ -29,7 +29,7 @@ pub(super) fn commands(elements: &[Element], address: Address) -> String {
     text
 }
 
-/// Returns the comment that says what to read in an element.
+/// Returns the comment that says what to look for in a map element.
 fn what(about: &About, address: Address) -> String {
     match about {
         About::Frontend(row) => format!(

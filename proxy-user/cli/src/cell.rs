@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The values, cells and columns of tables, as plain data. Written by `table`.
+//! The values, cells and columns of tables, as plain data. `table` prints them.
 
 use std::{borrow::Borrow, fmt, net::SocketAddr, rc::Rc};
 
 use serde::{Serialize, Serializer};
 
-/// A name that many rows share; each row holds only a pointer.
+/// A name that many rows share; each row has only a pointer to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Name(Rc<String>);
 
@@ -33,17 +33,17 @@ impl Serialize for Name {
     }
 }
 
-/// The value that a cell shows. Cells of a column are sorted by it.
+/// The value that a cell of a table shows. Rows are sorted by these values.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Value {
     None,
     Number(u64),
-    /// A number of hundredths, shown with two digits after the point.
+    /// A number in hundredths, shown with two digits after the decimal point.
     Hundredths(u64),
-    /// An elapsed time, in seconds.
+    /// A time span, in seconds.
     Seconds(u64),
     Address(SocketAddr),
-    /// One of a few fixed words.
+    /// One of a few fixed texts, such as a protocol or a state.
     Word(&'static str),
     Name(Name),
     Text(String),
@@ -89,7 +89,7 @@ value_from! {
     Name => |name| Self::Name(name),
 }
 
-/// How prominent a cell is on a terminal.
+/// How a cell is coloured on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Tone {
     #[default]
@@ -108,7 +108,7 @@ impl Tone {
             Self::Bad => Some("\x1b[31m"),
         }
     }
-    /// Returns the text in the colour of this tone, if there are colours.
+    /// Returns the text in the colour of this tone; unchanged if `colour` is false.
     pub(super) fn paint(self, text: &str, colour: bool) -> String {
         match self.code().filter(|_| colour) {
             Some(code) => format!("{code}{text}\x1b[0m"),
@@ -123,7 +123,7 @@ pub(super) struct Cell {
     pub(super) tone: Tone,
 }
 
-/// A cell without a colour.
+/// Makes a cell without a colour.
 pub(super) fn plain(value: impl Into<Value>) -> Cell {
     Cell {
         value: value.into(),
@@ -131,7 +131,7 @@ pub(super) fn plain(value: impl Into<Value>) -> Cell {
     }
 }
 
-/// A cell with a tone.
+/// Makes a cell with the colour of a tone.
 pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     Cell {
         value: value.into(),
@@ -142,10 +142,10 @@ pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
 /// A column of a table whose rows are of type `R`.
 pub(super) struct Column<R> {
     pub(super) heading: &'static str,
-    /// 0 means always shown. On a narrow terminal, the columns with the highest ranks are left out
-    /// first. [`WIDE`] means shown only if the width is not limited.
+    /// Which columns a narrow terminal leaves out: those with the highest ranks first. 0: never
+    /// left out. [`WIDE`]: shown only if the width is not limited.
     pub(super) rank: u8,
-    /// The column is shortened before other columns are left out.
+    /// True if the column is shortened before other columns are left out.
     pub(super) is_cut: bool,
     pub(super) cell: fn(&R) -> Cell,
 }
@@ -158,7 +158,7 @@ impl<R> Clone for Column<R> {
 
 impl<R> Copy for Column<R> {}
 
-/// The rank of a column that only `--output wide` shows.
+/// The rank of a column that is shown only with `--output wide`.
 pub(super) const WIDE: u8 = u8::MAX;
 
 pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
@@ -170,7 +170,7 @@ pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> C
     }
 }
 
-/// A column that is shortened before other columns are left out.
+/// Makes a column that is shortened before other columns are left out.
 pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
     Column {
         is_cut: true,

@@ -22,8 +22,8 @@ use proxy_common::flow::IdleTimes;
 
 use super::{Pins, terminal::print};
 
-/// How often idle flows are removed and the rest is counted. Often, because ended flows get in the
-/// other proxy's way.
+/// How often idle flows are removed and the remaining ones counted. Often, because an ended flow
+/// that stays can catch a new connection of the other proxy.
 const SWEEP: Duration = Duration::from_millis(250);
 /// How often the number of remaining flows is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub struct CleanupArgs {
     pub stay: bool,
 }
 
-/// Removes attachments and pins, and prints what was removed.
+/// Removes portolan's attachments, pins and rules, and prints what was removed.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
         return plan(&args.pins.pin_dir);
@@ -61,19 +61,19 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     remove(&args.pins.pin_dir, args.force)?;
     if args.stay {
         println!("nothing of portolan is left on this node; waiting for SIGTERM");
-        // The signal thread ends the process.
+        // The thread that waits for signals ends the process.
         _ = terminated.join();
     }
     Ok(())
 }
 
 /// Starts a thread that ends the process on SIGTERM and SIGINT, also if it is process 1 of a
-/// container. Call it before other threads start.
+/// container. Must be called before other threads start.
 pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("wait for SIGTERM")?;
     Ok(thread::spawn(move || {
-        // It fails only if the set of signals is wrong. The process exits then as well.
+        // Waiting fails only if the set of signals is wrong. The process exits then as well.
         _ = signals.wait();
         exit(0);
     }))
@@ -113,7 +113,8 @@ fn drain(pin_dir: &Path) -> Result<()> {
     }
 }
 
-/// Returns why this program cannot drain these generations of maps; None if it can.
+/// Returns why this version cannot drain these generations of maps (sets of maps that earlier
+/// agents have made); None if it can.
 fn undrainable(all: &[Generation]) -> Option<String> {
     let names = all.iter().map(|one| one.name()).collect::<Vec<_>>();
     let names = names.join(", ");
@@ -131,14 +132,14 @@ fn undrainable(all: &[Generation]) -> Option<String> {
     }
 }
 
-/// Prints what [`remove`] would remove.
+/// Prints what [`remove`] would remove, and removes nothing.
 fn plan(pin_dir: &Path) -> Result<()> {
     let mut found = cleanup::planned(pin_dir)?;
     found.extend(cleanup::planned_rules());
     tell(pin_dir, "would remove", &found)
 }
 
-/// Prints the list, one object per line.
+/// Prints one line per object of `found`, each after the text `what`.
 fn tell(pin_dir: &Path, what: &str, found: &[String]) -> Result<()> {
     let text: String = match found {
         [] => format!("{}\n", nothing_in(pin_dir)),

@@ -14,7 +14,7 @@ pub struct CompletionArgs {
     pub shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 pub(super) fn run(args: &CompletionArgs) -> anyhow::Result<()> {
     // `generate` panics if it cannot write, so it writes to a buffer first.
     let mut script = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the node's nf_conntrack with the settings. Used by `init`, which sets the parameters,
-//! and by `check`.
+//! Compares the node's nf_conntrack parameters with the settings. Used by `init`, which sets the
+//! parameters, and by `check`.
 
 use std::{
     fs, io,
@@ -12,7 +12,7 @@ use config::Conntrack;
 const PARAMETERS: &str = "/proc/sys/net/netfilter";
 const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// A parameter of nf_conntrack that differs from the settings.
+/// A parameter of nf_conntrack whose value differs from the settings.
 pub(super) struct Due {
     pub(super) now: u32,
     pub(super) wanted: u32,
@@ -20,7 +20,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Sets the parameter to the wanted value.
+    /// Writes the wanted value into the kernel parameter.
     pub(super) fn set(&self) -> io::Result<()> {
         fs::write(&self.file, self.wanted.to_string())
     }
@@ -31,7 +31,8 @@ pub(super) fn is_loaded() -> bool {
     Path::new(PARAMETERS).join("nf_conntrack_count").exists()
 }
 
-/// Returns the parameters that differ, with their names; an error for each that cannot be read.
+/// Returns the parameters of nf_conntrack that differ from the settings, each with its name; an
+/// error for each that cannot be read.
 pub(super) fn due(
     conntrack: &Conntrack,
     processors: u32,
@@ -40,7 +41,7 @@ pub(super) fn due(
         .parameters(processors)
         .into_iter()
         .map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
-    // KUBE: a bucket is for four connections. A larger number of buckets does no harm.
+    // KUBE: the hash table has a bucket for four connections. More buckets than that do no harm.
     let max = conntrack.max(processors).into_iter();
     let table = max.map(|max| ("its hash table", HASH_SIZE.into(), max / 4, true));
     files.chain(table).filter_map(|(name, file, wanted, more)| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan counters`: lists what became of packets and socket calls, and what each counter means.
+//! `portolan counters`: lists how many packets and socket calls had each outcome, and what each
+//! counter means.
 
 use std::time::Instant;
 
@@ -31,7 +32,7 @@ pub struct CounterArgs {
     pub show: Show,
 }
 
-/// A counter's state. Rows are sorted in the order of the map.
+/// A counter as a row of the list. Rows are sorted in the order of the counters in the map.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CounterRow {
@@ -39,11 +40,11 @@ pub(super) struct CounterRow {
     place: usize,
     name: &'static str,
     count: u64,
-    /// The rate since the previous reading; none at the first reading.
+    /// The rate since the previous reading; None at the first reading.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<u64>,
     help: &'static str,
-    /// The documentation page for a problem; none for a counter of normal events.
+    /// The documentation page for a problem; None for a counter of normal events.
     #[serde(skip_serializing_if = "Option::is_none")]
     page: Option<&'static str>,
 }
@@ -97,7 +98,7 @@ pub(super) fn run(args: &CounterArgs) -> Result<()> {
     })
 }
 
-/// Returns a row for every counter.
+/// Returns a row for every counter. `counts`: their values, in the order of `Counter::ALL`.
 pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
     let all = Counter::ALL.iter().zip(counts).enumerate();
     let rows = all.map(|(place, (counter, count))| CounterRow {
@@ -111,7 +112,8 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
     rows.collect()
 }
 
-/// Returns the rate per second, rounded. If a counter went back, it is of a new generation of maps.
+/// Returns the rate per second, rounded. `before`: the earlier count. If that was larger, the maps
+/// were replaced since, and all of `count` is new.
 fn rate(count: u64, before: u64, seconds: f64) -> u64 {
     let more = count.checked_sub(before).unwrap_or(count);
     (more as f64 / seconds.max(0.001)).round() as u64

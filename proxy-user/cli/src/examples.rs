@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The examples below each command's `--help`.
+//! The example commands that `--help` shows below each command.
 
 pub(super) const RUN: &str = "\
 Examples:
@@ -137,7 +137,7 @@ mod tests {
 
     use crate::Cli;
 
-    /// Returns the example commands below a command's help, without their explanations.
+    /// Returns the example commands in the help text of a command, without their explanations.
     fn examples(help: &str) -> Vec<String> {
         let lines = help
             .lines()

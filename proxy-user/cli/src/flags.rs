@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The flags that come from the table of settings, and those of kube-proxy's flags that mean
-//! nothing here. Part of the arguments of `cli::run`.
+//! The flags of `portolan run` that come from the table of settings, and those kube-proxy flags
+//! that have no effect in portolan. Part of the arguments of `cli::run`.
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValuesParser,
@@ -11,7 +11,7 @@ use config::{
     table,
 };
 
-/// The settings that are given by flags.
+/// The settings that flags on the command line give.
 #[derive(Clone, Debug, Default)]
 pub struct SettingFlags(pub RawConfig);
 
@@ -60,7 +60,7 @@ impl FromArgMatches for SettingFlags {
 }
 
 fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
-    // The rest of the text is in docs/settings.md.
+    // docs/settings.md has the rest of the text.
     let (summary, _) = setting.what.split_once(". ").unwrap_or((setting.what, ""));
     let (summary, default) = (summary.trim_end_matches('.'), setting.default());
     let help = format!("{summary} [default: {default}]").replace('`', "");
@@ -75,7 +75,7 @@ fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
         Shape::List => arg.action(ArgAction::Append),
         Shape::Text => match setting.kind.words() {
             words if words.is_empty() => arg,
-            // The flag's help text explains the words.
+            // The flag's help text explains the possible values.
             words => arg.value_parser(PossibleValuesParser::new(
                 words.into_iter().map(|word| word.help(None)),
             )),
@@ -83,12 +83,12 @@ fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
     }
 }
 
-/// Makes a flag that means true if it has no value.
+/// Makes a flag that means true if it is given without a value.
 fn optional_value(arg: Arg) -> Arg {
     arg.num_args(0..=1).default_missing_value("true")
 }
 
-/// Parses a boolean. KUBE: as Go reads one.
+/// Parses a boolean. KUBE: accepts the texts that Go accepts.
 pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
     config::boolean(text).ok_or("use true or false")
 }
@@ -97,8 +97,8 @@ fn go_integer(text: &str) -> Result<i64, &'static str> {
     config::integer(text).ok_or("use a whole number")
 }
 
-/// Returns the value of a flag. KUBE: the last of several values is used, lists are joined, and an
-/// empty text means the default.
+/// Returns the value that a flag gives to a setting; None if the flag is not given. KUBE: the last
+/// of several values is used, lists are joined, and an empty text means the default.
 fn value(flag: &str, setting: &Setting, matches: &ArgMatches) -> Option<Value> {
     let texts = || matches.get_many::<String>(flag);
     match setting.kind.shape() {
@@ -117,7 +117,7 @@ fn value(flag: &str, setting: &Setting, matches: &ArgMatches) -> Option<Value> {
     }
 }
 
-/// Returns whether an unused flag has a value other than empty, `0s` or false.
+/// Returns whether a flag without effect is given with another value than empty, `0s` or false.
 fn is_given(flag: &str, matches: &ArgMatches) -> bool {
     let value = matches.get_one::<String>(flag);
     value.is_some_and(|value| {
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn every_flag_of_a_real_kube_proxy_is_taken() {
         let mut command = Cli::command();
-        // clap adds its own flags only when it builds the command.
+        // clap adds its own flags, such as --help, only when it builds the command.
         command.build();
         let command = command.find_subcommand("run").expect("the command");
         let ours = command.get_arguments().filter_map(|arg| arg.get_long());

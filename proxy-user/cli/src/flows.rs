@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan flows`: lists connections that are translated packet by packet. There may be very
-//! many, so a row takes little memory.
+//! many, so each row takes little memory.
 
 use std::{
     collections::HashSet,
@@ -21,7 +21,7 @@ use super::{
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
-/// The names of all protocols and states that flows have.
+/// The names of all protocols and states that flows can have.
 const WORDS: [&str; 11] = [
     "?",
     "ICMP",
@@ -75,7 +75,7 @@ impl FlowArgs {
     }
 }
 
-/// An address and a port, in less memory than a [`SocketAddr`] takes.
+/// An IP address and a port, in less memory than a [`SocketAddr`] takes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct End {
     ip: IpAddr,
@@ -101,7 +101,7 @@ impl Serialize for End {
     }
 }
 
-/// A protocol or state, as an index into [`WORDS`].
+/// A protocol or a state of a flow, as an index into [`WORDS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Word(u8);
 
@@ -127,7 +127,7 @@ impl Serialize for Word {
     }
 }
 
-/// A [`Flow`] in about 100 bytes.
+/// A row of the list: a [`Flow`] in about 100 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FlowRow {
@@ -185,7 +185,7 @@ fn interface_name(index: u32) -> Value {
     }
 }
 
-/// Returns the source that the backend sees, if it differs from the client's own.
+/// Returns the source that the backend sees; nothing if it is the client's own.
 fn seen_as(flow: &FlowRow) -> Value {
     match (flow.masquerade, flow.masqueraded, flow.translated_port) {
         (Some(source), _, _) => source.into(),
@@ -214,7 +214,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
     })
 }
 
-/// Returns at most `most` of the flows that `wants` accepts.
+/// Returns a row for each flow that `wants` accepts, at most `most` rows.
 pub(super) fn rows(
     reader: &Reader,
     wants: impl Fn(&Flow) -> bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the filters and cells of flows, and for the memory that a row takes.
+//! Tests for the filters and cells of flows, and for the memory that one row takes.
 
 use clap::Parser;
 
@@ -21,7 +21,7 @@ pub(crate) fn flow() -> Flow {
     }
 }
 
-/// Returns sample rows of all kinds.
+/// Returns sample rows for tests, some of each kind.
 pub(crate) fn rows() -> Vec<FlowRow> {
     let mut names = HashSet::new();
     let masqueraded = Flow {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formats of the output, and the writers for JSON, YAML and JSONPath. Used by `render` and the
-//! overview commands.
+//! The formats of a command's output, and the writers for JSON, YAML and JSONPath. Used by `render`
+//! and by commands with an overview.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,7 @@ use std::{
 use jsonpath_rust::{JsonPath, parser::parse_json_path};
 use serde::Serialize;
 
-/// The format of the output.
+/// The output format that the user asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Format {
     #[default]
@@ -22,11 +22,11 @@ pub enum Format {
     JsonPath(PathArg),
 }
 
-/// A JSONPath, in the syntax of RFC 9535 or of kubectl.
+/// A JSONPath expression, in the syntax of RFC 9535 or of kubectl.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathArg {
     pub expression: String,
-    /// True if the path begins with `items`, as in kubectl's lists.
+    /// True if the path begins with `items`, as for kubectl's lists.
     pub by_items: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn document<T: Serialize>(
     }
 }
 
-/// Wraps a borrowed writer, for serializers that need a writer of their own.
+/// Wraps a borrowed writer, for serializers that take ownership of their writer.
 struct Lines<'a, W>(&'a mut W);
 
 impl<W: Write> Write for Lines<'_, W> {
@@ -101,10 +101,10 @@ impl<W: Write> Write for Lines<'_, W> {
     }
 }
 
-/// Writes one line for each value that the path selects.
+/// Writes one line for each value that the JSONPath selects.
 fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
-    // A list is a JSON array. A document with its own `items`, such as that of `top`, stays as it
-    // is.
+    // A list is a JSON array, which gets an `items` for such a path. A document that has its own
+    // `items`, such as that of `top`, stays as it is.
     let value = match path.by_items && value.is_array() {
         true => serde_json::json!({ "items": value }),
         false => value,

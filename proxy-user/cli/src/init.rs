@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan init`: does what needs more privilege than the agent has. It mounts a BPF file system,
-//! and sets the node's nf_conntrack as kube-proxy does. The DaemonSet's init container runs it.
+//! `portolan init`: does what needs more privileges than the agent has. It mounts a BPF file
+//! system, and sets the node's nf_conntrack parameters as kube-proxy does. The DaemonSet's init
+//! container runs it.
 
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ pub struct InitArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Prepares the node. A parameter of nf_conntrack that cannot be set is reported, but is no error.
+/// Prepares the node. An nf_conntrack parameter that cannot be set is reported, but is no error.
 pub(super) fn run(args: &InitArgs) -> Result<()> {
     bpffs::run(&args.bpffs)?;
     let read = || match &args.config {

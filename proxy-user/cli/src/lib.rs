@@ -168,7 +168,7 @@ pub struct BadInput(pub String);
 /// The exit status for [`BadInput`].
 const BAD_INPUT: u8 = 2;
 
-/// Runs the command, and returns the exit status.
+/// Runs the command that was parsed, and returns the exit status.
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
     let done = match &cli.command {
         Command::Check(args) => return Ok(check::run(args)),

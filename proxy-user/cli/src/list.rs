@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) repeatedly. Called by the
-//! commands that list.
+//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) again and again. Called
+//! by the listing commands.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -17,7 +17,8 @@ use super::{
     terminal::Page,
 };
 
-/// Lists what `read` returns.
+/// Writes the rows that `read` returns as `show` asks; with `--watch`, reads and writes them again
+/// and again.
 pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
     show.check()?;
     let order = order::<R>(show)?;
@@ -44,8 +45,8 @@ pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>
     })
 }
 
-/// Writes once, or (`--watch`) repeatedly. On a terminal, the new output replaces the old;
-/// elsewhere it is appended.
+/// Calls `write` once, or (`--watch`) again and again. On a terminal, each output replaces the one
+/// before; elsewhere it is appended.
 pub(super) fn again(
     look: &Look,
     mut write: impl FnMut(&mut BufWriter<io::StdoutLock<'static>>, &Page) -> Result<()>,
@@ -71,7 +72,8 @@ pub(super) fn again(
     }
 }
 
-/// Returns whether the reader of the output has closed it, as `head` does.
+/// Returns whether the error is that the program which reads this output has closed it, as `head`
+/// does.
 pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     let kinds = error.chain().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -82,7 +84,8 @@ pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
-/// Returns how many of `rows` rows fit on a screen that is drawn repeatedly.
+/// Returns how many of `rows` rows fit on the screen; all of them, unless `--watch` draws a table
+/// on a terminal.
 fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     let is_table = matches!(show.look.output, Format::Table | Format::Wide);
     match page.height {
@@ -92,7 +95,7 @@ fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     }
 }
 
-/// Returns the column to sort by.
+/// Returns the column that `--sort-by` names; None without that flag.
 fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     let Some(wanted) = &show.sort_by else {
         return Ok(None);
@@ -120,7 +123,7 @@ pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
 
 fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {
     match order {
-        // Both sorts need no memory in addition to the rows.
+        // Neither sort needs memory besides the rows.
         None => rows.sort_unstable(),
         Some(column) => {
             let value = |row: &R| (column.cell)(row).value;

@@ -40,7 +40,7 @@ impl Row for MapRow {
     }
 }
 
-/// Returns how full the map is, in percent. The cell is marked if [`is_nearly_full`] is true.
+/// Returns the cell with how full the map is, in percent. It is red if [`is_nearly_full`] is true.
 fn full(row: &MapRow) -> Cell {
     let value = row.fill().map(|fill| Value::Text(format!("{fill}%")));
     toned(
@@ -53,9 +53,9 @@ fn full(row: &MapRow) -> Cell {
     )
 }
 
-/// Returns whether three quarters of the map are in use. The agent then makes larger maps or warns.
-/// An LRU map may be full, because it evicts its oldest element; so may a map whose elements can
-/// overflow into others.
+/// Returns whether three quarters of the map are in use, so that the agent makes larger maps or
+/// warns. Never true for an LRU map, which evicts its oldest element when it is full, nor for a map
+/// whose elements can overflow into others.
 pub(super) fn is_nearly_full(row: &MapRow) -> bool {
     let may_be = row.kind == "lru_hash" || row.name.starts_with("sock_buckets");
     !may_be && row.fill().is_some_and(|fill| fill >= 75)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the network namespaces of this host that can be seen from here: those of processes, and
-//! those with a name. Called by `processes` and `affinity`.
+//! Finds the network namespaces of this host that are visible to this process: those of processes,
+//! and those that have a name. Called by `processes` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,10 +15,11 @@ use std::{
 use linux::network_namespace;
 use nix::sched::{CloneFlags, setns};
 
-/// The directory of named network namespaces.
+/// The directory where `ip netns` keeps network namespaces that have a name.
 const NAMED: &str = "/run/netns";
 
-/// Returns one file for each network namespace except this process's own.
+/// Returns one file for each network namespace except that of this process. [`inside`] can enter
+/// it.
 pub(super) fn others() -> Vec<PathBuf> {
     let own = identity(Path::new("/proc/self/ns/net"));
     let mut seen: HashSet<_> = own.into_iter().collect();
@@ -32,8 +33,8 @@ pub(super) fn others() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Runs a function in another network namespace, and returns its result. A new thread enters the
-/// namespace and ends there.
+/// Runs a function in the network namespace of `file`, and returns its result. A new thread enters
+/// the namespace and ends there.
 pub(super) fn inside<T: Send>(
     file: &Path,
     what: impl FnOnce() -> io::Result<T> + Send,
@@ -49,8 +50,8 @@ pub(super) fn inside<T: Send>(
     done.unwrap_or_else(|_| Err(io::Error::other("the thread failed")))
 }
 
-/// Returns the addresses of each network namespace, by cookie. Omits addresses that only the
-/// namespace itself can reach, and namespaces that cannot be entered.
+/// Returns the addresses of each network namespace. Key: the namespace's cookie (the kernel's id).
+/// Omits loopback and link-local addresses, and namespaces that cannot be entered.
 pub(super) fn addresses() -> HashMap<u64, Vec<IpAddr>> {
     let here = || Ok((network_namespace()?, own_addresses()?));
     let others = others();
@@ -81,7 +82,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Returns the ids of all visible processes, in ascending order.
+/// Returns the ids of all processes that are visible in /proc, in ascending order.
 pub(super) fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

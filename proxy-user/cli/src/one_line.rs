@@ -12,8 +12,8 @@ use config::table;
 
 use super::{BAD_INPUT, Cli, overview};
 
-/// Returns the command line. If help, version or an error has been printed, returns the exit
-/// status.
+/// Returns the parsed command line. If help, the version or an error was printed instead, returns
+/// the exit status.
 pub fn parse() -> Result<Cli, ExitCode> {
     let matches = overview::command().try_get_matches_from(words(env::args_os()));
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
@@ -25,7 +25,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         );
         if is_wanted {
-            // A write error is ignored: the reader of the output has gone.
+            // A write error is ignored: the program that reads the output has ended.
             _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT).into();
         }
@@ -34,7 +34,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// Returns the words of a command line. KUBE: an underscore in a flag's name stands for a dash.
+/// Returns the words of a command line. KUBE: underscores in a flag's name become dashes.
 pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut flags_end = false;
     let words = line.map(|word| {
@@ -51,7 +51,8 @@ pub(super) fn words(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words.collect()
 }
 
-/// Returns the error, without a tip that suggests one of kube-proxy's flags that mean nothing here.
+/// Returns clap's error. If its tip suggests a kube-proxy flag that has no effect in portolan, the
+/// tip is removed or replaced by a flag that has one.
 fn with_a_useful_tip(mut error: clap::Error) -> clap::Error {
     let flag = |kind| match error.get(kind) {
         Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
@@ -75,8 +76,8 @@ fn with_a_useful_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Joins clap's text into one line, without the usage. clap writes error, hints and usage on
-/// separate lines.
+/// Joins clap's error text into one line, and drops the usage. clap writes error, hints and usage
+/// on separate lines.
 fn line(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| {
         !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan --help`: the commands in groups by purpose, and examples. Used by `one_line` and the
-//! manual pages.
+//! `portolan --help`: the commands in groups by purpose, and examples. Used by `one_line` and for
+//! the manual pages.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// The headings and their commands; each command is listed once.
+/// The headings of --help and the commands below each; every command is listed once.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("What is served", &["services", "backends", "affinity"]),
     (
@@ -33,7 +33,7 @@ Examples:
 
 `portolan COMMAND --help` has every argument, and examples.";
 
-/// Returns the command line, with a help that shows the commands in groups.
+/// Returns clap's definition of the command line, whose help shows the commands in groups.
 pub(super) fn command() -> Command {
     let command = Cli::command();
     let template = format!(
@@ -60,7 +60,8 @@ fn groups(command: &Command) -> String {
     text
 }
 
-/// Returns the part of a description that fits on one line. The command's own help has the details.
+/// Returns the part of a command's description that fits on one line. The command's own help has
+/// all of it.
 fn first_sentence(about: &str) -> &str {
     const LONG: usize = 90;
     let end = about.find(". ").unwrap_or(about.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up the names of pods for the addresses that lists show. The names come from an API server
-//! or a folder of manifests, where there is one. Called by `backends`, `flows` and `affinity`.
+//! or a folder of manifests, if one is given. Called by `backends`, `flows` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,16 +16,17 @@ use super::{
     format::Format,
 };
 
-/// Pod names that have been looked up so far.
+/// The names of pods that were looked up so far.
 pub(super) struct PodNames {
-    /// None if no names are looked up: no column shows them, there is no source, or it has failed.
+    /// Where to look up names; None if none are needed, or after an error.
     names: Option<Names>,
-    /// The pod of each address that was looked up; None for an address of no pod.
+    /// The pod of each address that was looked up; the value is None for an address of no pod.
     known: HashMap<IpAddr, Option<Name>>,
 }
 
 impl PodNames {
-    /// Creates an empty cache. Names are looked up only if the output (`show`) contains them.
+    /// Creates an empty cache. Names are looked up later, and only if the output that `show` asks
+    /// for contains them.
     pub(super) fn new(show: &Show, args: &NameArgs) -> Self {
         Self {
             names: is_shown(show).then(|| Names::new(args)),
@@ -33,8 +34,8 @@ impl PodNames {
         }
     }
 
-    /// Looks up the pods with these addresses, except for addresses that were looked up before. An
-    /// error is printed once; the rows are then shown without names.
+    /// Looks up the pods with these addresses, except for addresses that were looked up before. The
+    /// first error is printed, and ends all looking up.
     pub(super) fn learn(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         let Some(names) = &self.names else { return };
         if !names.can_be_asked() {
@@ -58,13 +59,14 @@ impl PodNames {
         }
     }
 
-    /// Returns namespace and name of the pod with this address.
+    /// Returns the namespace and name of the pod with this address; None if there is none, or if it
+    /// was not looked up.
     pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
         self.known.get(&address)?.clone()
     }
 }
 
-/// Returns whether the output contains pod names. A plain table has none, unless it is sorted by
+/// Returns whether the output contains names of pods. A plain table has none, but may be sorted by
 /// them.
 fn is_shown(show: &Show) -> bool {
     let sorts = show.sort_by.as_ref();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the processes that own sockets. The kernel's list of sockets maps cookies to inodes, one
-//! network namespace at a time. The open files in /proc map inodes to processes. Called by
-//! `sockets`.
+//! Finds the processes that own sockets. The kernel's list of sockets gives the inode of each
+//! socket cookie, for one network namespace at a time; the open files in /proc give the process of
+//! each inode. Called by `sockets`.
 
 use std::{collections::HashMap, fs};
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use super::namespaces;
 
-/// A process that owns a socket; if several do, the one with the lowest process id.
+/// The process that owns a socket; if several do, the one with the lowest process id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) pid: u32,
 }
 
-/// Returns the processes that own sockets, by the sockets' cookies. Covers this network namespace,
+/// Returns the processes that own sockets. Key: the socket's cookie. Covers this network namespace,
 /// or (`everywhere`) those of all processes. Omits what cannot be read: processes of other PID
 /// namespaces and, without root, processes of other users.
 pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {

@@ -13,14 +13,14 @@ use super::{
     terminal::Page,
 };
 
-/// A row of a list.
+/// A type whose values are the rows of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
-    /// The kind and name of the row, as kubectl writes them.
+    /// The row's kind and name, as kubectl writes them, such as `service/shop/cart`.
     fn name(&self) -> String;
 }
 
-/// Writes the rows in a format.
+/// Writes the rows in this format. `headings`: whether a table has headings.
 pub(super) fn write<R: Row>(
     out: &mut impl Write,
     page: &Page,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that compare tables at 80 and 200 columns, and the other formats, with the folder
-//! `pictures`.
+//! Tests that compare tables at 80 and 200 columns, and the other formats, with the files in the
+//! folder `pictures`.
 
 use std::{fs, path::PathBuf};
 
@@ -24,7 +24,7 @@ fn page(width: usize) -> Page {
     }
 }
 
-/// Compares the output with the stored picture.
+/// Compares the output `drawn` with the file of this name in the folder `pictures`.
 pub(crate) fn compare(name: &str, drawn: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/pictures");
     let file = folder.join(format!("{name}.txt"));

@@ -35,12 +35,12 @@ pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
 const HEALTHZ: &str = "healthzBindAddress";
 const METRICS: &str = "metricsBindAddress";
 
-/// Parses a path. KUBE: an empty path means none.
+/// Makes clap's parser for a path that may be empty. KUBE: an empty path means none.
 fn perhaps_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// Returns the path if it is given and not empty.
+/// Returns the path; None if it is not given or empty.
 pub(super) fn given_path(path: Option<&PathBuf>) -> Option<&Path> {
     path.map(PathBuf::as_path)
         .filter(|path| !path.as_os_str().is_empty())
@@ -65,18 +65,19 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the settings, from flags and file.
+    /// Returns the settings, from the flags and the configuration file.
     pub(super) fn settings(&self) -> Result<Config, ConfigError> {
         Ok(self.as_shadow(self.given.settings_keeping(self.kept())?))
     }
 
-    /// Returns the settings of a changed file, as [`Given::changed_settings`] does.
+    /// Returns the settings after the configuration file has changed, as
+    /// [`Given::changed_settings`] does.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         Ok(self.as_shadow(self.given.changed_settings(self.kept())?))
     }
 
-    /// Returns the settings whose flags are used together with a file. Only a shadow has some:
-    /// those that the other proxy's file cannot give.
+    /// Returns the settings whose flags are used although there is a configuration file. Only a
+    /// shadow has some: those that the other proxy's file cannot give.
     fn kept(&self) -> &'static [&'static str] {
         match self.shadow {
             true => &[KUBECONFIG, HEALTHZ, METRICS],
@@ -84,8 +85,8 @@ impl RunArgs {
         }
     }
 
-    /// Adapts the settings for a shadow. Its file is the other proxy's, so a shadow takes no
-    /// address to listen on and no pin directory from it.
+    /// Adapts the settings for a shadow, if this is one. Its configuration file is the other
+    /// proxy's, so the shadow takes no listen address and no pin directory from it.
     fn as_shadow(&self, mut config: Config) -> Config {
         if !self.shadow {
             return config;
@@ -151,13 +152,13 @@ impl Given {
         };
         self.node_ip.is_empty() && flags.keys().all(|key| key == "portolan.pinDirectory")
     }
-    /// Returns the settings, from flags and file.
+    /// Returns the settings, from the flags and the configuration file.
     pub fn settings(&self) -> Result<Config, ConfigError> {
         self.settings_keeping(&[])
     }
 
-    /// Returns the settings, from flags and file. With a file, the flags of the settings in `kept`
-    /// are used as well.
+    /// Returns the settings, from the flags and the configuration file. With a file, only flags
+    /// that a file cannot replace are used, and those of the settings in `kept`.
     pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let SettingFlags(flags) = self.flags.clone();
         let (file, flags) = match given_path(self.config.as_ref()) {
@@ -176,8 +177,8 @@ impl Given {
         })
     }
 
-    /// Returns the settings of a file that has changed. Fails if the next agent could not start
-    /// with them.
+    /// Returns the settings after the configuration file has changed. Fails if an agent could not
+    /// start with them.
     fn changed_settings(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let config = self.settings_keeping(kept)?;
         match &config.kubeconfig {
@@ -194,7 +195,7 @@ impl Given {
     }
 }
 
-/// Runs the agent until SIGTERM or SIGINT.
+/// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
     if args.shadow && args.cleanup {
@@ -224,7 +225,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         Err(error) => {
             if args.shadow {
                 // Errors are ignored: the shadow may not have started, and the directory may be
-                // empty or another's.
+                // empty or belong to another agent.
                 _ = shadow::remove(&pins);
             }
             Err(error)
@@ -232,7 +233,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the agent with the objects of the folder or of the API server.
+/// Runs the agent with the Kubernetes objects of the folder of manifests or of the API server.
 fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::Result<Ended> {
     let given = &args.given;
     let node_name = node_name(config.hostname_override.as_deref())?;
@@ -249,7 +250,7 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
                 .with_service_cidrs(service_cidrs)
                 .with_link_local(config.serve_link_local);
             if config.shadow {
-                // A shadow writes no events, because it does not serve the objects.
+                // A shadow writes no events to Kubernetes, because it does not serve the objects.
                 return run_with(config, file, &node_name, source, Warnings::default());
             }
             let (source, warnings) = source.with_events();
@@ -272,16 +273,17 @@ fn run_with(
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(agent::run(config, file, node_name, source, warnings));
-    // Connections that clients keep open must not delay the end.
+    // Connections that clients keep open must not delay the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// Replaces this process by a new agent with the same arguments. Pinned objects stay, and a
-/// supervisor does not see the process end.
+/// Replaces this process by a new agent with the same arguments. Pinned programs and maps stay, and
+/// a supervisor does not see the process end.
 fn start_anew() -> anyhow::Result<()> {
     let mut arguments = env::args_os();
-    // Not by the file's name: another version may have replaced the file meanwhile.
+    // Another version may have replaced the program's file meanwhile, so the file's name is not
+    // used.
     let mut command = process::Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         command.arg0(name);
@@ -291,7 +293,8 @@ fn start_anew() -> anyhow::Result<()> {
     Err(error).context("start anew with the changed configuration")
 }
 
-/// Returns the node's name. KUBE: it is the host name in lower case, unless it is overridden.
+/// Returns the node's name. KUBE: it is the host name in lower case, unless it is overridden by
+/// `given`.
 pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     let host;
     let name = match given {

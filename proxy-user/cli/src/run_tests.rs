@@ -160,7 +160,7 @@ fn kube_proxys_command_lines_mean_what_a_real_one_says() {
 #[case("--v=2", "-v2")]
 fn kube_proxys_spellings_mean_what_they_mean_there(#[case] one: &str, #[case] other: &str) {
     let (one, other) = (config(one), config(other));
-    // The comparison ignores whether a value comes from a default or was written out.
+    // Whether a value comes from a default or was written out must not matter here.
     let plain = |config: Config| Config {
         sources: [].into(),
         ..config

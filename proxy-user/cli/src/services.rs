@@ -41,7 +41,8 @@ impl Row for Frontend {
     }
 }
 
-/// Returns a cell with a number of endpoints. The cell is marked if the number is 0.
+/// Returns a cell with a number of endpoints. It is red if the number is 0 and endpoints are
+/// expected.
 fn count(row: &Frontend, endpoints: u32) -> Cell {
     let tone = match (row.kind, endpoints) {
         ("unserved-ports" | "ping", _) => Tone::Plain,
@@ -58,7 +59,7 @@ pub(super) fn address(row: &Frontend) -> String {
         row.port.to_string()
     };
     let host = match row.address {
-        // KUBE: the family is spelled as in a Service's ipFamilies.
+        // KUBE: `IPv4` and `IPv6` are spelled as in a Service's ipFamilies.
         None => format!("node({})", row.ip_family),
         Some(address) if address.is_ipv6() => format!("[{address}]"),
         Some(address) => address.to_string(),
@@ -66,7 +67,7 @@ pub(super) fn address(row: &Frontend) -> String {
     format!("{host}:{port}/{}", row.protocol)
 }
 
-/// Prints every address and port that clients can reach.
+/// Prints a line for every address and port of a service, or the commands for bpftool.
 pub(super) fn run(args: &ServiceArgs) -> Result<()> {
     let ServiceArgs {
         list: args,
@@ -106,7 +107,7 @@ fn wants(args: &ListArgs, row: &Frontend) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<Frontend> {
         let row = |service: &str, kind, address: Option<&str>, port| Frontend {
             service: service.into(),

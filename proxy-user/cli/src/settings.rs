@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan config`: lists the settings in force, and the source of each value. Asks the agent;
-//! without an agent, shows what it would read.
+//! `portolan config`: lists the settings in force, and where each value comes from. Asks the agent;
+//! without an agent, shows the settings that it would have.
 
 use std::path::{Path, PathBuf};
 
@@ -36,12 +36,13 @@ pub struct ConfigArgs {
     pub show: Show,
 }
 
-/// A setting in force.
+/// A setting in force, as a row of the list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct SettingRow {
     pub(super) key: String,
     value: String,
-    /// The source: `flag`, `file`, `default`, or `?` if the agent's version does not report it.
+    /// Where the value comes from: `flag`, `file`, `default`, or `?` if the agent's version does
+    /// not say.
     pub(super) from: String,
     flag: Option<&'static str>,
 }
@@ -109,7 +110,7 @@ fn of_file(path: &Path) -> Result<Config, BadInput> {
     read().map_err(|error: ConfigError| BadInput(chain(&error)))
 }
 
-/// Returns the answer that an agent with these settings would give.
+/// Returns the answer at /configz that an agent with these settings would give.
 fn offline(config: &Config) -> Result<Json> {
     Ok(json!({
         "kubeproxy.config.k8s.io": document(config)?,
@@ -117,7 +118,7 @@ fn offline(config: &Config) -> Result<Json> {
     }))
 }
 
-/// Returns the settings in an answer of /configz.
+/// Returns a row for each setting in `answer`, the agent's answer at /configz.
 pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     let document = &answer["kubeproxy.config.k8s.io"];
     let sources = answer["portolan"]["sources"].as_object();
@@ -125,7 +126,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     let rows = table::settings().filter_map(|setting| {
         let value = found(document, setting.key);
         // Two keys with the same flag are one setting with two names; the agent writes its value
-        // under the first.
+        // under one of them.
         let same = || {
             let others = table::settings().filter(|other| other.key != setting.key);
             others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
@@ -138,7 +139,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None => "?",
             Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
         };
-        // A setting without a value is in no file.
+        // The configuration file has no line for a setting without a value.
         let value = value.or_else(|| (from != "default").then_some(&Json::Null))?;
         Some(SettingRow {
             key: setting.key.to_owned(),
@@ -152,7 +153,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
     rows.collect()
 }
 
-/// Returns the value of a dotted key, if the document has it.
+/// Returns the value of a dotted key, such as `portolan.xdp`; None if the document lacks it.
 fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
     let value = key
         .split('.')

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the page docs/settings.md from the table of settings. A test compares it with the file,
-//! and `cargo xtask lint` runs that test.
+//! Renders the page docs/settings.md from the table of settings. A test compares the result with
+//! the file, and `cargo xtask lint` runs that test.
 
 use std::{fmt::Write, fs};
 
@@ -180,13 +180,12 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes an item of a list.
+/// Writes an item of a Markdown list.
 fn item(page: &mut String, text: &str) -> std::fmt::Result {
     writeln!(page, "{}", wrap(&format!("- {text}"), "  "))
 }
 
-/// Breaks a text into lines of at most 120 characters. All lines but the first begin with the
-/// indent.
+/// Breaks a text into lines of at most 120 characters. All lines but the first begin with `indent`.
 fn wrap(text: &str, indent: &str) -> String {
     let mut words = text.split(' ');
     let mut lines = vec![words.next().unwrap_or_default().to_owned()];
@@ -206,7 +205,7 @@ fn flags() -> impl Iterator<Item = clap::Arg> {
     visible.cloned().collect::<Vec<_>>().into_iter()
 }
 
-/// Returns the memory per entry of the maps whose capacity is this field.
+/// Returns, as text, the memory for each entry of those maps whose capacity `field` selects.
 fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let mut config = Config {
         capacities: Capacities::default(),
@@ -218,7 +217,8 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let after = shapes(&config.capacities);
     let grown = before.iter().zip(&after).filter(|(a, b)| a != b);
     let grown: Vec<_> = grown.map(|(_, shape)| shape).collect();
-    // Memory grows with the capacity, so half of the doubled size is the cost of `entries`.
+    // Memory grows with the capacity, so half of the memory for the doubled size is that of
+    // `entries`.
     let total: u64 = grown.iter().map(|shape| shape.reserved() / 2).sum();
     let in_use = grown.iter().map(|shape| shape.in_use()).max();
     let reserved = match total {

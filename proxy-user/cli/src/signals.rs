@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tells a command that the process has been asked to end, so that the command can clean up first.
-//! Used by `trace` and `top`.
+//! Tells a command that a signal has asked the process to end, so that the command can clean up
+//! first. Used by `trace` and `top`.
 
 use std::{
     sync::{
@@ -13,12 +13,12 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A flag that is set once the process has been asked to end.
+/// A flag that is set once a signal has asked the process to end.
 #[derive(Clone, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Sets the flag on an interrupt, a termination, or the end of the terminal.
+    /// Returns a flag that SIGINT, SIGTERM and SIGHUP (the end of the terminal) will set.
     pub(super) fn on_signals() -> Result<Self> {
         let stop = Self::default();
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan sockets`: lists connections and datagrams that were translated at their sockets, and
-//! the processes that own the sockets.
+//! `portolan sockets`: lists sockets whose connections or datagrams the socket hooks have
+//! translated, and the processes that own the sockets.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -42,12 +42,12 @@ impl SocketArgs {
     }
 }
 
-/// A socket with the process that owns it.
+/// A translated socket, with the process that owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct OwnedSocket {
     #[serde(flatten)]
     row: SocketRow,
-    /// None if the process is not visible from here, for example in another PID namespace.
+    /// The owner; None if it is not visible from here, for example in another PID namespace.
     process: Option<Process>,
 }
 
@@ -80,7 +80,8 @@ impl Row for OwnedSocket {
     }
 }
 
-/// Describes how a socket uses its service, and whether its backend still exists.
+/// Describes how a socket uses its service (connected or by datagrams), and whether its backend is
+/// gone.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",
@@ -90,7 +91,7 @@ fn how(row: &SocketRow) -> &'static str {
     }
 }
 
-/// Prints one line per socket and service.
+/// Prints one line for each socket and service that it uses.
 pub(super) fn run(args: &SocketArgs) -> Result<()> {
     args.list.select.check()?;
     list(&args.list.show, || {
@@ -109,7 +110,7 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
     })
 }
 
-/// Adds the owning processes to the rows.
+/// Adds the owning processes to the rows. Key of `owners`: the socket's cookie.
 pub(super) fn with_owners(
     rows: Vec<SocketRow>,
     owners: &HashMap<u64, Process>,
@@ -125,7 +126,7 @@ pub(super) fn with_owners(
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows of all kinds.
+    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<OwnedSocket> {
         let row = |service: &str, cookie, connected, current| SocketRow {
             service: service.into(),

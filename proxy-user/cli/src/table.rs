@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes tables that fit the page. Rows are written one by one, so a long table needs no memory in
-//! addition to its rows. Used by `render` and by commands whose rows are not a list.
+//! Writes tables that fit the page. Rows are written one by one, so that a long table needs no
+//! memory besides its rows. Used by `render` and by commands whose rows are not a list.
 
 use std::{
     fmt::Write as _,
@@ -18,12 +18,12 @@ pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()
 
 const GAP: usize = 2;
 const SPACES: &[u8] = &[b' '; 64];
-/// The width to which a column may be shortened before other columns are left out.
+/// The width to which a shortenable column may shrink before other columns are left out.
 const CUT: usize = 20;
-/// The smallest width of a shortened column.
+/// The smallest width to which a column is shortened.
 const LEAST: usize = 8;
 
-/// Returns the columns that fit on the page, and their widths.
+/// Returns the columns that fit on the page, and the width of each.
 fn lay_out<'a, R>(
     page: &Page,
     columns: &'a [Column<R>],
@@ -45,14 +45,14 @@ fn lay_out<'a, R>(
     (columns, widths)
 }
 
-/// A table as texts that are padded to the width of their columns, for callers that draw the
-/// screen.
+/// The texts of a table, padded to the width of their columns, for a caller that draws the screen
+/// itself.
 pub(super) struct Grid {
     pub(super) headings: Vec<(&'static str, String)>,
     pub(super) rows: Vec<Vec<(String, Tone)>>,
 }
 
-/// Lays out the rows for a page. Every text ends with the gap to the next one.
+/// Lays out the rows for a page. Every text includes the gap to the next column.
 pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
     let (columns, widths) = lay_out(page, columns, true, rows);
     let mut text = String::new();
@@ -79,7 +79,7 @@ pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
     }
 }
 
-/// Writes a table. Goes through the rows twice: for the widths, and to write them.
+/// Writes a table. Goes through the rows twice: to find the widths, and to write.
 pub(super) fn table<R>(
     out: &mut impl Write,
     page: &Page,
@@ -106,18 +106,18 @@ pub(super) fn table<R>(
     Ok(())
 }
 
-/// Replaces the text by the value, on one line.
+/// Replaces the contents of `text` by the value, on one line.
 fn put(text: &mut String, value: &Value) {
     text.clear();
     // Writing to a string does not fail.
     _ = write!(text, "{value}");
-    // Names chosen by others must not send control characters to a terminal.
+    // Other programs choose names, and these must not send control characters to a terminal.
     if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         *text = text.replace(char::is_control, " ");
     }
 }
 
-/// Returns the length in characters.
+/// Returns the number of characters of a text.
 fn length(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -125,8 +125,8 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Leaves out columns until the rest fits on the page with its columns shortened, then shortens
-/// them.
+/// Leaves out columns until the remaining ones could fit on the page if shortened; then shortens
+/// them as far as needed.
 fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     let Some(room) = page.width else { return };
     let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);
@@ -151,7 +151,8 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
             _ => break,
         }
     }
-    // A shortened address is useless, so names are shortened first.
+    // A shortened address is useless, so the columns for which `is_cut` is true are shortened
+    // first.
     for may_cut in [true, false] {
         while taken(widths) > room {
             let both = columns.iter().zip(widths.iter_mut());
@@ -164,7 +165,7 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     }
 }
 
-/// Returns the part of a text that fits, and a sign if some of it is missing.
+/// Returns the part of a text that fits into `width`, and "…" if some is missing, else "".
 fn shortened(text: &str, width: usize) -> (&str, &'static str) {
     if length(text) <= width {
         return (text, "");

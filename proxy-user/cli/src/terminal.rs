@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Properties of the output: how wide it is, and whether it shows colours. Used by `render` and
-//! `list`.
+//! Properties of the standard output: how wide it is, and whether it shows colours. Used by
+//! `render` and `list`.
 
 use std::{
     env,
     io::{self, IsTerminal, Write},
 };
 
-/// Prints text. An error is ignored if the reader has closed the output, as `head` does.
+/// Prints text to standard output. An error is ignored if the program that reads it has closed it,
+/// as `head` does.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -16,14 +17,14 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Returns text in which control characters other than line ends are replaced. Names in it may come
-/// from anybody, and must not move the cursor or change colours.
+/// Returns the text with control characters other than line ends replaced by `?`. Names in it may
+/// come from anybody, and must not move the cursor or change colours.
 pub(super) fn harmless(text: &str) -> String {
     let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
     text.chars().map(plain).collect()
 }
 
-/// The page that a table is written to.
+/// The size and abilities of the output that a table is written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Page {
     /// The width in characters; None means no limit.
@@ -31,12 +32,12 @@ pub(super) struct Page {
     /// The height in lines; None if the output is not a screen.
     pub(super) height: Option<usize>,
     pub(super) colour: bool,
-    /// Show also the columns that are seldom wanted.
+    /// True if columns are shown, too, that only `--output wide` has.
     pub(super) wide: bool,
 }
 
 impl Page {
-    /// Returns the page of standard output. Only a terminal has a limit and colours; it has no
+    /// Returns the page of standard output. Only a terminal has limits and colours; it has no
     /// colours if `NO_COLOR` is set or the terminal is a dumb one.
     pub(super) fn of_stdout() -> Self {
         let out = io::stdout();
@@ -54,7 +55,7 @@ impl Page {
             wide: false,
         }
     }
-    /// Returns the same page with unlimited width and all columns.
+    /// Returns the same page without a limit of width, and with the columns of `--output wide`.
     pub(super) fn endless(self) -> Self {
         Self {
             width: None,

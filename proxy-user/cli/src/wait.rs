@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan wait`: waits until the node no longer needs the rules of the previous proxy. Runs
-//! before kube-proxy's rules are removed. The agent reports this through the settings that it
-//! stores.
+//! `portolan wait`: waits until the node no longer needs the rules of the previous proxy. An
+//! operator runs it before kube-proxy's rules are removed. It reads this from the settings that the
+//! agent stores in the maps.
 
 use std::{
     path::Path,
@@ -16,7 +16,8 @@ use proxy_common::Settings;
 use super::{Pins, cleanup::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long the state must last: an agent that has just started may not have checked yet.
+/// How long no connection must need the rules until that counts: an agent that has just started may
+/// not have checked yet.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Arguments of `portolan wait`.
@@ -42,7 +43,7 @@ enum State {
 impl State {
     fn of(settings: &Settings) -> Self {
         if settings.node_netns == 0 {
-            // No agent has stored its settings yet.
+            // No agent has stored settings in the maps yet.
             Self::NotServed
         } else if settings.has(Settings::RESET_UNKNOWN) {
             Self::Gone
@@ -72,7 +73,7 @@ impl State {
     }
 }
 
-/// Waits for what the arguments ask, and prints what it waits for.
+/// Waits as the arguments ask, and prints what it waits for.
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let terminated = end_by_signal()?;
     if args.foreign_connections {
@@ -80,7 +81,7 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
-        // The signal thread ends the process.
+        // The thread that waits for signals ends the process.
         _ = terminated.join();
     }
     Ok(())

@@ -23,12 +23,13 @@ pub struct WarningArgs {
     pub show: Show,
 }
 
-/// A warning, as the agent serves it.
+/// A warning as a row of the list, as the agent sends it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(super) struct WarningRow {
     pub(super) object: String,
     pub(super) topic: String,
-    /// The documentation page that explains the warning.
+    /// The documentation page that explains the warning; empty if the agent's version does not send
+    /// it.
     #[serde(default)]
     pub(super) page: String,
     pub(super) reason: String,
@@ -46,7 +47,7 @@ impl Row for WarningRow {
     }
 }
 
-/// Returns the agent's present warnings.
+/// Asks the agent for its present warnings.
 pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>, Unreachable> {
     let answer = agent.json("/warnings")?;
     serde_json::from_value(answer)

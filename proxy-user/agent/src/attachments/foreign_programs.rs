@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks for foreign programs: those that run before ours are named in a warning. With
-//! `forwarding: auto`, interfaces where something needs the stack are named and left to it.
+//! Looks for foreign tc programs at portolan's interfaces. Those that run before portolan's are
+//! named in a warning. With `forwarding: auto`, an interface where something needs the kernel's
+//! network stack is named in a warning, and its packets take the stack.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,36 +15,37 @@ use tokio::time::Instant;
 
 use super::redirect_eligibility::{Reason, Routing, is_open, reason};
 
-/// How often to look if packets may go past the stack: the kernel sends no message when a tcx
-/// program is attached. A little less than the agent's tick.
+/// How often to look for foreign programs if packets may bypass the stack: the kernel sends no
+/// message when a tcx program is attached. A little less than the agent's tick.
 const EVERY: Duration = Duration::from_millis(900);
-/// How often to look if packets may not go past the stack.
+/// How often to look for foreign programs if packets may not bypass the stack.
 const SELDOM: Duration = Duration::from_secs(10);
 
-/// When the last look was, and at which interfaces.
+/// When foreign programs were last looked for, and at which interfaces.
 #[derive(Debug, Default)]
 pub(super) struct ForeignPrograms {
     looked_at: Option<Instant>,
     interfaces: BTreeMap<u32, Interface>,
-    /// When each interface came that is newer than the agent: foreign programs may be attached
-    /// right after it.
+    /// Interfaces that are newer than the agent, and when each was first seen. Key: interface
+    /// index. They take the stack at first: foreign programs may be attached right after an
+    /// interface appears.
     new: BTreeMap<u32, Instant>,
 }
 
-/// The result of a look.
+/// The result of one look at all attached interfaces.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// How many foreign programs run before ours, and one warning about them.
+    /// How many foreign programs run before portolan's. `before` is one warning about all of them.
     pub(super) before_count: usize,
     pub(super) before: Option<Warning>,
-    /// Warnings about interfaces that do not redirect, and about what could not be read.
+    /// Warnings about interfaces whose packets take the stack, and about what could not be read.
     pub(super) left: Vec<Warning>,
     pub(super) left_interfaces: u32,
-    /// Interfaces whose pods can be handed packets past the stack.
+    /// Indexes of the interfaces whose pods can get packets past the stack.
     pub(super) open: BTreeSet<u32>,
 }
 
-/// An attached interface with the foreign programs there.
+/// An attached interface with the foreign programs there, or why they could not be read.
 type Seen<'a> = (&'a Interface, Result<Vec<ForeignProgram>, String>);
 
 /// Returns the foreign programs at each of these interfaces, or why they could not be read.
@@ -65,13 +67,15 @@ pub(super) fn seen<'a>(
 }
 
 impl ForeignPrograms {
-    /// True if an interface has changed since the last look. New interfaces have no permission yet,
-    /// so they can wait.
+    /// True if an interface has changed since the last look, so that the next look is due at once.
+    /// New interfaces do not count: their packets take the stack until the next look.
     pub(super) fn is_outdated(&self, attached: &BTreeMap<u32, Interface>) -> bool {
         let mut known = self.interfaces.iter();
         known.any(|(index, known)| attached.get(index).is_some_and(|now| now != known))
     }
-    /// Looks when due, or if the attached interfaces have changed.
+    /// Looks for foreign programs when due, or if the attached interfaces have changed; else
+    /// returns None. `all`: the node's interfaces; `redirects`: whether packets may bypass the
+    /// stack.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -109,13 +113,13 @@ impl ForeignPrograms {
         if redirects {
             self.permit(datapath, &seen, all, &mut found);
         }
-        // A warning about the node as a whole appears once.
+        // A warning about the node as a whole comes from every interface, but must appear once.
         found.left.sort_unstable();
         found.left.dedup();
         Some(found)
     }
 
-    /// Stores for each interface whether packets that come in by it may go past the stack.
+    /// Stores for each interface whether packets that come in by it may bypass the stack.
     fn permit(
         &self,
         datapath: &mut Datapath,
@@ -144,8 +148,8 @@ impl ForeignPrograms {
     }
 }
 
-/// Returns how many programs run before ours, and one warning about all of them: a CNI's run at
-/// every pod's interface.
+/// Returns how many foreign programs run before portolan's, and one warning about all of them: a
+/// CNI's programs run at every pod's interface.
 fn before(seen: &[Seen<'_>]) -> (usize, Option<Warning>) {
     let programs = seen.iter().flat_map(|(interface, programs)| {
         let programs = programs.iter().flatten();

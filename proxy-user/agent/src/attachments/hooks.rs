@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the socket hooks attached to their cgroup, and the excepted cgroups up to date. Called by
-//! `attachments`.
+//! Keeps the socket hooks attached to their cgroup, and the map of excepted cgroups up to date.
+//! Called by `attachments`.
 
 use std::{
     collections::HashSet,
@@ -13,12 +13,13 @@ use control::{causes::chain, object::Warning};
 use datapath::{Datapath, cgroup_root};
 use linux::glob;
 
-/// The cgroup of the socket hooks, and the excepted cgroups, whose sockets they ignore.
+/// The cgroup that the socket hooks are attached to, and the excepted cgroups, whose sockets the
+/// hooks ignore.
 #[derive(Debug)]
 pub struct SocketHooks {
     root: Option<PathBuf>,
     patterns: Vec<String>,
-    /// The cgroup that the hooks are attached to.
+    /// The cgroup that the hooks are attached to; `None` before they are.
     attached: Option<PathBuf>,
     excepted: Option<HashSet<u64>>,
 }
@@ -33,8 +34,8 @@ impl SocketHooks {
         }
     }
 
-    /// Attaches the hooks if they are not attached yet, and updates the excepted cgroups. Returns
-    /// failures as warnings.
+    /// Attaches the hooks if they are not attached yet, and updates the excepted cgroups. Returns a
+    /// warning if that fails, else nothing.
     pub(super) fn update(&mut self, datapath: &mut Datapath) -> Vec<Warning> {
         let fault = self.attach(datapath).err().map(|reason| Warning {
             object: "socket hooks".to_owned(),
@@ -59,7 +60,7 @@ impl SocketHooks {
                 Err(error) => return Err(format!("read /proc/self/mounts: {error}")),
             },
         };
-        // The exceptions come first, so that no excepted socket is translated.
+        // The excepted cgroups are stored first, so that no excepted socket is translated.
         self.update_exceptions(datapath, &root)?;
         if self.attached.as_ref() != Some(&root) {
             datapath
@@ -70,7 +71,7 @@ impl SocketHooks {
         Ok(())
     }
 
-    /// Returns warnings about the programs that the kernel refuses.
+    /// Returns a warning about each socket program that the kernel refuses to load.
     pub fn refused(datapath: &Datapath) -> impl Iterator<Item = Warning> {
         let refusals = datapath.refusals().iter();
         refusals.map(|refusal| Warning {
@@ -83,7 +84,7 @@ impl SocketHooks {
         })
     }
 
-    /// Returns the cgroup that the hooks are attached to.
+    /// Returns the cgroup that the hooks are attached to; `None` if they are not attached.
     pub(super) fn cgroup(&self) -> Option<&Path> {
         self.attached.as_deref()
     }
@@ -107,7 +108,7 @@ impl SocketHooks {
     }
 }
 
-/// Returns what does not work without a program.
+/// Returns what does not work without the socket program with this name, as text for a warning.
 fn consequence(program: &str) -> &'static str {
     match program {
         "ingress_l3" | "egress_l3" => "interfaces without a link layer are not served",
@@ -125,7 +126,8 @@ fn consequence(program: &str) -> &'static str {
     }
 }
 
-/// Collects the ids of matching cgroups. A match includes the cgroups below it.
+/// Collects the ids of the cgroups below `directory` whose path matches a pattern. A match includes
+/// the cgroups below it.
 fn collect(
     root: &Path,
     directory: &Path,

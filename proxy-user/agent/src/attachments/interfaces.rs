@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the programs attached to the interfaces that should have them, as these come and go.
-//! Called by `attachments`.
+//! Keeps the tc programs attached to the interfaces that should have them, as interfaces come and
+//! go. Called by `attachments`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,22 +11,23 @@ use control::{causes::chain, object::Warning};
 use datapath::{Datapath, DatapathError};
 use linux::interfaces::Interface;
 
-/// The interfaces that the programs are attached to.
+/// The interfaces that the tc programs are attached to.
 #[derive(Debug, Default)]
 pub(super) struct InterfaceAttachments {
-    /// The pins of an earlier run have been taken over.
+    /// True once the links that an earlier run has pinned are taken over.
     begun: bool,
-    /// Interfaces that have the programs, as they were when last attached to, by index.
+    /// Interfaces that have the programs, as they were when the programs were last attached. Key:
+    /// interface index.
     attached: BTreeMap<u32, Interface>,
-    /// Warnings about interfaces where attaching failed, by index.
+    /// Warnings about interfaces where attaching failed. Key: interface index.
     failing: BTreeMap<u32, Warning>,
 }
 
-/// The result of an update.
+/// The result of [`InterfaceAttachments::update`].
 #[derive(Debug)]
 pub(super) struct Updated {
     pub(super) warnings: Vec<Warning>,
-    /// Some new interfaces are left for the next call.
+    /// True if time ran out, and some new interfaces are left for the next call.
     pub(super) more: bool,
 }
 
@@ -34,18 +35,19 @@ impl InterfaceAttachments {
     pub(super) fn len(&self) -> usize {
         self.attached.len()
     }
-    /// Returns the interfaces that have the programs, as when last attached to, by index.
+    /// Returns the interfaces that have the programs, as they were when the programs were last
+    /// attached. Key: interface index.
     pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
         &self.attached
     }
-    /// Returns how many interfaces should have the programs, and how many have them.
+    /// Returns how many interfaces should have the programs, and how many of these have them.
     pub(super) fn counts(&self, interfaces: &[Interface]) -> (usize, usize) {
         let wanted = interfaces.iter().filter(|interface| interface.attach);
         (wanted.count(), self.attached.len())
     }
-    /// Attaches to interfaces that are new or changed, detaches from those that are gone. Failures
-    /// are tried again by the next call. Stops after `budget`, because attaching waits for two RCU
-    /// grace periods of the kernel for each interface; the rest is left for the next call.
+    /// Attaches the programs to new and changed interfaces, and detaches them from interfaces that
+    /// are gone. The next call repeats what failed. Stops after `budget`, because attaching waits
+    /// for two RCU grace periods of the kernel at each interface; the next call does the rest.
     pub(super) fn update(
         &mut self,
         datapath: &mut Datapath,
@@ -84,7 +86,7 @@ impl InterfaceAttachments {
             .into_iter()
             .filter(|(index, interface)| self.attached.get(index) != Some(interface))
             .collect();
-        // Interfaces that have failed before come after the new ones.
+        // New interfaces come first, then those where attaching has failed before.
         due.sort_by_key(|(index, _)| self.failing.contains_key(index));
         let mut left = due.into_iter();
         for (index, interface) in left.by_ref() {
@@ -95,9 +97,11 @@ impl InterfaceAttachments {
                 }
                 Err(error) => {
                     self.attached.remove(&index);
-                    // It may still have programs, and nobody looks for foreign ones there.
+                    // Programs may still be attached there, and nobody looks for foreign programs:
+                    // so its packets take the stack.
                     let _ = datapath.set_redirects(index, false);
-                    // A pod that came and went is missing in the next list of interfaces.
+                    // The interface of a pod that came and went is missing in the next list of
+                    // interfaces.
                     if error.is_gone() {
                         self.failing.remove(&index);
                     } else {
@@ -115,8 +119,8 @@ impl InterfaceAttachments {
         Updated { warnings, more }
     }
 
-    /// Gives the new programs to interfaces that an earlier run has attached to, and removes the
-    /// pins of others.
+    /// Replaces the programs at interfaces that an earlier run has attached to by the new ones, and
+    /// removes the pins of other interfaces.
     fn begin(
         &mut self,
         datapath: &mut Datapath,

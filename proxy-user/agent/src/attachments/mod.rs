@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! portolan's programs at the interfaces, the cgroup and the uplinks' XDP hooks: attached as these
-//! come and go, checked and repaired, taken over from the maps of an earlier agent; and foreign
-//! programs there. A part of `agent`.
+//! Attaches portolan's programs at the interfaces, the cgroup and the uplinks' XDP hooks, as these
+//! come and go; checks and repairs them; takes over from an earlier agent's maps; and looks for
+//! foreign programs. A part of `agent`.
 
 mod foreign_programs;
 mod hooks;
@@ -30,24 +30,25 @@ pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
 use crate::server::health::Area;
 
-/// How long attaching to new interfaces goes on before other changes get their turn: attaching to
-/// one takes two grace periods of the kernel, 10 to 30 ms.
+/// How long one turn of attaching to new interfaces lasts before other events are handled:
+/// attaching to one interface waits for two grace periods of the kernel, 10 to 30 ms.
 const SLICE: Duration = Duration::from_millis(10);
 
 /// Where the programs are attached, and the state of each interface, uplink and hook.
 pub(super) struct Attachments {
     interfaces: InterfaceAttachments,
-    /// There are new interfaces that have no programs yet.
+    /// True if new interfaces have no programs yet, because time ran out; the agent's loop goes on
+    /// soon.
     pub(super) more_to_attach: bool,
     foreign_programs: ForeignPrograms,
     hooks: SocketHooks,
     uplinks: Uplinks,
     neighbours: Neighbours,
-    /// Packets for pods of this node are handed to them past the stack.
+    /// True if packets to pods of this node are handed to the pods directly, past the stack.
     hands_to_pods: bool,
-    /// Interfaces whose pods can be handed packets past the stack.
+    /// Indexes of the interfaces whose pods can get packets past the stack.
     open: BTreeSet<u32>,
-    /// Since when it takes over from the previous maps.
+    /// Since when the agent tries to take over from the previous maps; `None` if it does not.
     taking_over: Option<Instant>,
     repairs: Repairs,
     pin_watch: PinWatch,
@@ -70,7 +71,8 @@ impl Attachments {
         }
     }
 
-    /// Begins with other maps: nothing is attached with them yet, and their pins are watched, too.
+    /// Begins with maps that have just been put in use: nothing is attached with them yet. `pins`:
+    /// their directories of pins, which are watched from now on.
     pub(super) fn begin_with_maps(
         &mut self,
         config: &Config,
@@ -83,19 +85,20 @@ impl Attachments {
         self.repairs = Repairs::default();
     }
 
-    /// Returns how many interfaces have the programs.
+    /// Returns how many interfaces have the tc programs.
     pub(super) fn interface_count(&self) -> usize {
         self.interfaces.len()
     }
 
-    /// Updates the metrics of where the programs are attached.
+    /// Updates the metrics: how many interfaces and hooks have the programs.
     pub(super) fn count(&self, shared: &Shared) {
         let interfaces = self.interfaces.counts(&shared.interfaces);
         let hooks = shared.datapath.hook_counts();
         shared.metrics.state.set_attached(interfaces, hooks);
     }
 
-    /// Attaches what is not attached yet; then takes over from the previous maps, if there are any.
+    /// Attaches the programs where they are missing; then takes over from the previous maps, if
+    /// there are any. `services.served` is true after the first complete sync.
     pub(super) fn tick(&mut self, shared: &mut Shared, services: &Services) {
         self.attach(shared, services.served);
         if services.served && !services.syncer.is_waiting() {
@@ -103,8 +106,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches to new interfaces. Foreign programs are looked for every second instead, so that a
-    /// new pod's programs come first.
+    /// Attaches the programs to new interfaces. A look for foreign programs comes later, once a
+    /// second, so that a new pod gets its programs first.
     pub(super) fn follow_interfaces(&mut self, shared: &mut Shared) {
         self.attach_interfaces(shared, SLICE);
         if self
@@ -116,12 +119,13 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Continues [`Self::follow_interfaces`] when that ran out of time.
+    /// Goes on with attaching where [`Self::follow_interfaces`] ran out of time.
     pub(super) fn attach_more(&mut self, shared: &mut Shared) {
         self.attach_interfaces(shared, SLICE);
     }
 
-    /// Looks for foreign programs next to the attached ones.
+    /// Looks for foreign programs at the interfaces that have portolan's, when due, and updates
+    /// warnings and metrics.
     fn look_for_foreign_programs(&mut self, shared: &mut Shared) {
         let found = self.foreign_programs.look(
             Instant::now(),
@@ -148,8 +152,8 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Stores the pods that can be handed packets past the stack. A failure is no fault: packets
-    /// then reach the pods by the routes.
+    /// Stores in the maps the pods that can get packets past the stack. A failure is no fault:
+    /// packets then reach the pods by the kernel's routes.
     fn apply_pods(&mut self, shared: &mut Shared) {
         let mut links = if self.hands_to_pods {
             pod_links(&shared.interfaces, &self.neighbours)
@@ -162,7 +166,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to interfaces for at most `budget`; true if everything is attached.
+    /// Attaches the programs to interfaces for at most `budget`; true if every interface has them.
     fn attach_interfaces(&mut self, shared: &mut Shared, budget: Duration) -> bool {
         if !shared.datapath.may_attach() {
             return false;
@@ -179,13 +183,14 @@ impl Attachments {
         complete
     }
 
-    /// Attaches what is not attached yet; true if everything is.
+    /// Attaches programs and hooks where they are missing; true if none is missing any more.
+    /// `served`: whether the first sync is complete.
     pub(super) fn attach(&mut self, shared: &mut Shared, served: bool) -> bool {
         if !shared.datapath.may_attach() {
             return false;
         }
-        // All at once before the first service is served, and before the programs of previous maps
-        // go.
+        // Attach to all interfaces at once before the first service is served, and before the
+        // programs of previous maps are removed.
         let budget = if served && shared.datapath.predecessors().is_none() {
             SLICE
         } else {
@@ -194,7 +199,7 @@ impl Attachments {
         let mut complete = self.attach_interfaces(shared, budget);
         self.look_for_foreign_programs(shared);
         self.look_at_uplinks(shared, served);
-        // A shadow has no socket hooks.
+        // A shadow (an agent that only counts) has no socket hooks.
         let faults = if shared.config.shadow {
             Vec::new()
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Notices by inotify(7) when somebody removes a pin. Without it, the checks every second or every
-//! 30 s find that out. A part of `attachments`.
+//! Notices by inotify(7) when somebody removes a pin (a file of bpffs that keeps a link or map).
+//! Without inotify, the checks every second and every 30 s notice it. A part of `attachments`.
 
 use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
@@ -10,28 +10,29 @@ use nix::{
 };
 use tokio::sync::mpsc;
 
-/// The shortest time between two notices. The programs stay attached meanwhile, because the agent
-/// has their links open.
+/// The shortest time between two notices of removed pins. The programs stay attached meanwhile,
+/// because the agent has their links open.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The directories of pins that are watched.
+/// The directories whose pins are watched.
 #[derive(Debug)]
 pub(crate) struct PinWatch {
     inotify: Option<Arc<Inotify>>,
     directories: Vec<PathBuf>,
-    /// Keeps the channel open: without inotify, the receiver waits forever.
+    /// Keeps the channel of notices open: without inotify, its receiver must wait forever.
     _news: mpsc::Sender<()>,
 }
 
 impl PinWatch {
-    /// Watches directories; the receiver gets a notice of each group of removals.
+    /// Watches directories of pins; the receiver gets one notice for all removals at about the same
+    /// time.
     pub(crate) fn start(directories: Vec<PathBuf>) -> (Self, mpsc::Receiver<()>) {
         let (sender, news) = mpsc::channel(1);
         let inotify = match Inotify::init(InitFlags::IN_CLOEXEC) {
             Ok(inotify) => {
                 let inotify = Arc::new(inotify);
                 let (theirs, to) = (Arc::clone(&inotify), sender.clone());
-                // The thread ends with the process: nothing wakes it before.
+                // The thread runs until the process ends: nothing stops it before.
                 thread::spawn(move || follow(&theirs, &to));
                 Some(inotify)
             }
@@ -49,14 +50,14 @@ impl PinWatch {
         (watch, news)
     }
 
-    /// Also watches the directories of other maps.
+    /// Also watches these directories, which belong to other maps; drops directories that are gone.
     pub(super) fn watch(&mut self, directories: impl IntoIterator<Item = PathBuf>) {
         self.directories.extend(directories);
         self.directories.retain(|directory| directory.exists());
         self.renew();
     }
 
-    /// Watches the directories that these paths lead to now.
+    /// Adds the watches again: a path may now lead to another directory than before.
     pub(super) fn renew(&self) {
         let flags = AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_MOVED_FROM
@@ -67,7 +68,7 @@ impl PinWatch {
             return;
         };
         for directory in &self.directories {
-            // The check every second finds a directory that was removed.
+            // A directory that was removed cannot be watched; the check every second finds that.
             _ = inotify.add_watch(directory, flags);
         }
     }
@@ -80,7 +81,7 @@ fn follow(inotify: &Inotify, news: &mpsc::Sender<()>) {
             Err(Errno::EINTR) => continue,
             Err(_) => return,
         }
-        // A notice that waits already stands for all: it is taken before the check.
+        // One waiting notice is enough: the agent takes it before it checks all pins.
         _ = news.try_send(());
         thread::sleep(SETTLE);
         if news.is_closed() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `forwarding: auto`: whether packets that come in by an interface may leave past the
-//! stack, or why not. Pure; called by `foreign_programs`.
+//! With `forwarding: auto`, decides whether packets that come in by an interface may bypass the
+//! kernel's network stack, and if not, why. Pure; called by `foreign_programs`.
 
 use control::{causes::chain, object::Warning};
 use datapath::{ChainPosition, ForeignProgram};
@@ -9,7 +9,8 @@ use linux::{
     interfaces::{Interface, InterfaceKind},
 };
 
-/// What decides about ways beside routes; or why it could not be read.
+/// What else than the kernel's routes decides where packets go: routing rules, and whether there
+/// are IPsec policies. Each is an error text if it could not be read.
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
     pub(super) rules: Result<Vec<RoutingRule>, String>,
@@ -17,20 +18,20 @@ pub(super) struct Routing {
 }
 
 impl Routing {
-    /// As it is now.
+    /// Reads the routing rules and the IPsec policies of this network namespace.
     pub(super) fn read() -> Self {
         Self {
             rules: linux::routing_rules().map_err(|error| chain(&error)),
             has_policies: linux::has_xfrm_policies().map_err(|error| chain(&error)),
         }
     }
-    /// Whether there are the kernel's own routing rules only, which all packets follow.
+    /// True if there are only the kernel's own routing rules, which hold for all packets alike.
     pub(super) fn is_plain(&self) -> bool {
         self.rules
             .as_ref()
             .is_ok_and(|rules| rules.iter().all(is_own))
     }
-    /// Why IPsec's policies need the stack for every packet.
+    /// Returns why IPsec policies force every packet through the stack; None if there are none.
     pub(super) fn policies(&self) -> Option<String> {
         match &self.has_policies {
             Ok(false) => None,
@@ -42,25 +43,26 @@ impl Routing {
     }
 }
 
-/// Whether this is one of the rules that every node has: `local`, `main` and `default`.
+/// True if this is one of the three rules that every node has: for the tables `local`, `main` and
+/// `default`.
 pub(super) fn is_own(rule: &RoutingRule) -> bool {
     [0, 32_766, 32_767].contains(&rule.priority) && rule.interface.is_none()
 }
 
-/// Whether packets may be handed to the other end of an interface with these foreign programs:
-/// those at its egress would not see them.
+/// True if packets may be handed directly to the pod behind an interface with these foreign
+/// programs. False if one is at its egress: it would not see these packets.
 pub(super) fn is_open(programs: &Result<Vec<ForeignProgram>, String>) -> bool {
     programs
         .as_ref()
         .is_ok_and(|programs| !programs.iter().any(|program| program.egress))
 }
 
-/// Why packets are left to the stack.
+/// Why packets take the stack, as a text for a warning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
-    /// Packets that come in by any interface.
+    /// Concerns packets that come in by any interface of the node.
     Node(String),
-    /// Packets that come in by this one.
+    /// Concerns packets that come in by one interface.
     Interface(String),
 }
 
@@ -77,8 +79,8 @@ impl Reason {
     }
 }
 
-/// The first reason that packets which come in by an interface need the stack. `all` are the node's
-/// interfaces, `programs` the foreign ones beside ours.
+/// Returns the first reason why packets that come in by `interface` need the stack; None if they
+/// may bypass it. `all`: the node's interfaces; `programs`: the foreign programs at `interface`.
 pub(super) fn reason(
     interface: &Interface,
     all: &[Interface],
@@ -126,8 +128,8 @@ fn of_rules(
     said.min_by_key(|reason| matches!(reason, Reason::Interface(_)))
 }
 
-/// Whether a rule for the incoming interface `name` may hold for packets that come in by
-/// `interface`: not if the name is another interface's. A VRF's name stands for all of its ports.
+/// True if a routing rule for packets that come in by the interface `name` may hold for those of
+/// `interface`. False if another interface has that name. A VRF's name stands for all of its ports.
 pub(super) fn may_concern(name: Option<&str>, interface: &Interface, all: &[Interface]) -> bool {
     let Some(name) = name else {
         return true;
@@ -196,7 +198,7 @@ mod tests {
         ]
     }
 
-    /// The interfaces with a reason.
+    /// Returns the names of the interfaces whose packets need the stack with these rules.
     fn left(rules: &[RoutingRule]) -> Vec<String> {
         let (all, routing) = (node(), plain(rules));
         let left = all

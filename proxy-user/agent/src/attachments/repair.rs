@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the kernel with what the agent has put there: quickly every second, fully every 30 s
-//! and when a pin was removed. What was missing or foreign is put back, counted, logged and shown
-//! as a warning for some minutes. Called once a second, and when a pin was removed.
+//! Compares the kernel with what the agent has put there: the attached programs every second,
+//! everything every 30 s and when a pin was removed. What is missing or was changed is put back,
+//! counted, logged, and shown as a warning for some minutes.
 
 use std::time::Duration;
 
@@ -13,30 +13,33 @@ use tokio::time::Instant;
 use super::Attachments;
 use crate::{agent::Shared, server::health::Area, services::Services};
 
-/// KUBE: kube-proxy's sync period, after which it has repaired its rules.
+/// Time between two full checks. KUBE: kube-proxy's sync period, after which it has repaired its
+/// rules.
 const EVERY: Duration = Duration::from_secs(30);
-/// How many services are compared at a time, in some milliseconds.
+/// How many services one full check compares with the maps, which takes some milliseconds.
 const SERVICES: usize = 256;
-/// How long a repair stays among the warnings.
+/// How long a repair is shown as a warning.
 const REPORTED: Duration = Duration::from_secs(300);
 
-/// When the next check is due, and what was repaired lately.
+/// When the next full check is due, and what was repaired lately.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     /// When the next full check is due.
     due: Option<Instant>,
-    /// Something could not be put back: a full check every second.
+    /// True if something could not be put back: then every check, once a second, is a full one.
     failing: bool,
-    /// The position of the services that are compared next.
+    /// Where the next comparison of services with the maps continues in the list of services.
     cursor: usize,
     reported: Vec<(Instant, Warning)>,
 }
 
 impl Attachments {
-    /// Checks and repairs. `news`: a pin was removed.
+    /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
+    /// if a pin was just removed, so that this is a full check.
     pub(crate) fn repair(&mut self, shared: &mut Shared, services: &mut Services, news: bool) {
         if shared.datapath.predecessors().is_some() {
-            // The previous programs are still attached; they are not foreign, and go in a moment.
+            // The programs of the previous maps are still attached for a moment; they are not
+            // foreign.
             return;
         }
         let now = Instant::now();
@@ -58,7 +61,7 @@ impl Attachments {
         let mut whole = whole;
         if whole || !shared.datapath.pins_are_in_place() {
             found.extend(shared.datapath.repair_pins());
-            // Without a directory links cannot be pinned; they work without pins.
+            // If a directory of pins is missing, links cannot be pinned; they work without pins.
             whole = found.iter().all(|repair| repair.failure.is_none());
         }
         let interfaces = self.interfaces.attached().values();
@@ -70,7 +73,7 @@ impl Attachments {
         found
     }
 
-    /// Compares some services with the maps.
+    /// Compares the next [`SERVICES`] services with the maps; returns what was repaired.
     fn repair_services(&mut self, shared: &mut Shared, services: &mut Services) -> Repaired {
         let mut found = Vec::new();
         let names = shared
@@ -142,9 +145,9 @@ fn warning(repair: &Repair) -> Warning {
     }
 }
 
-/// Raises the limit of descriptors as far as this process may: each interface takes two.
+/// Raises the limit of open file descriptors as far as this process may: each interface takes two.
 pub(crate) fn raise_descriptor_limit() {
-    // If it fails, so does attaching to the last interfaces of a very large node, with an error.
+    // If raising fails, attaching to the last interfaces of a very large node fails with an error.
     _ = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes over from maps with another layout or other sizes, once the services are in the new maps.
-//! Called after every sync and once a second.
+//! Takes over from an earlier agent's maps, or from smaller ones, once the services are in the new
+//! maps. Called after every complete sync and once a second.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::Attachments;
 use crate::{agent::Shared, services::Services};
 
-/// How long the previous programs stay because the new ones could not be attached somewhere.
-/// Changes of services do not reach packets meanwhile.
+/// How long to wait if the new programs cannot be attached everywhere, before the previous ones are
+/// removed all the same. Changes of services do not reach packets meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Attachments {
-    /// Takes over from the previous maps, if there are any. A failure is tried again by the next
-    /// call.
+    /// Takes over from the previous maps, if there are any, and warns if that fails. The next call
+    /// repeats a failed attempt.
     pub(crate) fn take_over(&mut self, shared: &mut Shared, services: &Services) {
         let Some(before) = shared.datapath.predecessors() else {
             return;
@@ -57,7 +57,9 @@ impl Attachments {
             .replace(Topic::Succession, Vec::from_iter(warning));
     }
 
-    /// Returns `None` while it waits for the programs to be attached.
+    /// Copies flows and sockets from the previous maps and attaches the new programs; then removes
+    /// the previous ones. Returns what was copied; `None` while programs are not attached
+    /// everywhere yet.
     fn try_to_take_over(
         &mut self,
         shared: &mut Shared,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `xdp: native` or `generic`: what is known of uplinks from one check to the next, and the
+//! With `xdp: native` or `generic`: keeps the state of uplinks between two checks, and makes the
 //! texts of warnings about them. Used by `xdp_uplinks`.
 
 use std::collections::BTreeMap;
@@ -9,14 +9,15 @@ use datapath::{Repair, XdpMode, XdpRefusal};
 use linux::interfaces::Interface;
 use tokio::time::Instant;
 
-/// What is known of uplinks from one check to the next.
+/// The state of uplinks, kept between two checks.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
-    /// Uplinks that this run has attached to, as they were then, by index.
+    /// Uplinks that this run has attached XDP to, as they were then. Key: interface index.
     pub(super) attached: BTreeMap<u32, Interface>,
-    /// Uplinks where the driver or another program prevented it, and since when, by index.
+    /// Uplinks where the driver or another program prevented attaching XDP. Key: interface index.
+    /// Value: when that was, the interface as it was then, and the warning.
     pub(super) refused: BTreeMap<u32, (Instant, Interface, Warning)>,
-    /// Damage that was repaired and is not reported yet.
+    /// Detached or replaced XDP programs that were put back, and that the next repair will report.
     pub(super) repaired: Vec<Repair>,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides for `xdp: native` or `generic` whether XDP may take packets at an uplink, or why not.
-//! Pure; called by `xdp_uplinks`.
+//! Decides for `xdp: native` or `generic` whether XDP may take packets at an uplink, and if not,
+//! why. Pure; called by `xdp_uplinks`.
 //!
 //! A packet that XDP takes meets no tc program at that interface, no qdisc of the interface that it
-//! leaves by, and nothing of the stack; and XDP keeps a next hop by its destination alone. So if
-//! anything else decides about packets there, the interface is left to tc.
+//! leaves by, and nothing of the stack; and XDP keeps one next hop for each destination. So if
+//! anything else decides about packets at an interface, only tc gets them there.
 
 use datapath::ForeignProgram;
 use linux::interfaces::{Interface, InterfaceKind};
@@ -12,15 +12,15 @@ use proxy_common::xdp::Abilities;
 
 use super::redirect_eligibility::{self, Routing};
 
-/// The decision about an interface.
+/// The decision about XDP at one interface; `Decline` has the reason as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     Attach,
     Decline(String),
 }
 
-/// Decides whether XDP may take packets at an interface that is selected for it. `all`: the node's
-/// interfaces; `programs`: foreign programs there; `lro`: whether large receive offload is on.
+/// Decides whether XDP may take packets at `interface`, which is an uplink. `all`: the node's
+/// interfaces; `programs`: foreign programs at it; `lro`: whether its large receive offload is on.
 pub(super) fn wish(
     interface: &Interface,
     all: &[Interface],
@@ -36,8 +36,9 @@ pub(super) fn wish(
     reason.map_or(Wish::Attach, Wish::Decline)
 }
 
-/// Returns what XDP may do at an interface where it is attached. `redirected`: whether its driver
-/// takes redirected frames, if the kernel tells (Linux 6.3).
+/// Returns what XDP may do at an interface where it is attached. `redirected`: whether the
+/// interface's driver takes redirected frames; `None` if the kernel does not say (before Linux
+/// 6.3).
 pub(super) fn abilities(
     interface: &Interface,
     native: bool,
@@ -46,14 +47,16 @@ pub(super) fn abilities(
     let is_veth = interface.driver == "veth";
     Abilities {
         receives: true,
-        // If the kernel does not tell, a veth sends: only one that the operator has named gets XDP.
+        // If the kernel does not say, a veth can send: only a veth that the operator has named gets
+        // XDP.
         sends: !native || redirected.unwrap_or(is_veth),
-        // A veth's driver does not wake its other end unless that has a program, too (Linux 6.18).
+        // A veth's driver does not wake its peer unless the peer has an XDP program, too (Linux
+        // 6.18).
         returns: !native || !is_veth,
     }
 }
 
-/// Returns why XDP can send nothing out of an interface; `None` if it can.
+/// Returns why XDP can send nothing out of an interface; `None` if it can send.
 pub(super) fn limit(abilities: Abilities) -> Option<String> {
     (!abilities.sends && !abilities.returns).then(|| {
         "the other end of this veth takes no frames from XDP; switch generic receive offload on there, by `ethtool -K PEER gro on`, \
@@ -82,7 +85,8 @@ fn of_device(interface: &Interface) -> Option<String> {
         ));
     }
     match driver {
-        // A veth gets XDP only if it is named: it may be the uplink of a container that is a node.
+        // A veth gets XDP only if the operator names it: it may be the uplink of a container that
+        // is a node.
         "" | "veth" => None,
         "bond" | "team" => Some(format!(
             "it is a {driver}: XDP would have to be at each of its ports"
@@ -217,7 +221,7 @@ mod tests {
         assert!(declined(&uplink(), &ipsec, Ok(false)).contains("IPsec"));
         let by_rule = routing(&[(0, None), (1000, None)]);
         assert!(declined(&uplink(), &by_rule, Ok(false)).contains("priority 1000"));
-        // The rule is for another interface, which exists.
+        // The rule is for another interface, eth1, which exists.
         let mut eth1 = interface(3, "eth1", InterfaceKind::Uplink);
         eth1.mac = Some([2, 0, 0, 0, 0, 2]);
         let all = [uplink(), eth1];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With `xdp: native` or `generic`: keeps the XDP program attached at uplinks where it can work,
-//! and warns why it is not at others. Called by `attachments`, once a second. `xdp_eligibility`
-//! decides.
+//! and warns why it is not attached at others. `xdp_eligibility` decides. Called by `attachments`,
+//! once a second.
 
 use std::time::Duration;
 
@@ -19,14 +19,15 @@ use super::{
 };
 use crate::agent::Shared;
 
-/// How long to wait after a driver's refusal: with some drivers each attempt interrupts the
-/// traffic.
+/// How long to wait before another attempt after a driver has refused the XDP program: with some
+/// drivers each attempt interrupts the traffic.
 const AGAIN: Duration = Duration::from_secs(60);
 
 impl Attachments {
-    /// Checks every uplink.
+    /// Attaches XDP to uplinks that should have it, detaches it from others, and warns about
+    /// uplinks without it. `served`: whether the first sync is complete.
     pub(super) fn look_at_uplinks(&mut self, shared: &mut Shared, served: bool) {
-        // The programs of the previous maps are still attached, and continue.
+        // The XDP programs of the previous maps are still attached, and continue to serve.
         if !served || shared.datapath.predecessors().is_some() {
             return;
         }
@@ -59,7 +60,8 @@ impl Attachments {
         shared.warnings.replace(Topic::Uplinks, said);
     }
 
-    /// Returns the interfaces that get the program, with what it may do there; and warnings.
+    /// Returns the interfaces that should get the XDP program, with what it may do there; and
+    /// warnings about uplinks that should not get it, or where it can only receive.
     fn judge_uplinks(
         &self,
         shared: &Shared,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The progress of larger maps, and what is applied to them while they are filled besides those in
-//! use. Driven by `growth`.
+//! How far larger maps are, and how they are filled while changes of services go into them and into
+//! the maps in use. Driven by `growth`.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -13,18 +13,18 @@ use control::{
 use datapath::Datapath;
 use tokio::time::Instant;
 
-/// The progress of larger maps.
+/// How far the replacement of the maps by larger ones is.
 pub(super) enum Growing {
     No,
-    /// They are being made, on another thread.
+    /// Another thread is making the larger maps.
     Made,
     Filled(Box<Filling>),
-    /// They could not be made; the next attempt comes after this time.
+    /// The larger maps could not be made; the next attempt comes after this time.
     Failed(Instant),
 }
 
 impl Growing {
-    /// Applies services that are dirty or wait to the maps in use, and to those that are being
+    /// Writes services that are dirty or wait into the maps in use, and into those that are being
     /// filled.
     pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
         match self {
@@ -39,7 +39,7 @@ impl Growing {
     pub(super) fn is_filling(&self) -> bool {
         matches!(self, Self::Filled(_))
     }
-    /// True if larger maps may be made.
+    /// True if the agent may start to make larger maps now.
     pub(super) fn is_possible(&self, now: Instant) -> bool {
         match self {
             Self::No => true,
@@ -49,31 +49,32 @@ impl Growing {
     }
 }
 
-/// Maps that are being filled.
+/// Larger maps that are being filled with services, while others are in use.
 pub(super) struct Filling<K = Datapath> {
     maps: K,
-    /// Services of the maps in use that are missing here. They are stored first, and may use the
-    /// reserve that new services must leave free: they may have used it in the old maps.
+    /// Services of the maps in use that are still missing in `maps`. They are stored first, and may
+    /// use the reserve that new services must leave free: they may have used it in the old maps.
     held: VecDeque<ObjectName>,
-    /// Other missing services.
+    /// Other services that are still missing in `maps`.
     rest: VecDeque<ObjectName>,
-    /// The services stored so far: their changes are stored at once.
+    /// The services that are in `maps` already: a change of one of them is stored at once.
     stored: HashSet<ObjectName>,
-    /// Services that have changed and are not stored yet. They come last: they may be new, and
-    /// would take the space of the rest.
+    /// Services that have changed before they were stored in `maps`. They are stored last: they may
+    /// be new, and would take the space of those in `rest`.
     later: BTreeSet<ObjectName>,
-    /// Some services could not be stored.
+    /// True if some services could not be stored in `maps`.
     failed: bool,
-    /// One of the services that could not be stored is served by the maps in use.
+    /// True if one of the services that could not be stored is served by the maps in use.
     lacks_held: bool,
 }
 
-/// The outcome of filling maps.
+/// The result of filling larger maps.
 #[derive(Debug)]
 pub(super) enum Outcome<K> {
-    /// They contain every service of the maps in use. Others may be missing (`failed`).
+    /// The larger maps contain every service of the maps in use. With `failed`, other services are
+    /// missing.
     Ready { maps: K, failed: bool },
-    /// A service that the maps in use hold could not be stored.
+    /// A service of the maps in use could not be stored in these larger maps.
     TooSmall(K),
 }
 
@@ -90,7 +91,7 @@ impl<K: Kernel> Filling<K> {
         }
     }
 
-    /// Stores some more services; false if there are none.
+    /// Stores some more services in the larger maps; false if all are stored.
     pub(super) fn go_on(&mut self, syncer: &mut Syncer) -> bool {
         let (services, may_exist) = if !self.held.is_empty() {
             (&mut self.held, true)
@@ -117,7 +118,8 @@ impl<K: Kernel> Filling<K> {
         self.stored.extend(turn);
         true
     }
-    /// Stores changes of services that are stored here; other changed services come later.
+    /// Stores changes of services that the larger maps already contain; remembers other changed
+    /// services for later.
     fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
         let mut followed = Vec::new();
         for change in changes {
@@ -129,7 +131,7 @@ impl<K: Kernel> Filling<K> {
         }
         self.failed |= !self.maps.apply(&followed).failures.is_empty();
     }
-    /// Returns the maps, and whether they can replace those in use.
+    /// Returns the filled maps, and whether they can replace those in use.
     pub(super) fn into_outcome(self) -> Outcome<K> {
         if self.lacks_held {
             return Outcome::TooSmall(self.maps);
@@ -141,11 +143,11 @@ impl<K: Kernel> Filling<K> {
     }
 }
 
-/// The maps in use, and those that are being filled.
+/// The maps in use, and the larger ones that are being filled. Changes go into both.
 struct Both<'a, K>(&'a mut K, &'a mut Filling<K>);
 
 impl<K: Kernel> Kernel for Both<'_, K> {
-    /// Returns only failures of the maps in use: these changes are tried again with both.
+    /// Returns only failures of the maps in use: a retry applies the change to both again.
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let result = self.0.apply(changes);
         self.1.follow(changes);
@@ -168,7 +170,7 @@ mod tests {
 
     const RESERVE: usize = 5;
 
-    /// Maps with space for `room` services.
+    /// Test maps with space for `room` services.
     #[derive(Debug)]
     struct Maps {
         room: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How full the maps are: a thread counts where counting takes long; and a warning before the flow
-//! tables are full.
+//! Counts the entries of maps in a thread where that takes long, and warns before the flow tables
+//! are full.
 
 use std::{
     path::Path,
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// How often to count the maps that nothing else walks through.
+/// How often to count the entries of maps that the agent does not walk through for another purpose.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// Counts the entries of maps that the programs fill.
+/// Counts, in a thread, the entries of maps that only the eBPF programs fill.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     due: Option<Instant>,
@@ -28,7 +28,7 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    /// Starts to count when due.
+    /// Starts a thread that counts, when due and if none is running.
     pub(super) fn go_on(&mut self, now: Instant, pin_dir: &Path, metrics: &Metrics) {
         let is_due = self.due.is_none_or(|due| now >= due);
         let is_free = self
@@ -52,7 +52,8 @@ impl Counting {
 }
 
 impl Counting {
-    /// Returns how full the socket tables were, once: larger ones may be made from it.
+    /// Returns how full the socket tables were when last counted; a second call returns nothing
+    /// until they are counted again. Growth of these tables is decided by it.
     pub(super) fn take_sockets(&self) -> Vec<Fill> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sockets = std::mem::take(&mut *counted);
@@ -61,7 +62,7 @@ impl Counting {
     }
 }
 
-/// Warns of each flow table that is three quarters full.
+/// Returns a warning about each flow table that is three quarters full.
 pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
     let tables = ["IPv4", "IPv6"].into_iter();
     let tables = tables.zip(flows.fills(|counts| counts.entries));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How full the maps are, and their growth: idle flows are removed, and nearly full maps are
 //! replaced by larger ones, up to a limit of memory. `sizes` decides. Another thread makes the
-//! larger maps; the agent's loop fills them and takes them into use. A part of `agent`.
+//! larger maps; the agent's loop fills them and puts them in use. A part of `agent`.
 
 mod growing;
 mod map_usage;
@@ -25,28 +25,29 @@ use self::{
 };
 use super::{agent::Shared, node::Node, services::Services};
 
-/// The pause after larger maps could not be made.
+/// The pause before the next attempt after larger maps could not be made.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Pause between two walks through nearly empty tables: shorter than every idle time, and long
-/// enough that an agent is idle on a quiet node.
+/// Pause between two walks through nearly empty flow tables: shorter than every idle time, and long
+/// enough that the agent uses little processor time on a quiet node.
 const REST: Duration = Duration::from_secs(20);
 
-/// How full the maps are, and the progress of larger ones.
+/// How full the maps are, and how far their replacement by larger ones is.
 pub(super) struct Growth {
     growing: Growing,
-    /// The sizes of larger maps that were given up because a served service did not fit.
+    /// The sizes of larger maps that were given up because a service of the maps in use did not
+    /// fit.
     abandoned: Option<Capacities>,
     grown: mpsc::Sender<Result<Datapath, DatapathError>>,
     flows: Occupancy,
-    /// When to continue the walk through the flow tables.
+    /// When to continue the walk through the flow tables, which removes idle flows.
     walk_at: Instant,
     counting: Counting,
 }
 
-/// Larger maps that are ready to replace those in use.
+/// Larger maps that are filled and ready to replace the maps in use.
 pub(super) struct Filled {
     pub(super) maps: Datapath,
-    /// Some services could not be stored.
+    /// True if some services could not be stored in `maps`.
     pub(super) failed: bool,
 }
 
@@ -62,7 +63,7 @@ impl Growth {
         }
     }
 
-    /// Starts to walk through the tables of other maps.
+    /// Makes the walk through the flow tables begin anew, as other maps are in use now.
     pub(super) fn begin_with_maps(&mut self, now: Instant) {
         self.walk_at = now;
     }
@@ -77,13 +78,13 @@ impl Growth {
         self.growing.is_filling()
     }
 
-    /// Applies services that are dirty or wait to the maps in use, and to those that are being
+    /// Writes services that are dirty or wait into the maps in use, and into those that are being
     /// filled.
     pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
         self.growing.sync(syncer, datapath)
     }
 
-    /// Removes idle flows, and updates the metrics of how full the maps are.
+    /// Removes idle flows, and updates the metrics of how full the maps are. Called once a second.
     pub(super) fn observe(&mut self, shared: &mut Shared) {
         shared.datapath.collect();
         if Instant::now() >= self.walk_at {
@@ -116,7 +117,7 @@ impl Growth {
         shared.warnings.replace(Topic::Flows, warnings);
     }
 
-    /// Starts to make larger maps if some are nearly full.
+    /// Starts to make larger maps if some are nearly full and the memory limit allows it.
     pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services, node: &Node) {
         let is_settled =
             services.listed && shared.datapath.predecessors().is_none() && !node.imports();
@@ -160,12 +161,13 @@ impl Growth {
         options.capacities = capacities;
         let results = self.grown.clone();
         spawn_blocking(move || {
-            // The receiver lives as long as the agent.
+            // Sending cannot fail: the receiver exists as long as the agent.
             _ = results.blocking_send(growth.open(&options));
         });
     }
 
-    /// Begins to fill larger maps.
+    /// Begins to fill the larger maps that another thread has made; `grown` is an error if it could
+    /// not make them.
     pub(super) fn use_larger(
         &mut self,
         shared: &Shared,
@@ -194,8 +196,9 @@ impl Growth {
         self.growing = Growing::Filled(Box::new(filling));
     }
 
-    /// Fills larger maps with some more services; returns them after the last one, to be used from
-    /// now on. If a served service does not fit, it gives these maps up once for others.
+    /// Stores some more services in the larger maps. Returns these maps after the last service, and
+    /// None before. If a service of the maps in use does not fit, gives these maps up, and others
+    /// are made; the second time with the same sizes it returns them all the same.
     pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<Filled> {
         if let Growing::Filled(filling) = &mut self.growing
             && filling.go_on(syncer)
@@ -207,8 +210,8 @@ impl Growth {
         };
         let (larger, failed) = match filled.into_outcome() {
             Outcome::Ready { maps, failed } => (maps, failed),
-            // These sizes failed before, and larger maps cannot be had at once: services that do
-            // not fit wait for the next growth.
+            // Maps of these sizes were given up before, and larger ones cannot be made at once:
+            // services that do not fit wait until the maps grow again.
             Outcome::TooSmall(maps) if self.abandoned == Some(maps.capacities()) => (maps, true),
             Outcome::TooSmall(maps) => {
                 self.abandoned = Some(maps.capacities());
@@ -216,7 +219,7 @@ impl Growth {
                     "the larger maps have no room for all that is served now, others are made"
                 );
                 if let Err(error) = maps.abandon() {
-                    // The next larger maps take over from these as well.
+                    // These maps stay for now; the next larger maps take over from them as well.
                     tracing::warn!("{}", chain(&error));
                 }
                 return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides whether maps should be larger, and by how much. Pure; called by `growth`.
+//! Decides whether maps should become larger, and by how much. Pure; called by `growth`.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,16 @@ use proxy_common::maps::{FLOWS_V4, FLOWS_V6, SOCKETS_V4, SOCKETS_V6};
 /// What to do about maps that are nearly full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// The maps are large enough.
+    /// No map is nearly full.
     Enough,
     Grow(Capacities),
-    /// This map should grow, but the limit forbids it: the bytes needed with larger maps.
+    /// The map with this name should grow, but the memory limit forbids it. The number is the bytes
+    /// that old and larger maps need together.
     Limited(&'static str, u64),
 }
 
-/// How many services must be served, and how many the maps contain.
+/// The number of services that must be served (`known`), and of those that the maps contain
+/// (`held`).
 #[derive(Clone, Copy)]
 pub struct ServiceCounts {
     pub known: usize,
@@ -25,16 +27,17 @@ pub struct ServiceCounts {
 }
 
 impl ServiceCounts {
-    /// Estimates the entries of maps with every service, from the entries of those that they have.
+    /// Estimates how many entries a map will have with all known services, from its `entries` with
+    /// the services that it contains now.
     fn expected(self, entries: u64) -> u64 {
         let held = self.held.max(1) as u64;
         entries * held.max(self.known as u64) / held
     }
 }
 
-/// Returns larger sizes for maps that are three quarters full, or would be with every service, or
-/// that have refused something; and the first of these maps. A map doubles, or grows up to `most`
-/// times if that is not enough.
+/// Returns the larger sizes, and the name of the first map that must grow. A map must grow if it is
+/// three quarters full, or would be with every known service, or has refused an entry. It doubles,
+/// or grows up to `most` times if twice is not enough. None if no map must grow.
 fn enlarge(
     now: Capacities,
     fills: &[Fill],
@@ -59,7 +62,7 @@ fn enlarge(
             continue;
         }
         let needed = (entries * 4).div_ceil(before * 3).next_power_of_two();
-        // Maps of both families have one size.
+        // The map for IPv4 and the one for IPv6 have one common size.
         let size = before * needed.clamp(2, most);
         *capacity = (*capacity).max(size.min(u64::from(u32::MAX / 2 + 1)) as u32);
         first.get_or_insert(fill.map);
@@ -67,8 +70,8 @@ fn enlarge(
     first.map(|first| (first, larger))
 }
 
-/// Decides by how full the maps are. Both generations of maps count for the limit: both exist while
-/// one takes over from the other.
+/// Decides from how full the maps are. The limit holds for the old and the larger maps together:
+/// both exist while one takes over from the other.
 pub fn decide(
     now: Capacities,
     fills: &[Fill],
@@ -77,7 +80,7 @@ pub fn decide(
     limit: u64,
 ) -> Decision {
     let mut limited = Decision::Enough;
-    // Without enough memory for what is needed, twice the size may still be possible.
+    // If memory does not suffice for what is needed, try again with twice the size at most.
     for most in [64, 2] {
         let Some((first, larger)) = enlarge(now, fills, refused, services, most) else {
             return Decision::Enough;
@@ -153,7 +156,7 @@ mod tests {
         let decided = decide(now, &fills, &refused, services, u64::MAX);
         assert_eq!(decided, Decision::Grow(larger));
 
-        // There is memory for twice the size only.
+        // In this case there is memory for twice the size only.
         let double = Capacities {
             backends: 2 * now.backends,
             slots: 2 * now.slots,

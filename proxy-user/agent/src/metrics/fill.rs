@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of how full the maps are, as `agent` last counted.
+//! Metrics of how full the maps are, as the agent last counted them.
 
 use control::apply::Fill;
 use datapath::Occupancy;
@@ -12,7 +12,7 @@ use proxy_common::maps;
 
 use super::add;
 
-/// Gauges of the flow tables and the other maps.
+/// Gauges of the entries and sizes of the flow tables and the other maps.
 #[derive(Clone, Debug)]
 pub(super) struct FillGauges {
     flows: Family<IpFamily, Gauge>,

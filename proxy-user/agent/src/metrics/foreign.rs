@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of what `agent` found next to its programs at its last look.
+//! Metrics of foreign programs, of interfaces whose packets take the stack, and of uplinks with
+//! XDP.
 
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 
 use super::add;
 
-/// Gauges of foreign programs, of interfaces that do not redirect, and of uplinks with XDP.
+/// Gauges of foreign tc programs, of interfaces whose packets take the stack, and of uplinks with
+/// XDP.
 #[derive(Clone, Debug)]
 pub struct ForeignGauges {
     before: Gauge,
@@ -44,14 +46,15 @@ impl ForeignGauges {
         }
     }
 
-    /// Sets how many uplinks have the XDP program, and how many lack it though they should have it.
+    /// Sets how many uplinks have the XDP program, and how many lack it though `xdp` is on.
     pub fn set_xdp(&self, attached: usize, declined: usize) {
         self.xdp.set(i64::try_from(attached).unwrap_or(i64::MAX));
         self.without_xdp
             .set(i64::try_from(declined).unwrap_or(i64::MAX));
     }
 
-    /// Sets how many foreign programs run before ours, and how many interfaces use the stack.
+    /// Sets how many foreign programs run before portolan's, and for how many interfaces the
+    /// packets take the stack although `forwarding` is `auto`.
     pub fn set(&self, before: usize, left: u32) {
         self.before.set(i64::try_from(before).unwrap_or(i64::MAX));
         self.left.set(left.into());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of the health servers' answers, by status. Counted by `server::health`.
+//! Metrics that count the answers of `/healthz` and `/livez` by HTTP status. Fed by
+//! `server::health`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -9,7 +10,7 @@ use prometheus_client::{
 
 use super::add;
 
-/// Answers of the health servers.
+/// Counters of the answers of `/healthz` and `/livez` by HTTP status.
 #[derive(Clone, Debug, Default)]
 pub struct HealthAnswers {
     healthz: Family<Code, Counter>,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kube-proxy's metrics that portolan lacks, and why: for docs/metrics.md, and for the test that
-//! compares the names.
+//! The metrics of kube-proxy that portolan lacks, and why. Used for docs/metrics.md, and by the
+//! test that compares the names with kube-proxy's.
 
 use std::{fs, path::Path};
 
-/// Metrics of kube-proxy that are missing for one reason.
+/// A group of kube-proxy's metrics that portolan lacks for the same reason, `why`.
 pub(super) struct Absent {
-    /// Patterns of names; `*` at the end stands for any characters.
+    /// Patterns of the metrics' names; `*` at the end stands for any characters.
     pub(super) names: &'static [&'static str],
     pub(super) why: &'static str,
 }
@@ -69,7 +69,8 @@ pub(super) const ABSENT: &[Absent] = &[
     },
 ];
 
-/// True if a name matches a pattern.
+/// True if the name of a metric matches a pattern; `*` at the pattern's end stands for any
+/// characters.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -77,7 +78,8 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Returns the lists of a real kube-proxy's metrics, for every version and mode.
+/// Returns the lists of a real kube-proxy's metrics, one for every version and mode. A line of a
+/// list has the type, name and labels of a metric.
 pub(super) fn kube_proxys() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
     let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");

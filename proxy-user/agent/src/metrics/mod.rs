@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All metrics, one file per concern; with kube-proxy's names where it has the same ones. Fed by
-//! `agent` and the servers, shown by `server::metrics`.
+//! All metrics, one file per concern; with kube-proxy's names where kube-proxy has the same metric.
+//! Fed by `agent` and the servers, shown by `server::metrics`.
 
 mod fill;
 mod foreign;
@@ -33,7 +33,7 @@ use source::api_server::Requests;
 pub use state::State;
 pub use sync::Sync;
 
-/// All metrics, shared with the servers.
+/// All metrics of the agent. Clones share the same values, so that the servers can have one.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -46,7 +46,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics. The kernel programs' counters are read from the maps below `pin_dir`.
+    /// Registers all metrics. The eBPF programs' counters are read from the maps below `pin_dir`.
     /// `per_service` adds the number of flows of each service, one line per service.
     pub fn new(
         pin_dir: PathBuf,
@@ -92,21 +92,21 @@ impl Metrics {
         }
     }
 
-    /// Sets how full the flow tables and the maps of plans are.
+    /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
         self.fill.set(flows, fills);
     }
-    /// Sets how full other maps are.
+    /// Sets how full the maps in `fills` are.
     pub fn set_fills(&self, fills: &[Fill]) {
         self.fill.set_maps(fills);
     }
 
-    /// Counts larger maps that were made and will replace those in use.
+    /// Counts one growth: larger maps were made, and will replace those in use.
     pub fn count_growth(&self) {
         self.fill.count_growth();
     }
 
-    /// Returns all metrics in the text format that scrapers read.
+    /// Returns all metrics in the text format that Prometheus reads.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -115,13 +115,13 @@ impl Metrics {
     }
 }
 
-/// Registers a metric under a name.
+/// Registers a metric under a name with a help text, and returns it.
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }
 
-/// Registers a metric in seconds: its name gets the suffix `_seconds`.
+/// Registers a metric in seconds, and returns it: its name gets the suffix `_seconds`.
 fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric

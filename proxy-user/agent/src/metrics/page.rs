@@ -83,10 +83,11 @@ fn render() -> Result<String, std::fmt::Error> {
     Ok(page)
 }
 
-/// Writes the metrics of a text for scrapers that `fits` selects, with their help texts.
+/// Writes a list of the metrics in `text` (a page of `/metrics`) whose names `fits` selects, with
+/// their help texts.
 fn write_list(page: &mut String, text: &str, fits: impl Fn(&str) -> bool) -> std::fmt::Result {
     for (name, (kind, labels)) in named(text).into_iter().filter(|(name, _)| fits(name)) {
-        // OpenMetrics names a counter without the suffix of its samples.
+        // In OpenMetrics, the HELP line of a counter has the name without the suffix `_total`.
         let described = match kind.as_str() {
             "counter" => name.trim_end_matches("_total"),
             "info" => name.trim_end_matches("_info"),

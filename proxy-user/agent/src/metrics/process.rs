@@ -14,11 +14,12 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Collected at each scrape. A value that /proc does not have is omitted.
+/// Reads the metrics of the agent's process at each scrape. A value that /proc does not have is
+/// omitted.
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// The figures of the process from /proc.
+/// Processor time, start time and memory of the agent's process, from /proc. Times in seconds.
 struct Figures {
     cpu_seconds: f64,
     start_time: f64,
@@ -27,12 +28,12 @@ struct Figures {
 }
 
 impl Figures {
-    /// Reads /proc/self/stat and the `btime` of /proc/stat.
+    /// Reads /proc/self/stat and the `btime` of /proc/stat; None if a value is missing.
     fn read() -> Option<Self> {
         let per_second = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
         let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name in parentheses may contain anything; the third field comes after it.
+        // The process name in parentheses may contain anything; the third field comes after it.
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<_> = fields.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -48,7 +49,8 @@ impl Figures {
     }
 }
 
-/// KUBE: returns the bytes of IP packets that the network namespace has received and sent.
+/// KUBE: returns how many bytes of IP packets the network namespace has received, and how many it
+/// has sent; None if /proc does not say.
 fn network_bytes() -> Option<[f64; 2]> {
     let text = fs::read_to_string("/proc/self/net/netstat").ok()?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));

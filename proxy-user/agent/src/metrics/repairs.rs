@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of what `agent` has put back that somebody had removed or changed in the kernel.
+//! Metrics that count what the agent has put back after somebody removed or changed it in the
+//! kernel.
 
 use datapath::RepairKind;
 use prometheus_client::{
@@ -10,7 +11,8 @@ use prometheus_client::{
 
 use super::add;
 
-/// Repairs by kind.
+/// Counters of repairs: what somebody had removed or changed in the kernel was put back. One
+/// counter per kind.
 #[derive(Clone, Debug)]
 pub struct Repairs(Family<Kind, Counter>);
 
@@ -27,7 +29,7 @@ impl Repairs {
             "What somebody had removed or changed in the kernel, and the agent has put back",
             Family::default(),
         ));
-        // Every kind starts at zero, so that a rate includes its first repair.
+        // Every kind starts at zero, so that Prometheus' rate() sees its first repair.
         for kind in RepairKind::ALL {
             drop(repairs.0.get_or_create(&Kind { kind: kind.name() }));
         }

@@ -11,7 +11,7 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Name and help of the metrics that are read from the maps.
+/// Name and help text of the metrics that are read from the maps.
 pub(super) const PACKETS: (&str, &str) = (
     "portolan_packets",
     "Packets, connections and datagrams by outcome, each counted once",
@@ -21,7 +21,7 @@ pub(super) const SERVICE_FLOWS: (&str, &str) = (
     "Flows of a service in the flow tables",
 );
 
-/// Collected at each scrape.
+/// Reads the packet counters, the flows per service and the number of warnings at each scrape.
 #[derive(Debug)]
 pub(super) struct AtScrape {
     pub(super) pin_dir: PathBuf,
@@ -36,7 +36,8 @@ impl Collector for AtScrape {
         let encoded =
             encoder.encode_descriptor("portolan_warnings", help, None, warnings.metric_type())?;
         warnings.encode(encoded)?;
-        // Without readable maps their metrics are left out; the agent warns about the maps itself.
+        // If the maps cannot be read, their metrics are left out; the agent itself warns about the
+        // maps.
         let open = if self.per_service {
             Reader::open
         } else {

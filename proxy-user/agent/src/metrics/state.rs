@@ -14,7 +14,8 @@ use super::{
     sync::{Seconds, now},
 };
 
-/// Gauges of services, interfaces, hooks and watches.
+/// Gauges of failed services, attached interfaces and hooks, and watches; and a counter of imported
+/// connections.
 #[derive(Clone, Debug)]
 pub struct State {
     failed_services: Gauge,
@@ -83,27 +84,29 @@ impl State {
         }
     }
 
-    /// Records that the source has sent something about objects of a kind.
+    /// Records the present time as the last time that the source sent something about objects of
+    /// this kind.
     pub fn heard_of(&self, kind: Kind) {
         let kind = kind.to_string();
         self.last_event.get_or_create(&OfKind { kind }).set(now());
     }
-    /// Records whether objects cannot be followed at present.
+    /// Records whether the agent fails to follow the API server's objects at present.
     pub fn set_source_failing(&self, failing: bool) {
         self.source_failing.set(failing.into());
     }
-    /// Records whether this agent is a shadow.
+    /// Records whether this agent is a shadow, which only counts.
     pub fn set_shadow(&self, shadow: bool) {
         self.shadow.set(shadow.into());
     }
-    /// Adds to the number of imported connections of another proxy.
+    /// Adds to the number of connections of another proxy that were imported.
     pub fn imported(&self, connections: usize) {
         self.imported.inc_by(connections as u64);
     }
     pub fn set_failed_services(&self, count: usize) {
         set(&self.failed_services, count);
     }
-    /// Sets how many interfaces and how many hooks are wanted and attached.
+    /// Sets the gauges of interfaces and of hooks. Each pair: how many should have the programs,
+    /// and how many have them.
     pub fn set_attached(&self, interfaces: (usize, usize), hooks: (usize, usize)) {
         for (gauges, (wanted, attached)) in [(&self.interfaces, interfaces), (&self.hooks, hooks)] {
             set(&gauges[0], wanted);

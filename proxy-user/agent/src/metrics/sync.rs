@@ -20,7 +20,8 @@ use super::{add, add_seconds};
 
 pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// Metrics of changes on their way into the maps: kube-proxy calls this syncs of proxy rules.
+/// Metrics of the syncs, which write changes of services into the maps. kube-proxy's name for it:
+/// sync of proxy rules.
 ///
 /// KUBE: kube-proxy syncs each IP family by itself. Here one sync writes both, so it counts for
 /// both.
@@ -39,7 +40,7 @@ pub struct Sync {
     services: Gauge,
 }
 
-/// Histograms whose buckets are made by a function.
+/// One histogram per IP family; the function makes its buckets.
 type ByFamily<M> = Family<IpFamily, M, fn() -> M>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -56,13 +57,14 @@ struct Policy {
     ip_family: &'static str,
 }
 
-/// KUBE: kube-proxy's buckets, from 1 ms to 16 s, with smaller ones in front: most syncs take less
-/// than a millisecond here.
+/// Histogram of how long syncs take. KUBE: kube-proxy's buckets, from 1 ms to 16 s, with smaller
+/// ones in front: most syncs take less than a millisecond here.
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_125, 2.0, 18))
 }
 
-/// KUBE: kube-proxy's buckets, from 0.25 s to five minutes, with smaller ones in front, as above.
+/// Histogram of the time from a change to its sync. KUBE: kube-proxy's buckets, from 0.25 s to five
+/// minutes, with smaller ones in front.
 fn latencies() -> Histogram {
     let fine = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
     let coarse = (1..60)
@@ -150,13 +152,13 @@ impl Sync {
         }
     }
 
-    /// Records how long the agent has spent on one event of a kind.
+    /// Records how long the agent's loop has spent on one event. `kind`: the event's name.
     pub fn turned(&self, kind: &'static str, elapsed: Duration) {
         let turns = self.turns.get_or_create(&Turn { kind });
         turns.observe(elapsed.as_secs_f64());
     }
 
-    /// Counts received changes: of Services and of EndpointSlices.
+    /// Counts received changes: `services` of Services, and `endpoints` of EndpointSlices.
     pub fn queued(&self, services: usize, endpoints: usize) {
         for family in [V4, V6] {
             self.last_queued.get_or_create(&family).set(now());
@@ -167,8 +169,8 @@ impl Sync {
         self.endpoints_pending.inc_by(endpoints as i64);
     }
 
-    /// Records that all received changes are in the maps. `triggers`: trigger times of the endpoint
-    /// changes among them.
+    /// Records that all received changes are in the maps. `took`: the duration of the sync;
+    /// `triggers`: when the pods or services changed that caused the endpoint changes among them.
     pub fn done(&self, took: Duration, triggers: &[Trigger]) {
         for family in [V4, V6] {
             let duration = self.duration.get_or_create(&family);
@@ -180,7 +182,7 @@ impl Sync {
         let now = Timestamp::now();
         for trigger in triggers {
             let latency = now.duration_since(trigger.time).as_secs_f64();
-            // The trigger's clock may be ahead of ours.
+            // The clock of the node that set the trigger time may be ahead of this node's.
             let family = if trigger.v6 { V6 } else { V4 };
             let programming = self.programming.get_or_create(&family);
             programming.observe(latency.max(0.0));
@@ -188,7 +190,7 @@ impl Sync {
     }
 
     /// Sets the number of services served, and of those with policy Local whose endpoints are all
-    /// on other nodes: for policy internal and external, each for IPv4 and IPv6.
+    /// on other nodes. `no_local`: internal IPv4, internal IPv6, external IPv4, external IPv6.
     pub fn set_services(&self, served: usize, no_local: [usize; 4]) {
         self.services.set(served as i64);
         let policies = ["internal", "external"].into_iter();
@@ -204,7 +206,7 @@ impl Sync {
     }
 }
 
-/// Returns the seconds since 1970.
+/// Returns the present time in seconds since 1970.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -78,12 +78,13 @@ fn what_kube_proxy_measures_has_its_names() {
     }
 }
 
-/// Returns the type and labels of the metrics in a text for scrapers, by name.
+/// Returns the type and labels of the metrics in `text`, a page of `/metrics`. Key: the metric's
+/// name.
 pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut all = BTreeMap::new();
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
-        // OpenMetrics names a counter without the suffix of its samples.
+        // In OpenMetrics, the TYPE line of a counter has the name without the suffix `_total`.
         let name = match kind {
             "counter" => format!("{name}_total"),
             "info" => format!("{name}_info"),
@@ -106,7 +107,7 @@ pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> 
     all
 }
 
-/// Returns metrics in which everything has happened once.
+/// Returns metrics in which every metric has at least one value.
 pub(super) fn busy() -> Metrics {
     let requests = Requests::default();
     requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));

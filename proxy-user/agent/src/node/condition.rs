@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's condition for events at its Node object: it serves, it is unhealthy, it is healthy
-//! again. In: the agent's health, once a second. Out: whether to report it now. Pure.
+//! Decides when the node's condition is reported in an event at its Node object: it serves, it is
+//! unhealthy, it is healthy again. Gets the agent's health once a second. Pure.
 
 use std::time::{Duration, Instant};
 
-/// How long a condition must last before it is reported: one that changes every second would
-/// otherwise be reported without end.
+/// How long a condition must last before it is reported: otherwise a condition that changes every
+/// second would cause an event every second.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// The condition that was reported last, and the one that has been seen since.
+/// The condition that was reported last, and the present one.
 #[derive(Debug, Default)]
 pub(super) struct NodeCondition {
-    /// Why the node is unhealthy; `Some(None)` if it is healthy, `None` before the first report.
+    /// The last report: `Some(Some(reason))` unhealthy, `Some(None)` healthy, `None` before the
+    /// first.
     reported: Option<Option<&'static str>>,
     seen: Option<(Option<&'static str>, Instant)>,
 }
 
 impl NodeCondition {
-    /// Takes the reason why the node is unhealthy, if it is. True if it must be reported now.
+    /// Takes the reason why the node is unhealthy; `None` if it is healthy. Returns true if this
+    /// must be reported now.
     pub(super) fn is_news(&mut self, reason: Option<&'static str>, now: Instant) -> bool {
         let since = match self.seen {
             Some((seen, since)) if seen == reason => since,
@@ -37,7 +39,8 @@ impl NodeCondition {
 mod tests {
     use super::*;
 
-    /// Returns the seconds at which the condition is reported, from a state for each second.
+    /// Returns the seconds at which a condition is reported. `states`: the node's condition in each
+    /// second.
     fn reported(states: &[Option<&'static str>]) -> Vec<usize> {
         let (mut condition, begin) = (NodeCondition::default(), Instant::now());
         let mut reported = Vec::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds settings that contradict the node or the cluster, so that nobody is served or recognised.
-//! In: the configuration, addresses, objects. Out: warnings with a remedy. Pure; called by `agent`
-//! and `portolan check`.
+//! Finds settings that contradict the node or the cluster, so that no client is served or no pod
+//! recognised. Gets the configuration, addresses and objects; returns warnings with a remedy. Pure;
+//! called by `agent` and `portolan check`.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -16,8 +16,8 @@ use linux::interfaces::Interface;
 
 use super::settings;
 
-/// Warns of each family whose node ports are served at no address of the node, although it has
-/// addresses of the family.
+/// Warns of each IP family whose node ports are served at no address of the node, although the node
+/// has addresses of that family.
 pub fn unserved_node_ports(
     config: &Config,
     internal_ips: &[IpAddr],
@@ -35,7 +35,7 @@ pub fn unserved_node_ports(
                 format!("no address of this node is in {}", joined(ranges))
             }
             _ => {
-                // Without an InternalIP there is another warning.
+                // If the node has no InternalIP, another warning says so.
                 let ip = config.bound_ip().filter(|ip| ip.is_ipv4() == v4);
                 let ip = ip.or_else(|| internal_ips.iter().copied().find(|ip| of_family(&ip)))?;
                 format!("no interface of this node has {ip}, its primary address")
@@ -62,10 +62,11 @@ pub fn unserved_node_ports(
     families.filter_map(of_family).collect()
 }
 
-/// How many addresses a warning lists.
+/// How many addresses a warning lists at most.
 const NAMED: usize = 8;
 
-/// Returns the ranges by which pods are recognised, if the configuration names them.
+/// Returns the address ranges by which pods are recognised; none if `local_detection` works
+/// otherwise.
 pub fn pod_ranges(config: &Config) -> &[IpNet] {
     match config.local_detection {
         LocalDetection::ClusterCidr => &config.cluster_cidr,
@@ -73,8 +74,8 @@ pub fn pod_ranges(config: &Config) -> &[IpNet] {
     }
 }
 
-/// Warns if no pod can be recognised, or if pods' ranges contain addresses of services. `cluster`
-/// must know [`pod_ranges`] and every object.
+/// Returns a warning if no pod can be recognised, or if the pods' address ranges contain addresses
+/// of services. `cluster` must know [`pod_ranges`] and every object.
 pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &Syncer) -> Option<Warning> {
     let (node, service_ranges) = (cluster.node(), cluster.service_ranges());
     judge_pods(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign connections: another proxy made them, and nf_conntrack keeps them. They are imported, so
-//! that the other proxy's rules can be removed. While some cannot be imported, segments of unknown
-//! connections must pass. The import runs in a thread, because the table may be large.
+//! Foreign connections: another proxy has made them, and nf_conntrack keeps them. The agent imports
+//! them, so that the other proxy's rules can be removed. While some cannot be imported, segments of
+//! unknown connections must pass. The import runs in a thread, because the table may be large.
 
 use std::{
     fmt::Write,
@@ -15,24 +15,25 @@ use control::{causes::chain, object::Warning};
 use datapath::{Imported, Importer};
 use tokio::{sync::mpsc, time::Instant};
 
-/// How often to look for foreign connections.
+/// How often foreign connections are imported while some are left.
 const EVERY: Duration = Duration::from_secs(30);
-/// How long datagrams wait for the first import, from the start of the agent.
+/// How long new flows of datagrams wait at most for the first import, from the start of the agent.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// After this time in which listing always failed, foreign connections are no longer waited for.
+/// If listing connections has failed for so long, the agent assumes that there are no foreign ones.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The result of an import: what was imported, or why connections cannot be listed.
+/// The result of an import: the number of imported connections and of others, or why nf_conntrack
+/// could not be listed.
 pub(crate) type Answer = io::Result<Imported>;
 
-/// What is known of foreign connections to services.
+/// What the agent knows of foreign connections to services.
 #[derive(Debug, Default)]
 pub(super) struct ForeignConnections {
     state: State,
-    /// Since when every attempt to list connections has failed.
+    /// Since when every attempt to list connections has failed; `None` if the last one succeeded.
     failing: Option<Instant>,
-    /// Another proxy may serve this node: new flows of datagrams wait until its connections are
-    /// imported, or until this time.
+    /// The time at which new flows of datagrams stop waiting for the import of another proxy's
+    /// flows. `None` if they do not wait, also after the first import.
     datagrams_wait: Option<Instant>,
 }
 
@@ -41,42 +42,46 @@ enum State {
     /// No import has begun yet.
     #[default]
     Unknown,
-    /// An import is under way. `held`: whether some were left before it; `None` at the start.
+    /// An import is under way. `held`: `Some(true)` if an earlier import has left connections in
+    /// nf_conntrack, `None` if this is the first.
     Asked { held: Option<bool> },
-    /// Some are left, or nf_conntrack could not be listed.
+    /// Some connections could not be imported, or nf_conntrack could not be listed. The next import
+    /// is at `look_at`.
     Held { look_at: Instant },
-    /// There are none, and there will be none.
+    /// There are no foreign connections any more, and no new ones will come.
     Gone,
 }
 
 impl ForeignConnections {
-    /// Makes datagrams wait for the first import, on a node that portolan has not served yet.
+    /// Makes new flows of datagrams wait for the first import. For a node that portolan has not
+    /// served yet.
     pub(super) fn defer_udp(&mut self, now: Instant) {
         self.datagrams_wait = Some(now + LONGEST_WAIT);
     }
-    /// Ends the wait of datagrams; true if they waited.
+    /// Lets new flows of datagrams begin; true if they had to wait before.
     pub(super) fn end_wait(&mut self) -> bool {
         self.datagrams_wait.take().is_some()
     }
-    /// Ends the wait of datagrams if it has taken too long; true if it has.
+    /// Lets new flows of datagrams begin if they have waited too long; true if it has done so.
     pub(super) fn expire_udp_deferral(&mut self, now: Instant) -> bool {
         self.datagrams_wait.take_if(|until| *until <= now).is_some()
     }
-    /// True if datagrams that begin a flow are left to the previous proxy.
+    /// True if a datagram that would begin a flow is left to the previous proxy.
     pub(super) fn do_datagrams_wait(&self) -> bool {
         self.datagrams_wait.is_some()
     }
-    /// True if segments of unknown connections must pass; also before the first import.
+    /// True if there may be foreign connections, so that segments of unknown connections must pass.
+    /// Also before the first import.
     pub(super) fn may_exist(&self) -> bool {
         !matches!(self.state, State::Gone)
     }
-    /// True while an import is under way.
+    /// True while the import of foreign connections is under way.
     pub(super) fn are_imported(&self) -> bool {
         matches!(self.state, State::Asked { .. })
     }
 
-    /// True if an import is due: at the start, and then at intervals as long as some are left. The
-    /// result goes to [`Self::hear`].
+    /// Returns true if the caller must start an import now: at the start, and then at intervals as
+    /// long as foreign connections are left. [`Self::hear`] takes its result.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         let held = match self.state {
             State::Unknown => None,
@@ -87,7 +92,7 @@ impl ForeignConnections {
         true
     }
 
-    /// Takes the result of an import. Returns a warning while connections cannot be listed.
+    /// Takes the result of an import. Returns a warning if connections could not be listed.
     pub(super) fn hear(&mut self, now: Instant, answer: &Answer) -> Option<Warning> {
         self.datagrams_wait = None;
         let (held, warning) = match answer {
@@ -97,7 +102,8 @@ impl ForeignConnections {
             }
             Err(error) => {
                 let since = *self.failing.get_or_insert(now);
-                // If some exist, resets would break them; if none, a client only waits longer.
+                // Resets would break foreign connections if there are some; if there are none,
+                // clients of unknown connections only wait longer.
                 let held = now < since + PATIENCE;
                 (held, Some(unlisted(error, held)))
             }
@@ -120,7 +126,8 @@ impl ForeignConnections {
     }
 }
 
-/// Logs what is new about foreign connections. `before`: whether some were left, if known.
+/// Logs the result of an import if it is new. `held`: whether connections are left now; `before`:
+/// whether an earlier import left some, `None` if this is the first.
 fn tell(imported: &Imported, held: bool, before: Option<bool>) {
     let (connections, left) = (imported.connections, left(imported));
     if connections > 0 {
@@ -142,7 +149,7 @@ fn tell(imported: &Imported, held: bool, before: Option<bool>) {
     }
 }
 
-/// Returns how many were not imported, and why.
+/// Returns a text: how many connections were not imported, and why.
 fn left(imported: &Imported) -> String {
     let mut text = imported.left.values().sum::<usize>().to_string();
     for (n, (why, count)) in imported.left.iter().enumerate() {
@@ -169,7 +176,7 @@ fn unlisted(error: &io::Error, held: bool) -> Warning {
 
 /// Imports foreign connections in a thread of its own.
 pub(super) fn import(answers: mpsc::UnboundedSender<Answer>, importer: Importer) {
-    // The receiver lives as long as the agent.
+    // Sending cannot fail: the receiver exists as long as the agent.
     thread::spawn(move || {
         let imported = catch_unwind(AssertUnwindSafe(|| importer.import()));
         let failed = |_| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Firewall rules of the node that concern the masquerade mark. Chains whose policy drops forwarded
-//! packets, also those that portolan forwards, are named in warnings; with `acceptForward` they get
-//! the rules of kube-proxy's own chain. Rules that kube-proxy left behind may masquerade packets
-//! with the mark: a connection that they have translated would break when they are removed.
+//! The node's firewall rules that concern the masquerade mark. A chain whose policy drops forwarded
+//! packets, portolan's included, is named in a warning; with `acceptForward` it gets the rules of
+//! kube-proxy's own chain. Rules that kube-proxy left behind may masquerade packets with the mark:
+//! a connection that they have translated would break when they are removed.
 
 use std::{io, time::Duration};
 
@@ -13,11 +13,11 @@ use linux::{
 use proxy_common::masquerade::Marks;
 use tokio::time::Instant;
 
-/// How often to read the rules: the kernel sends no message about changes, and another program may
-/// restore its rules without ours.
+/// How often to read the firewall rules: the kernel sends no message about changes, and another
+/// program may restore its own rules without portolan's.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The result of the last look at the rules.
+/// What the last look at the firewall rules has found.
 #[derive(Debug, Default)]
 pub(super) struct ForwardPolicy {
     looked_at: Option<Instant>,
@@ -25,13 +25,14 @@ pub(super) struct ForwardPolicy {
 }
 
 impl ForwardPolicy {
-    /// True if another proxy's rules masquerade packets with the mark. False where a chain may need
-    /// the mark to let a packet pass.
+    /// True if another proxy's rules masquerade packets that have the mark. Reported as false if a
+    /// chain that drops may need the mark to let a packet pass.
     pub(super) fn do_others_masquerade(&self) -> bool {
         self.others_masquerade
     }
 
-    /// Reads the rules when due. Returns what the operator should know.
+    /// Reads the firewall rules when due. Returns warnings for the operator; None if it is too
+    /// early.
     pub(super) fn look(&mut self, now: Instant, accepts: bool, mark: u32) -> Option<Vec<Warning>> {
         let is_early = |looked_at| now < looked_at + EVERY;
         if self.looked_at.is_some_and(is_early) {
@@ -47,7 +48,8 @@ impl ForwardPolicy {
             warnings.push(unread("iptables-legacy", &error));
             Vec::new()
         });
-        // Rules that cannot be read count as rules that masquerade: then both marks work.
+        // Rules that cannot be read count as rules that masquerade: packets pass with either mark
+        // then.
         let masquerades = !warnings.is_empty()
             || chains.iter().any(NftChain::masquerades_marked)
             || legacy_masquerades_marked().unwrap_or(true);
@@ -66,7 +68,8 @@ impl ForwardPolicy {
     }
 }
 
-/// Gives a chain the rules that it should have, and removes our other rules.
+/// Gives a chain the accepting rules if it should have them, and removes portolan's other rules
+/// there. Returns a warning if that fails, or if the chain drops what portolan forwards.
 fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
     let object = format!("nftables chain {forward}");
     let settled = forward.own_rules().and_then(|own| {
@@ -104,7 +107,8 @@ fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
     Some(Warning { object, reason })
 }
 
-/// KUBE: the rules of `KUBE-FORWARD`.
+/// Returns the warning about a dropping chain of iptables-legacy. KUBE: it recommends the rules of
+/// `KUBE-FORWARD`.
 fn legacy(program: &str, mark: u32) -> Warning {
     Warning {
         object: format!("{program} chain FORWARD"),

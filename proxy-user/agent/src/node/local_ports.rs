@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source ports of masqueraded connections: those of the setting without the ports that the
-//! kernel gives to the node's own connections (`net.ipv4.ip_local_port_range`). These are read
-//! again every few seconds.
+//! The source ports of masqueraded connections: the ports in `masqueradePorts`, without those that
+//! the kernel gives to the node's own connections (`net.ipv4.ip_local_port_range`). The kernel's
+//! range is read again every few seconds.
 
 use std::{fs, time::Duration};
 
@@ -9,14 +9,15 @@ use control::object::Warning;
 use proxy_common::masquerade::PortRanges;
 use tokio::time::Instant;
 
-/// How often to read the range: the kernel sends no message about a change.
+/// How often to read the kernel's range: the kernel sends no message about a change.
 const EVERY: Duration = Duration::from_secs(5);
-/// The kernel parameter of this network namespace.
+/// The kernel's range for the own connections of this network namespace.
 const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// With fewer ports than this, too few connections to one endpoint are possible at once.
+/// If fewer ports than these are left for masquerading, too few connections to one endpoint are
+/// possible at the same time.
 const ENOUGH: u32 = 2_048;
 
-/// The range of local ports as last read.
+/// The ports that the kernel gives to the node's own connections, as last read.
 #[derive(Debug, Default)]
 pub(super) struct LocalPorts {
     looked_at: Option<Instant>,
@@ -24,7 +25,7 @@ pub(super) struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// Reads the range when due; true if it has changed.
+    /// Reads the kernel's range when due; true if it has changed since the last time.
     pub(super) fn look(&mut self, now: Instant) -> bool {
         if self.looked_at.is_some_and(|at| now < at + EVERY) {
             return false;
@@ -34,7 +35,8 @@ impl LocalPorts {
         std::mem::replace(&mut self.range, range) != range
     }
 
-    /// Returns the ports for masqueraded connections, and what the operator should know.
+    /// Returns the ports for masqueraded connections: `configured` without the kernel's range. If
+    /// too few are left, returns all of `configured`, with a warning.
     pub(super) fn leave(&self, configured: PortRanges) -> (PortRanges, Option<Warning>) {
         let Some((first, last)) = self.range else {
             return (configured, None);
@@ -56,7 +58,7 @@ impl LocalPorts {
     }
 }
 
-/// Parses two ports, as the kernel prints them.
+/// Parses the first and last port, as the kernel prints them.
 fn parse(text: &str) -> Option<(u16, u16)> {
     let mut ports = text.split_whitespace().map(str::parse);
     Some((ports.next()?.ok()?, ports.next()?.ok()?))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node itself: its settings and addresses in the maps, its firewall and local ports as far as
-//! the settings depend on them, connections of another proxy, and the events at the Node object
-//! about its condition. A part of `agent`.
+//! The node itself: its settings and addresses in the maps; its firewall rules and local ports, on
+//! which settings depend; connections of another proxy; and events about its condition at the Node
+//! object. A part of `agent`.
 
 mod condition;
 pub(crate) mod contradictions;
@@ -35,16 +35,18 @@ use self::{
 use super::{agent::Shared, growth::Growth, services::Services};
 use crate::server::health::Area;
 
-/// The node's settings, and what they depend on besides the configuration.
+/// The node's settings in the maps, and what they depend on besides the configuration.
 pub(super) struct Node {
-    /// The cookie of the node's own network namespace.
+    /// The cookie (the kernel's id) of the node's own network namespace.
     netns: u64,
-    /// The settings and addresses that were last stored in the maps.
+    /// The settings and addresses that were last stored in the maps; `None` if that failed, or for
+    /// new maps.
     applied: Option<NodeSettings>,
-    /// Services have changed since the warnings about the node were made. Some warnings depend on
-    /// them.
+    /// True if services have changed since the warnings about the node were made. Some of these
+    /// warnings depend on services.
     pub(super) is_outdated: bool,
-    /// The addresses at which health check node ports are answered.
+    /// The addresses at which health check node ports are answered, sent to the server that
+    /// answers.
     health_addresses: watch::Sender<BTreeSet<IpAddr>>,
     foreign: ForeignConnections,
     foreign_answers: mpsc::UnboundedSender<foreign_connections::Answer>,
@@ -74,30 +76,32 @@ impl Node {
         }
     }
 
-    /// Reads what the settings depend on, before the first flow begins.
+    /// Reads the firewall rules, the netfilter hooks and the local ports, on which the settings
+    /// depend, before the first flow begins.
     pub(super) fn look(&mut self, shared: &Shared) {
         self.look_at_rules(shared);
         self.look_at_stack(shared);
         self.local_ports.look(Instant::now());
     }
 
-    /// Makes flows of datagrams wait until those of another proxy could have been imported.
+    /// Makes new flows of datagrams wait until those of another proxy could have been imported.
     pub(super) fn defer_udp(&mut self, shared: &Shared) {
         self.foreign.defer_udp(Instant::now());
         shared.health.set_datagrams_wait(true);
     }
 
-    /// Ends that wait when the agent stops, as nobody else would; true if settings must be applied.
+    /// Lets waiting flows of datagrams begin because the agent stops; true if they waited, so that
+    /// the settings must be stored again.
     pub(super) fn end_wait(&mut self) -> bool {
         self.foreign.end_wait()
     }
 
-    /// Forgets the applied settings: other maps have none of them.
+    /// Forgets which settings were stored: the maps in use are new and have none.
     pub(super) fn begin_with_maps(&mut self) {
         self.applied = None;
     }
 
-    /// True if the maps contain the settings and addresses.
+    /// True if the maps contain the node's settings and addresses.
     pub(super) fn is_applied(&self) -> bool {
         self.applied.is_some()
     }
@@ -107,7 +111,7 @@ impl Node {
         self.foreign.are_imported()
     }
 
-    /// Checks what the settings depend on; true if they must be applied again.
+    /// Checks once a second what the settings depend on; true if the settings must be stored again.
     pub(super) fn tick(&mut self, shared: &Shared, services: &Services, growth: &Growth) -> bool {
         self.report_condition(shared);
         if services.served {
@@ -121,7 +125,7 @@ impl Node {
         udp_deferral_ended || local_ports_changed || rules_changed || stack_changed || is_outdated
     }
 
-    /// Reports the node's condition in an event at the Node object, if it has changed.
+    /// Reports the node's condition in an event at the Node object, if it is new and has lasted.
     fn report_condition(&mut self, shared: &Shared) {
         let illness = shared.health.illness();
         let now = std::time::Instant::now();
@@ -159,8 +163,8 @@ impl Node {
         self.forward.do_others_masquerade() != before
     }
 
-    /// With `forwarding: auto`, looks at who judges forwarded packets, when due; true if the
-    /// settings that follow have changed.
+    /// With `forwarding: auto`, checks when due whether netfilter judges forwarded packets; true if
+    /// flags of the settings have changed for that.
     fn look_at_stack(&mut self, shared: &Shared) -> bool {
         if !shared.options.redirects {
             return false;
@@ -172,7 +176,8 @@ impl Node {
         self.stack.flags() != before
     }
 
-    /// Stores the node's settings and addresses if they have changed.
+    /// Stores the node's settings and addresses in the maps if they have changed, and renews the
+    /// warnings about the node.
     pub(super) fn apply(&mut self, shared: &mut Shared, services: &mut Services) {
         self.is_outdated = false;
         let (config, interfaces) = (&shared.config, &shared.interfaces);
@@ -189,7 +194,8 @@ impl Node {
             .syncer
             .set_own_addresses(settings::own_addresses(config, interfaces));
         services.syncer.set_pod_ranges(pod_ranges(config));
-        // Packets to unallocated cluster IPs are dropped only once the allocated ones are known.
+        // Before the first sync, the allocated cluster IPs are not known, so no packet is dropped
+        // for going to an unallocated one.
         let ranges = if services.served {
             services.syncer.service_ranges()
         } else {
@@ -223,7 +229,8 @@ impl Node {
             before != *known
         });
         if self.applied.as_ref() != Some(&wanted) {
-            // Settings are stored even if the map is too small for every address, as with IPVS.
+            // The settings are stored even if the map of addresses is too small, which IPVS' many
+            // addresses can cause.
             let addresses = shared.datapath.set_node_addresses(&wanted.addresses);
             let settings = shared.datapath.set_settings(&wanted.settings);
             self.applied = match addresses.and(settings) {
@@ -248,9 +255,11 @@ impl Node {
     }
 
     /// Starts an import of foreign connections when due; [`Self::hear_of_foreign`] gets the result.
-    /// Not while other maps take over: connections imported into the old maps could be lost.
+    /// Does not start one while other maps take over: connections imported into the old maps could
+    /// be lost.
     pub(super) fn look_for_foreign(&mut self, shared: &Shared, growth: &Growth) {
-        // A shadow leaves them in nf_conntrack: it resets no connection and imports none.
+        // A shadow leaves foreign connections in nf_conntrack: it resets no connection and imports
+        // none.
         if shared.config.shadow {
             return;
         }
@@ -260,7 +269,7 @@ impl Node {
         }
     }
 
-    /// Takes the result of an import, on which the settings depend.
+    /// Takes the result of an import of foreign connections; the settings depend on it.
     pub(super) fn hear_of_foreign(
         &mut self,
         shared: &Shared,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's settings and addresses for the datapath. In: the configuration, the Node object, the
-//! interfaces. Out: plain values and warnings. Pure.
+//! Makes the node's settings and addresses for the maps from the configuration, the Node object and
+//! the interfaces. Returns plain values and warnings. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -20,11 +20,11 @@ use ipnet::IpNet;
 use linux::interfaces::{Interface, InterfaceKind};
 use proxy_common::{Settings, masquerade::PortRanges, settings::RANGES};
 
-/// The node's settings and addresses.
+/// The node's settings and addresses, as they are stored in the maps.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct NodeSettings {
     pub(super) settings: Settings,
-    /// In order, each address once.
+    /// The node's addresses, sorted, each once.
     pub(super) addresses: Vec<NodeAddress>,
 }
 
@@ -69,8 +69,8 @@ impl NodeSettings {
         }
     }
 
-    /// Switches resets off while foreign connections may exist, whose segments must pass. With
-    /// `datagrams_wait`, datagrams begin no flow either.
+    /// Switches resets off while foreign connections may exist (`held`): their segments must pass.
+    /// With `datagrams_wait`, datagrams begin no flow either.
     pub(super) fn with_foreign_connections(mut self, held: bool, datagrams_wait: bool) -> Self {
         if datagrams_wait {
             self.settings.flags |= Settings::DATAGRAMS_WAIT;
@@ -80,18 +80,18 @@ impl NodeSettings {
         }
         self
     }
-    /// With these flags as well.
+    /// Adds these flags to the settings.
     pub(super) fn with_flags(mut self, flags: u32) -> Self {
         self.settings.flags |= flags;
         self
     }
-    /// Sets the source ports of masqueraded connections.
+    /// Sets the source ports that masqueraded connections get.
     pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
         self.settings.masquerade_ports = ports;
         self
     }
-    /// Records whether another proxy's rules masquerade packets with the mark that it shares with
-    /// portolan. With `masquerade: mark` they are supposed to, so it does not count.
+    /// Sets a flag if another proxy's rules masquerade packets with the mark that it shares with
+    /// portolan. Not with `masquerade: mark`: there, other rules are supposed to masquerade.
     pub(super) fn beside_rules(mut self, others_masquerade: bool) -> Self {
         if others_masquerade && !self.settings.has(Settings::MARK_ONLY) {
             self.settings.flags |= Settings::OTHERS_MASQUERADE;
@@ -101,10 +101,10 @@ impl NodeSettings {
 }
 
 /// Returns the addresses at which health check node ports are answered; an unspecified address
-/// means every one of its family. KUBE: where node ports are served.
+/// means every address of its family. KUBE: they are answered where node ports are served.
 pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
     let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
-    // A link-local IPv6 address can have a socket only together with its interface.
+    // A socket can be bound to a link-local IPv6 address only together with its interface.
     let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
     let named = node.iter().filter(|one| one.node_ports);
     let named = named.map(|one| one.address).filter(alone);
@@ -115,7 +115,8 @@ pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> B
         .collect()
 }
 
-/// Returns the addresses at which processes of this node answer, even if they are cluster IPs.
+/// Returns the addresses at which processes of this node itself answer. Packets to them stay with
+/// these processes, even if an address is a cluster IP.
 pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeSet<IpAddr> {
     interfaces
         .iter()
@@ -124,7 +125,7 @@ pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeS
         .collect()
 }
 
-/// Warns of service ranges that do not fit into the kernel's settings.
+/// Returns a warning if there are more service ranges than the settings in the maps can contain.
 pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -> Option<Warning> {
     if config.unallocated_cluster_ips == UnallocatedClusterIps::Pass {
         return None;
@@ -147,9 +148,9 @@ pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -
     })
 }
 
-/// Returns the node's addresses at an interface. KUBE: every local address is the node's. The
-/// link-local addresses of pods' interfaces are left out: there is one per pod, and no client uses
-/// them for node ports. So are the cluster IPs that IPVS needs.
+/// Returns the node's addresses at an interface. KUBE: every local address is the node's. Leaves
+/// out the link-local addresses of pods' interfaces: there is one per pod, and no client uses them
+/// for node ports. Also leaves out the cluster IPs on the interface of IPVS.
 fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_ {
     let of_pod = matches!(
         interface.kind,
@@ -161,9 +162,10 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
         .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
 }
 
-/// Returns an address for each family without an InternalIP in the Node object: the configured one,
-/// or else the first global one in the order of the interfaces. Warns only if the Node object has
-/// no InternalIP at all: with one, the node has a single family in Kubernetes.
+/// Returns an address for each family for which the Node object has no InternalIP: the configured
+/// one, or else the first global address of the interfaces, in their order. Returns a warning only
+/// if the Node object has no InternalIP at all and none is configured: with one InternalIP, the
+/// node has a single family in Kubernetes.
 pub(super) fn fallback_ips(
     node_name: &str,
     node: Option<&Node>,

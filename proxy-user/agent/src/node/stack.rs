@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `forwarding: auto`: who in the node's stack judges forwarded packets. If nobody does,
-//! packets leave past it from a connection's first on; if conntrack tracks them and is not liberal,
-//! TCP takes the stack.
+//! With `forwarding: auto`, finds out whether netfilter hooks judge forwarded packets. If none
+//! does, packets bypass the stack from a connection's first packet on. If conntrack tracks
+//! forwarded packets and is not liberal about TCP sequence numbers, TCP takes the stack.
 
 use std::{io, time::Duration};
 
@@ -10,11 +10,11 @@ use linux::{ForwardHooks, conntrack_is_liberal, forward_hooks};
 use proxy_common::Settings;
 use tokio::time::Instant;
 
-/// How often to look: the kernel does not tell who registers a hook. Beside a record's life of 13
-/// s, a rule that is added holds within 20 s.
+/// How often to look at the hooks: the kernel does not say when one is registered. Records that let
+/// packets bypass the stack live 13 s, so a new rule holds within 20 s.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// The result of the last look at the netfilter hooks.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     looked_at: Option<Instant>,
@@ -22,12 +22,13 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// The settings' flags that follow.
+    /// Returns the flags of the node's settings that follow from the netfilter hooks.
     pub(super) fn flags(&self) -> u32 {
         self.flags
     }
 
-    /// Looks if it is time. Returns what the operator should know.
+    /// Looks at the netfilter hooks when due. Returns warnings for the operator; None if it is too
+    /// early.
     pub(super) fn look(&mut self, now: Instant) -> Option<Vec<Warning>> {
         let is_early = |looked_at| now < looked_at + EVERY;
         if self.looked_at.is_some_and(is_early) {

@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The settings in force, at `/configz` of `metricsBindAddress`. Set by `agent`, served by
-//! `metrics`.
+//! The settings in force, shown at `/configz` of the server at `metricsBindAddress`. Set by
+//! `agent`; `metrics` serves them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::{Json, response::IntoResponse};
 use serde_json::{Value, json};
 
-/// The contents of the answer at `/configz`.
+/// The settings in force, as the answer at `/configz` shows them.
 #[derive(Clone, Debug, Default)]
 struct InForce {
-    /// The settings in the form of a configuration file.
+    /// The settings in the form of a configuration file, as JSON.
     document: Value,
-    /// The source of settings, by key: `flag` or `file`. Other settings have their defaults.
+    /// Where each setting comes from. Key: the setting; value: `flag` or `file`. Settings that have
+    /// their default are missing.
     sources: Value,
 }
 
-/// The settings in force, shared with the server.
+/// The settings in force, shared by the agent's loop and the HTTP server.
 #[derive(Clone, Debug, Default)]
 pub struct Configz(Arc<Mutex<InForce>>);
 
 impl Configz {
-    /// Replaces the configuration (in the form of a file) and the sources of its settings.
+    /// Replaces the shown settings. `document`: in the form of a configuration file; `sources`:
+    /// where each setting comes from.
     pub fn set(&self, document: Value, sources: Value) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = InForce { document, sources };
     }
 
-    /// Returns the answer. KUBE: kube-proxy's, under its API group's name; and portolan's own part.
+    /// Returns the answer at `/configz`. KUBE: kube-proxy's part, under its API group's name; and
+    /// portolan's own part.
     pub(super) fn answer(&self) -> impl IntoResponse + use<> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Json(json!({

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/healthz`: whether every service, interface and hook is served, what is wrong, and which
-//! version of the Node object is applied; `/livez`: whether the agent's loop runs. Fed by `agent`;
-//! `status` decides.
+//! The HTTP answers of `/healthz` (whether every service, interface and hook is served, what is
+//! wrong, and which version of the Node object is applied) and `/livez` (whether the agent's loop
+//! still runs). Fed by `agent`; `status` decides.
 
 mod status;
 
@@ -24,29 +24,31 @@ const INELIGIBLE: &str = "there is no Node object of this name, it is being dele
 const DATAGRAMS_WAIT: &str =
     "connections of the proxy before are being imported, and datagrams are left to it until then";
 
-/// How many faults an answer names; it counts all.
+/// How many faults an answer lists; `faultCount` has the number of all.
 const NAMED: usize = 100;
-/// How many faults an event at the Node names.
+/// How many faults an event at the Node object lists.
 const TOLD: usize = 3;
 
-/// The agent's health, shared with the servers.
+/// The agent's health, shared by its loop and the HTTP servers.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     last_updated: Option<Timestamp>,
-    /// Since when some change has not been applied.
+    /// Since when the oldest change waits to be applied; `None` if all changes are applied.
     pending: Option<Instant>,
-    /// When the agent's loop has last turned.
+    /// When the agent's loop last began a turn (the handling of one event).
     turned: Instant,
     faults: Faults,
     node: Option<AppliedNode>,
-    /// KUBE: a node whose object has not been seen is not eligible.
+    /// True if load balancers may send clients to this node. KUBE: false before the Node object is
+    /// seen.
     eligible: bool,
-    /// Why objects cannot be followed at present.
+    /// Why the API server's objects cannot be followed at present; `None` if they can.
     source_fault: Option<String>,
-    /// Datagrams are still left to the previous proxy.
+    /// True while new flows of datagrams are left to the previous proxy, until its flows are
+    /// imported.
     datagrams_wait: bool,
 }
 
@@ -76,7 +78,7 @@ impl State {
     }
 }
 
-/// The Node object in the last applied state.
+/// The name and version of the Node object that the last complete sync has applied.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedNode {
@@ -84,7 +86,7 @@ pub struct AppliedNode {
     pub resource_version: String,
 }
 
-/// KUBE: the fields of kube-proxy's answer, and more.
+/// The answer of `/healthz` and `/livez`. KUBE: kube-proxy's fields, and more.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -96,17 +98,17 @@ struct Answer {
     node: Option<AppliedNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_fault: Option<String>,
-    /// Why the status is not 200.
+    /// Why the HTTP status is not 200; left out if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Number of all faults, including those too young to change the status.
+    /// The number of all faults, including those too young to change the HTTP status.
     fault_count: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<Named>,
     seconds_since_last_turn: u64,
 }
 
-/// A fault in an answer.
+/// A fault as it is listed in an answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Named {
@@ -119,15 +121,15 @@ impl Health {
     fn state<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// Records that the agent's loop has turned.
+    /// Records that the agent's loop begins a turn, so that it does not hang.
     pub fn turn(&self) {
         self.state(|state| state.turned = Instant::now());
     }
-    /// Records that changes have arrived that are not applied yet.
+    /// Records that changes have arrived and wait to be applied.
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
     }
-    /// Replaces the faults of an area; with none, the area has no faults.
+    /// Replaces the faults of one area of the agent; without `faults`, the area has none any more.
     pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
         let faults = faults.into_iter();
         let mut faults = faults
@@ -139,16 +141,18 @@ impl Health {
             }
         });
     }
-    /// Records why objects cannot be followed, if so. KUBE: this does not make the node unhealthy.
+    /// Records why the API server's objects cannot be followed; `None` if they can. KUBE: this does
+    /// not make the node unhealthy.
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
-    /// Records whether datagrams are left to the previous proxy until its flows are imported.
-    /// Services are served meanwhile.
+    /// Records whether new flows of datagrams are left to the previous proxy until its flows are
+    /// imported. Everything else is served meanwhile.
     pub fn set_datagrams_wait(&self, wait: bool) {
         self.state(|state| state.datagrams_wait = wait);
     }
-    /// Records that all known changes are applied, except for those that are faults now.
+    /// Records that all known changes are applied, except for those that are now faults.
+    /// `eligible`: whether load balancers may send clients to this node.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
             state.last_updated = Some(now());
@@ -157,15 +161,15 @@ impl Health {
             state.eligible = eligible;
         });
     }
-    /// True if the service with this name as an object is served as it should be. Faults of other
-    /// services do not count: they would take this one from every node at the same time.
+    /// True if this service (`Service namespace/name`) is served as it should be. Faults of other
+    /// services do not count: they would make every node refuse this service at the same time.
     pub fn serves(&self, service: &str) -> bool {
         let counts = |area, object: &str| area != Area::Services || object == service;
         self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
     }
 
-    /// Returns why the node is not healthy: the reason alone, and with its oldest faults; `None` if
-    /// it is healthy. A node that is about to be removed is not unhealthy.
+    /// Returns why the node is unhealthy: first the reason alone, then the reason with the oldest
+    /// faults. `None` if it is healthy. A node that is about to be removed counts as healthy.
     pub fn illness(&self) -> Option<(&'static str, String)> {
         self.state(|state| {
             let ill = illness(&state.facts(), Instant::now(), |_, _| true)?;
@@ -212,7 +216,7 @@ impl State {
             last_updated: self.last_updated,
             current_time: now(),
             node_eligible: self.eligible,
-            // Not before everything of this version is served, datagrams included.
+            // The version is not shown before everything of it is served, datagrams included.
             node: self.node.clone().filter(|_| !self.datagrams_wait),
             source_fault: self.source_fault.clone(),
             reason: None,
@@ -231,7 +235,7 @@ fn code(is_good: bool) -> StatusCode {
     }
 }
 
-/// Returns the present time; a clock before 1970 reads as 1970.
+/// Returns the present time; 1970 if the clock is before 1970.
 fn now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -241,11 +245,11 @@ fn now() -> Timestamp {
     Timestamp::new(seconds, nanoseconds).unwrap_or_default()
 }
 
-/// Returns the routes of `healthzBindAddress`.
+/// Returns the HTTP handlers of the server at `healthzBindAddress`.
 pub fn router(health: Health, answers: HealthAnswers) -> Router {
-    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. The kubelet
-    // must not restart the agent for that, nor while the API server is away or a map is full: a new
-    // one would find the same.
+    // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. /livez stays
+    // good: the kubelet must not restart the agent for that, nor while the API server is away or a
+    // map is full, because a new agent would find the same.
     let (alive, counted) = (health.clone(), answers.clone());
     Router::new()
         .route(

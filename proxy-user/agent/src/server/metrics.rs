@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/metrics`, `/configz`, `/warnings`, `/healthz` and `/proxyMode` of `metricsBindAddress`.
+//! The HTTP server at `metricsBindAddress`, with `/metrics`, `/configz`, `/warnings`, `/healthz`
+//! and `/proxyMode`.
 
 use axum::{Json, Router, http::header, routing::get};
 use control::warnings::Warnings;
@@ -9,7 +10,7 @@ use crate::metrics::Metrics;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Returns the routes of `metricsBindAddress`.
+/// Returns the HTTP handlers of the server at `metricsBindAddress`.
 pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router {
     Router::new()
         .route(
@@ -17,10 +18,10 @@ pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router 
             get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics.text())),
         )
         .route("/configz", get(async move || configz.answer()))
-        // For `portolan warnings`.
+        // `portolan warnings` reads this.
         .route("/warnings", get(async move || Json(warnings.named())))
-        // KUBE: kube-proxy has it here, too; it only says that the process answers.
+        // KUBE: kube-proxy has /healthz at this server, too; it only says that the process answers.
         .route("/healthz", get(async || "ok"))
-        // KUBE: kube-proxy answers the name of its mode.
+        // KUBE: kube-proxy answers with the name of its mode.
         .route("/proxyMode", get(async || "ebpf"))
 }

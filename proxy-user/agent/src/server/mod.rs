@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's HTTP servers: its own health and metrics, and the health of services at their health
-//! check node ports. Started by `agent`.
+//! The agent's HTTP servers: one for its own health, one for its metrics, and those at services'
+//! health check node ports. Started by `agent`.
 
 pub mod configz;
 pub mod health;
@@ -28,11 +28,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How many connections may wait to be accepted.
+/// How many TCP connections to a server may wait to be accepted.
 const BACKLOG: u32 = 128;
 
-/// Listens at an address. KUBE: `0.0.0.0` and `::` both mean every address of both families, as for
-/// Go's listeners; on a node without IPv6, every address of IPv4.
+/// Returns a socket that listens at an address. KUBE: `0.0.0.0` and `::` both mean every address of
+/// both families, as for Go's listeners; on a node without IPv6, every address of IPv4.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return listen_at(address, true);
@@ -46,13 +46,14 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// True if the kernel has no IPv6, or was started with ipv6.disable=1.
+/// True if a socket could not be made because the kernel has no IPv6, or was started with
+/// ipv6.disable=1.
 fn is_without_ipv6(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Listens at an address of one family, or at `::` for both, with a socket that the bind hooks
-/// recognise as the agent's own: `reserveNodePorts` must not keep the agent from a port.
+/// Returns a socket that listens at an address of one family, or at `::` for both. The bind hooks
+/// recognise it as the agent's own: `reserveNodePorts` must not keep the agent from a port.
 fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -60,26 +61,26 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
     }?;
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // The node's net.ipv6.bindv6only must not matter.
+        // The node's net.ipv6.bindv6only must not decide.
         setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
     }
-    // It fails without the privilege; then there are no hooks either.
+    // Setting the mark fails without the privilege; the agent then cannot attach bind hooks either.
     let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// One of the agent's own servers.
+/// The server of the agent's health, or the one of its metrics.
 pub struct Site {
     pub address: SocketAddr,
-    /// The setting that names the address.
+    /// The setting that contains `address`, for warnings.
     pub setting: &'static str,
     pub paths: &'static str,
     pub topic: Topic,
 }
 
-/// Pauses between attempts to listen: the first, doubled each time, and the longest. KUBE:
-/// kube-proxy tries every five seconds.
+/// Pauses between attempts to listen: the first pause, which doubles each time, and the longest.
+/// KUBE: kube-proxy tries every five seconds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 impl Site {
@@ -105,8 +106,8 @@ impl Site {
         }
     }
 
-    /// Answers until `stop`, at first on the given listener. If listening fails, it warns and tries
-    /// again.
+    /// Answers requests until `stop`. Uses the listener `first`; if listening has failed, it warns
+    /// and tries again.
     pub(crate) async fn serve(
         self,
         mut first: io::Result<TcpListener>,
@@ -137,10 +138,10 @@ impl Site {
     }
 }
 
-/// Answers on a listener until `stop`; then finishes open connections.
+/// Answers requests on a listener until `stop`; then finishes open connections.
 pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let stopped = async move { stop.cancelled().await };
     let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
-    // axum's future never returns an error: failures to accept are retried within it.
+    // axum's future never returns an error: it repeats a failed accept itself.
     _ = serving.await;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Health check node ports: load balancers ask there whether this node has endpoints of a service.
-//! `agent` sends the plans, and the node's addresses that have node ports; the agent listens on
-//! each port at each of these addresses.
+//! `agent` sends the plans of services, and the node's addresses that have node ports; this server
+//! listens on each port at each of these addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -31,14 +31,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{health::Health, is_without_ipv6, listen_at, serve};
 
-/// The pause before trying again to listen on a port.
+/// The pause before the next attempt to listen on ports where it failed.
 const RETRY: Duration = Duration::from_secs(2);
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
 pub use control::plan::HealthUpdate as Update;
 
-/// Applies the updates until `stop`. Listens at `addresses`; an unspecified one means every address
-/// of its family.
+/// Keeps the listeners as `updates` demand, until `stop`. Listens at `addresses`; an unspecified
+/// one means every address of its family.
 pub async fn run(
     mut updates: mpsc::UnboundedReceiver<Vec<Update>>,
     mut addresses: watch::Receiver<BTreeSet<IpAddr>>,
@@ -56,7 +56,7 @@ pub async fn run(
         listening: HashMap::new(),
         failed: BTreeSet::new(),
     };
-    // A pause that begins anew with each update would never end on a busy node.
+    // A pause that began anew after each update would never end on a busy node.
     let mut retry = interval(RETRY);
     retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -82,13 +82,14 @@ struct Ports {
     stop: CancellationToken,
     addresses: BTreeSet<IpAddr>,
     plans: HashMap<ObjectName, HealthCheckPlan>,
-    /// The services that name a port; the first by name gets it.
+    /// The services that want a health check node port, by port. The first by name gets it.
     wanted: BTreeMap<u16, BTreeSet<ObjectName>>,
     listening: HashMap<u16, Listening>,
     failed: BTreeSet<u16>,
 }
 
-/// A port on which the agent answers.
+/// A health check node port on which the agent listens: the service's answer, and a listener for
+/// each address.
 struct Listening {
     answer: Arc<Mutex<Answer>>,
     at: HashMap<IpAddr, Listener>,
@@ -100,16 +101,16 @@ struct Listener {
 }
 
 impl Listener {
-    /// Closes the socket; requests that have arrived are still answered.
+    /// Closes the listener's socket; requests that have arrived are still answered.
     async fn close(self) {
         self.stop.cancel();
         self.task.abort();
-        // After the task's end, by itself or not, the port is free for a socket at another address.
+        // Once the task has ended, the port is free for a socket at another address.
         _ = self.task.await;
     }
 }
 
-/// KUBE: the fields of kube-proxy's answer.
+/// The answer at a health check node port. KUBE: kube-proxy's fields.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -161,7 +162,7 @@ impl Ports {
         }
     }
 
-    /// Brings the listeners and warnings of one port up to date.
+    /// Opens and closes the listeners of one port as needed, and renews its warnings.
     async fn refresh(&mut self, port: u16) {
         self.failed.remove(&port);
         let services = self.wanted.get(&port).cloned().unwrap_or_default();
@@ -205,8 +206,8 @@ impl Ports {
         self.warnings.replace(Topic::HealthPort(port), faults);
     }
 
-    /// Listens on the port at all addresses, and at no others. Returns the first address where that
-    /// fails.
+    /// Listens on the port at all of `self.addresses`, and at no others. Fails with the first
+    /// address where listening failed, and why.
     async fn listen(&mut self, port: u16, answer: Answer) -> Result<(), (SocketAddr, io::Error)> {
         let listening = match self.listening.entry(port) {
             Entry::Occupied(known) => {
@@ -238,7 +239,7 @@ impl Ports {
                     let task = tokio::spawn(serve(socket, router, stop.clone()));
                     free.insert(Listener { stop, task });
                 }
-                // Without IPv6 no client can ask at such an address.
+                // Without IPv6 in the kernel no client can ask at such an address.
                 Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {}
                 Err(error) => first = first.and(Err((address, error))),
             }
@@ -248,7 +249,7 @@ impl Ports {
 }
 
 fn router(answer: Arc<Mutex<Answer>>, health: Health) -> Router {
-    // KUBE: every path and method is answered.
+    // KUBE: every path and method gets this answer.
     Router::new().fallback(async move || {
         let mut answer = answer
             .lock()

@@ -25,7 +25,7 @@ use crate::metrics::HealthAnswers;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Returns the complete answer to a GET request.
+/// Returns the complete answer to a GET request at a port of loopback; None if there is none.
 async fn get(port: u16, path: &'static str) -> Option<String> {
     let asking = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
@@ -38,7 +38,7 @@ async fn get(port: u16, path: &'static str) -> Option<String> {
     asking.await.expect("no panic")
 }
 
-/// Waits for an answer that contains all these texts.
+/// Repeats a GET request until the answer contains all these texts.
 async fn answer_with(port: u16, texts: &[&str]) -> String {
     let waiting = async {
         loop {
@@ -237,7 +237,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
     assert_eq!(ports.warnings.all(), []);
 }
 
-/// Sends updates about another service without end.
+/// Sends updates about another service without end, so that the server is always busy.
 async fn keep_busy(ports: &Ports, port: u16) {
     for local in (0..).cycle() {
         ports.set("till", Some((port, local)));

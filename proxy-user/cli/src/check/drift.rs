@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check --drift`: compares the maps with the cluster's objects. Takes the rows of the
-//! maps that are served, and of new maps that were filled from the objects. Returns a finding for
-//! each service that differs.
+//! `portolan check --drift`: compares the maps in use with the cluster's objects. To do so, it
+//! compares the rows of the maps in use with those of trial maps that were filled from the objects.
+//! Returns a finding for each service that differs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,15 @@ use datapath::{DatapathError, read::Reader};
 
 use super::finding::Finding;
 
-/// The largest number of services that are reported one by one.
+/// How many services that differ are reported one by one.
 const NAMED: usize = 8;
 
-/// What a set of maps serves: for each service, a line for each frontend and endpoint. Ids are left
-/// out, because they differ between sets.
+/// What a set of maps serves. Key: the service; value: a line for each frontend and endpoint. Ids
+/// are left out, because they differ between sets of maps.
 type Served = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares the maps in two directories, and returns the differences.
+/// Compares the maps in two directories of pins, and returns the differences. `served`: the maps in
+/// use; `wanted`: those filled from the objects.
 pub(super) fn findings(served: &Path, wanted: &Path) -> Result<Vec<Finding>, DatapathError> {
     Ok(compare(&read(served)?, &read(wanted)?))
 }
@@ -96,7 +97,8 @@ fn compare(served: &Served, wanted: &Served) -> Vec<Finding> {
     found
 }
 
-/// Returns the first line that the other set lacks, and how many more there are.
+/// Returns, after `word`, the first line that only `of` has, and how many more there are; `None` if
+/// there are none.
 fn differing(of: &BTreeSet<String>, other: &BTreeSet<String>, word: &str) -> Option<String> {
     let mut lines = of.difference(other);
     let first = lines.next()?;

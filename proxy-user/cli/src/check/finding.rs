@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The findings of `portolan check`, how they are printed, and the exit status that they lead to.
+//! The findings of `portolan check`, how they are printed, and the exit status that follows from
+//! them.
 
 use std::process::ExitCode;
 
@@ -11,19 +12,19 @@ use crate::{
     terminal::{harmless, print},
 };
 
-/// The severity of a finding.
+/// How severe a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
     Note,
-    /// It works, but differs from before.
+    /// Portolan works, but something differs from kube-proxy or from what it should be.
     Differs,
-    /// Portolan would not serve, or not all services.
+    /// Portolan would serve no services, or not all.
     InTheWay,
 }
 
 impl Level {
-    /// Returns the word at the start of the line.
+    /// Returns the level as it is written at the start of a finding's line.
     fn word(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -33,15 +34,15 @@ impl Level {
     }
 }
 
-/// One finding.
+/// One thing that a check has found, with what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// The object that the finding is about.
+    /// The object that the finding is about, such as a service or an interface.
     pub(crate) about: String,
     pub(crate) found: String,
-    /// What to do; empty if there is nothing to do, or if `found` says it.
+    /// What to do about it; empty if there is nothing to do, or if `found` says it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) remedy: String,
 }
@@ -73,7 +74,7 @@ impl Finding {
         Self::new(Level::InTheWay, about, found, remedy)
     }
 
-    /// Returns the finding as one line, and a second one for the remedy.
+    /// Returns the finding as one line, with a second one for the remedy if it has one.
     pub(crate) fn line(&self) -> String {
         let Self {
             level,
@@ -89,7 +90,7 @@ impl Finding {
     }
 }
 
-/// Returns the exit status for findings of these levels.
+/// Returns the exit status for findings with these levels: that of the worst.
 pub(crate) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
     match levels.max() {
         None | Some(Level::Note) => 0,
@@ -98,14 +99,14 @@ pub(crate) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
     }
 }
 
-/// All findings.
+/// All findings of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Report {
     findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Adds findings, each only once: an agent may warn of a fault that the command has found
+    /// Adds findings, each only once: the agent's warnings may report the same fault as the command
     /// itself.
     pub(crate) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
@@ -115,8 +116,8 @@ impl Report {
         }
     }
 
-    /// Returns the exit status. 0: nothing is in the way and nothing differs, 1: something differs,
-    /// 3: something is in the way.
+    /// Returns the exit status. 0: no finding is more than a note, 1: something differs, 3:
+    /// something keeps portolan from serving.
     pub(crate) fn status(&self) -> ExitCode {
         self.code().into()
     }
@@ -124,7 +125,7 @@ impl Report {
         code_of(self.findings.iter().map(|finding| finding.level))
     }
 
-    /// Prints the findings, the worst first.
+    /// Prints the findings, the worst first, in this output format.
     pub(crate) fn print(&self, output: Output) -> anyhow::Result<()> {
         let text = match output {
             Output::Json => serde_json::to_string_pretty(self).context("write JSON")?,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan check --fix`: repairs what can be repaired without harm: a BPF file system that is not
-//! mounted, kernel parameters, and pins whose process has gone. It never touches rules, foreign
-//! programs, or a running agent.
+//! mounted, kernel parameters, and directories of pins whose process has gone. It never touches
+//! firewall rules, foreign programs, or a running agent.
 
 use std::{
     fs, io,
@@ -24,11 +24,11 @@ use crate::{
 
 const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// Repairs what it can, and returns what it has done.
+/// Repairs what it can, and returns a finding for each repair.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let point = mount_point(&config.pin_directory);
-    // Mounted over another directory, the file system might hide files.
+    // At any other directory, mounting the file system over it might hide files.
     if point == Path::new("/sys/fs/bpf") && is_bpffs(&point).is_ok_and(|is_mounted| !is_mounted) {
         let done = bpffs::mount_at(&point).map(|()| "was not mounted, and is now".to_owned());
         found.push(told(point.display().to_string(), done));
@@ -63,7 +63,7 @@ fn told(about: impl Into<String>, done: anyhow::Result<String>) -> Finding {
     }
 }
 
-/// Returns directories next to the pin directory that belong to checks and shadows whose process
+/// Returns directories of pins next to the pin directory, made by checks and shadows whose process
 /// has gone.
 pub(super) fn abandoned(pin_dir: &Path) -> Vec<PathBuf> {
     let mut found = check_pins_of(pin_dir);
@@ -81,11 +81,11 @@ fn remove(pins: &Path) -> anyhow::Result<()> {
     Ok(cleanup::remove_unattached(pins)?)
 }
 
-/// Harmless leftovers that `--fix` removes.
+/// Returns findings about harmless leftovers and kernel parameters that `--fix` would repair.
 pub(super) fn due(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     for (name, due) in drifted(config) {
-        // A parameter that cannot be read is not this node's.
+        // A parameter that cannot be read does not exist on this node.
         let Ok(Due { now, wanted, .. }) = due else {
             continue;
         };
@@ -104,8 +104,8 @@ pub(super) fn due(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Returns parameters of nf_conntrack that differ from the settings. Empty on a node without
-/// portolan's maps, where the parameters are another's.
+/// Returns the parameters of nf_conntrack that differ from the settings, or that cannot be read.
+/// Empty on a node without portolan's maps, because another program sets the parameters there.
 fn drifted(config: &Config) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
     let is_here = generations(&config.pin_directory).is_ok_and(|all| !all.is_empty());
     let looks = is_here && !config.shadow && conntrack::is_loaded();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about foreign programs and rules on the node. Takes what the kernel lists, and returns
-//! findings.
+//! Findings about foreign programs and firewall rules on the node. Takes what the kernel lists.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -9,10 +8,10 @@ use linux::{NftChain, filter_qdiscs, interfaces::Interface};
 
 use super::finding::Finding;
 
-/// How the names of other service proxies' socket hooks begin.
+/// Socket hooks of other service proxies: the beginning of the program's name, and the proxy.
 const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
 
-/// Returns findings about foreign programs at portolan's hooks.
+/// Returns findings about foreign programs that would run at the same hooks as portolan's.
 pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut behind = BTreeSet::new();
@@ -45,7 +44,7 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     findings
 }
 
-/// Returns a note for each shadow, by the directories of their maps.
+/// Returns a note for each shadow on this node. `pins`: the directories of the shadows' maps.
 pub(super) fn shadows(pins: &[PathBuf]) -> Vec<Finding> {
     let note = |pins: &PathBuf| {
         let reason = format!(
@@ -88,8 +87,8 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
     proxies.chain(others).collect()
 }
 
-/// Returns interfaces that cannot be served, because the kernel lacks tcx and another qdisc
-/// occupies the place of clsact.
+/// Returns a finding for each interface that cannot be served: the kernel lacks tcx, and another
+/// qdisc is where portolan's clsact would be.
 pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     if wanted.clone().next().is_none_or(|one| has_tcx(one.index)) {
@@ -108,14 +107,14 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     occupied.map(name).collect()
 }
 
-/// Returns findings about kube-proxy's rules and about chains that drop forwarded packets.
+/// Returns findings about kube-proxy's rules, and about chains that drop forwarded packets.
 pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = kube_proxys(chains);
     findings.extend(drops(chains));
     findings
 }
 
-/// Returns findings about kube-proxy's rules.
+/// Returns findings about rules in nf_tables that kube-proxy has made.
 pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let tables: BTreeSet<_> = chains
@@ -143,7 +142,7 @@ pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if chains drop forwarded packets.
+/// Returns a finding if there are chains whose policy drops forwarded packets.
 fn drops(chains: &[NftChain]) -> Option<Finding> {
     let drops: BTreeSet<_> = chains
         .iter()
@@ -163,7 +162,7 @@ fn drops(chains: &[NftChain]) -> Option<Finding> {
     })
 }
 
-/// Returns the first names, and how many more there are.
+/// Returns the first four names as text, and how many more there are.
 pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 4;
     let more = names.len().saturating_sub(SHOWN);

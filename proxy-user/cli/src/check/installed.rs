@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about what is installed already: the agent, its programs at interfaces and sockets, and
+//! Findings about an installed portolan: its agent, its programs at interfaces and sockets, and
 //! whether the maps are consistent. A node without portolan's maps has no finding here.
 
 use std::{collections::BTreeSet, path::Path, thread::sleep, time::Duration};
@@ -19,12 +19,13 @@ use crate::{
     warnings::{self, WarningRow},
 };
 
-/// The largest number of references that are reported one by one.
+/// How many dangling references between maps are reported one by one.
 const NAMED: usize = 8;
-/// The pause between two reads. It is longer than a change takes from its first write to its last.
+/// The pause between two reads of the maps. It is longer than a change takes from its first write
+/// to its last.
 const CHANGE: Duration = Duration::from_millis(500);
 
-/// Returns findings about what is installed; `hooks` are the socket hooks that this kernel
+/// Returns findings about the installed portolan. `hooks`: the socket hooks that this kernel
 /// supports.
 pub(super) fn findings(
     pin_dir: &Path,
@@ -54,7 +55,7 @@ pub(super) fn findings(
     found
 }
 
-/// Returns status and reason of /healthz; None if there is no answer.
+/// Returns the HTTP status of /healthz and the reason it gives; None if the agent does not answer.
 fn health(agent: &Agent) -> Option<(u16, String)> {
     let (status, body) = agent.health("/healthz").ok()?;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
@@ -85,13 +86,13 @@ fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
     }
 }
 
-/// Returns the agent's warnings about the node's objects and addresses, which only the agent knows.
+/// Returns the agent's warnings about the node, which only the agent can know.
 fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
     let of_node = warnings.into_iter().filter(|one| one.topic == "node");
     of_node.map(|one| Finding::differs(one.object, one.reason, ""))
 }
 
-/// Returns interfaces that should have a program and have none.
+/// Returns a finding if tc programs are missing at interfaces that should have them.
 fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     let missing = present.missing(wanted);
@@ -123,7 +124,8 @@ fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
     })
 }
 
-/// Returns the dangling references that two reads find. A change in progress ends between them.
+/// Returns references between maps that lead nowhere in two reads. A change in progress ends
+/// between the reads.
 fn lasting(pin_dir: &Path) -> Result<BTreeSet<Dangling>, DatapathError> {
     let look = || Reader::open(pin_dir)?.dangling();
     let first = look()?;

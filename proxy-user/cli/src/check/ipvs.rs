@@ -9,7 +9,7 @@ use proxy_common::maps::capacity;
 
 use super::finding::Finding;
 
-/// Returns findings about the services, connections and addresses of IPVS on this node.
+/// Returns findings about IPVS' services, connections and addresses on this node.
 pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     let count = |file: &str| {
         let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
@@ -20,8 +20,8 @@ pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
 }
 
-/// Returns whether a line is about a service or a connection. Other lines are headings and
-/// destinations.
+/// Returns whether a line of /proc/net/ip_vs or ip_vs_conn is about a service or a connection.
+/// Other lines are headings and destinations.
 fn is_ipvs_entry(line: &str) -> bool {
     let first = line.split_whitespace().next();
     first.is_some_and(|word| matches!(word, "TCP" | "UDP" | "SCTP"))

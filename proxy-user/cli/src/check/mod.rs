@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check`: says before a node is switched what is in the way and what would differ, and
-//! later whether everything is in place. It attaches nothing, leaves nothing behind, and makes
-//! changes only with `--fix`. The other files decide, from plain values that this file reads.
+//! `portolan check`: before a node is switched to portolan, says what would keep it from serving
+//! and what would differ; later, whether everything works. It attaches nothing, leaves nothing
+//! behind, and makes changes only with `--fix`. This file reads the node; the other files decide
+//! from plain values.
 
 mod drift;
 pub(super) mod finding;
@@ -60,7 +61,7 @@ pub struct CheckArgs {
 /// The exit status for arguments or objects that cannot be read; the same as clap's.
 const BAD_INPUT: u8 = 2;
 
-/// Prints the findings, and returns the exit status of the worst one.
+/// Prints the findings, and returns the exit status that belongs to the worst one.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let printed = look(args).and_then(|report| {
         report.print(args.output)?;
@@ -91,10 +92,11 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
 
 async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    // kube-proxy's file names the kubeconfig that its pod uses, so the flag for it is kept.
+    // kube-proxy's configuration file names the kubeconfig of its own pod, so --kubeconfig is used
+    // as well.
     let given = args.given.settings_keeping(&[KUBECONFIG])?;
     let agent = Agent::find(&AgentArgs::at(&given.pin_directory));
-    // If an agent runs, its settings are used, unless the arguments give others.
+    // The settings of a running agent are used, unless the arguments give others.
     let (source, config) = match &agent.given {
         Some(source) if args.given.is_empty() => {
             report.extend(agent.pid.map(settings::taken_from));
@@ -146,7 +148,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Returns the cgroup2 hierarchy for the socket hooks, if there is one.
+/// Returns the directory of the cgroup2 hierarchy for the socket hooks, if there is one.
 fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match &config.cgroup_root {
         Some(root) => Ok(Some(root.clone())),
@@ -154,7 +156,8 @@ fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Returns the findings that need no loading of programs, for `portolan dump`.
+/// Returns those findings that need no loading of programs. `portolan dump` puts them into its
+/// archive.
 pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -162,7 +165,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
         .context("start the runtime")?;
     let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
     let interfaces = interfaces.current();
-    // Listening sockets need the runtime.
+    // Listening sockets need an entered tokio runtime.
     let _entered = runtime.enter();
     let mut report = Report::default();
     report.extend(node::host());
@@ -170,7 +173,8 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let cgroup = cgroup(config)?;
     report.extend(node::cgroup(cgroup.as_deref()));
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
-    // The hooks that the kernel supports are not tested here; the status lists them.
+    // Which hooks the kernel supports is not tested here; `portolan status` lists the attached
+    // ones.
     let pins = &config.pin_directory;
     report.extend(installed::findings(pins, &agent, interfaces, &[]));
     report.extend(programs(config, interfaces, cgroup.as_deref()));
@@ -179,7 +183,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     Ok(report)
 }
 
-/// Returns findings about foreign rules.
+/// Returns findings about firewall rules that portolan has not made.
 fn rules() -> Vec<Finding> {
     match linux::nft_chains() {
         Ok(chains) => foreign::rules(&chains),
@@ -187,7 +191,8 @@ fn rules() -> Vec<Finding> {
     }
 }
 
-/// Returns findings about foreign programs and shadows.
+/// Returns findings about foreign programs, shadows, and interfaces whose qdisc leaves no space for
+/// tc programs.
 fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
     let shadows = pins::shadows_beside(&config.pin_directory);
     let mut findings = foreign::shadows(&shadows);

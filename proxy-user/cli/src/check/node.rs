@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Findings about the node itself: kernel, privileges, security modules, ports, and whether the
-//! programs load. Loading and capacity are tried out with separate maps and programs, which are not
-//! attached.
+//! programs load. To test that, separate maps and programs are made, which are not attached.
 
 use std::{
     fs,
@@ -25,10 +24,11 @@ use datapath::{
 
 use super::{finding::Finding, services::Cluster};
 
-/// The size of maps that only packets and sockets fill. Nothing is attached, so they stay empty.
+/// The capacity of those test maps that only packets and sockets would fill. Nothing is attached,
+/// so they stay empty.
 const UNUSED: u32 = 2048;
 
-/// Returns findings about kernel, forwarding and security modules.
+/// Returns findings about the kernel, IP forwarding, AppArmor and SELinux.
 pub(super) fn host() -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let loopback = 1;
@@ -62,7 +62,8 @@ fn forwarding(word: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// Returns a finding if AppArmor confines this process. `profile` is None if there is no AppArmor.
+/// Returns a finding if AppArmor confines this process. `profile`: this process's profile; None
+/// without AppArmor.
 fn apparmor(profile: Option<&str>) -> Option<Finding> {
     let profile = profile?.trim_end_matches('\0').trim();
     let is_enforced = profile.ends_with("(enforce)");
@@ -75,7 +76,8 @@ fn apparmor(profile: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// Returns a finding if SELinux confines this process. `context` is None if there is no SELinux.
+/// Returns a finding if SELinux confines this process. `context`: this process's context; None
+/// without SELinux.
 fn selinux(context: Option<&str>) -> Option<Finding> {
     let kind = context?.trim_end_matches('\0').split(':').nth(2)?;
     (kind == "container_t").then(|| {
@@ -87,7 +89,8 @@ fn selinux(context: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// Returns findings about the agent's own ports, unless a running agent has them.
+/// Returns findings about the ports of the agent's HTTP servers; a note only, if an agent runs and
+/// uses them.
 pub(super) fn ports(config: &Config) -> Vec<Finding> {
     if pins::is_held(&config.pin_directory) {
         return vec![Finding::note("portolan", "an agent runs on this node")];
@@ -125,7 +128,8 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Returns a finding if there is no cgroup2 hierarchy for the socket hooks.
+/// Returns a finding if `root`, the directory for the socket hooks, is None or not in a cgroup2
+/// hierarchy.
 pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
     match root {
         None => Some(Finding::in_the_way(
@@ -142,7 +146,8 @@ pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
     }
 }
 
-/// Returns the directory in which a check's process pins its own maps, next to the pin directory.
+/// Returns the directory for the maps of one check, next to the pin directory. `process`: the
+/// check's process id.
 fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     let mut name = pin_dir.to_owned().into_os_string();
     name.push("-check-");
@@ -150,7 +155,8 @@ fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the directories that checks have made next to a pin directory, each with its process.
+/// Returns the directories that checks have made next to a pin directory, each with the id of its
+/// process.
 pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
     let start = check_pins(pin_dir, "");
     let start = start.file_name().unwrap_or_default().to_string_lossy();
@@ -167,14 +173,15 @@ pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
         .collect()
 }
 
-/// Maps and programs that are made for a test. They are removed on drop.
+/// Maps and programs that a check makes to test the kernel. Dropping this removes them.
 pub(super) struct Trial {
     pins: PathBuf,
     opened: Result<Datapath, DatapathError>,
 }
 
 impl Trial {
-    /// Makes maps of the configured sizes and loads the programs, as the agent would.
+    /// Makes maps of the configured sizes and loads the programs, as the agent would. A failure
+    /// becomes a finding.
     pub(super) fn begin(config: &Config) -> Self {
         let pins = check_pins(&config.pin_directory, &process::id().to_string());
         let mut options = agent::options(config);
@@ -189,12 +196,12 @@ impl Trial {
         Self { pins, opened }
     }
 
-    /// Returns the directory of the maps that [`Self::fill`] fills; None if there are no maps.
+    /// Returns the directory where the test maps are pinned; None if they could not be made.
     pub(super) fn pins(&self) -> Option<&Path> {
         self.opened.is_ok().then_some(&*self.pins)
     }
 
-    /// Returns the socket hooks that this kernel supports.
+    /// Returns the socket hooks that this kernel supports; none if the test maps could not be made.
     pub(super) fn hooks(&self) -> Vec<&'static str> {
         self.opened
             .as_ref()
@@ -202,7 +209,7 @@ impl Trial {
             .unwrap_or_default()
     }
 
-    /// Returns findings about what the kernel refuses.
+    /// Returns findings about programs that the kernel refuses to load.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let datapath = match &self.opened {
             Ok(datapath) => datapath,
@@ -218,8 +225,8 @@ impl Trial {
         [loaded].into_iter().chain(refused).collect()
     }
 
-    /// Puts the services into the maps. Returns what was refused, and whether the maps are large
-    /// enough.
+    /// Puts the cluster's services into the test maps. Returns findings about what was refused, and
+    /// whether the maps are large enough.
     pub(super) fn fill(&mut self, cluster: Cluster, config: &Config, node: &str) -> Vec<Finding> {
         let Ok(datapath) = &mut self.opened else {
             return Vec::new();
@@ -255,7 +262,8 @@ impl Trial {
     }
 }
 
-/// Returns whether all services fit into the maps, or would fit after growth.
+/// Returns a finding that says whether all services fit into the maps, or would after the maps have
+/// grown.
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
     let (known, held) = (syncer.known(), datapath.service_count());
@@ -298,7 +306,7 @@ fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config)
 impl Drop for Trial {
     fn drop(&mut self) {
         if self.pins.exists() {
-            // Leftovers do no harm; `portolan cleanup --pin-dir` removes them.
+            // Test maps that stay behind do no harm; `portolan cleanup --pin-dir` removes them.
             _ = cleanup::remove_unattached(&self.pins);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the cluster's services once, from the source that `portolan run` would follow. Returns
-//! findings about those that would be served differently.
+//! findings about those that portolan would serve differently from kube-proxy.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -22,15 +22,15 @@ use tokio::{sync::mpsc, time::timeout};
 use super::{finding::Finding, foreign::some};
 use crate::run::Given;
 
-/// The timeout for the first lists.
+/// How long to wait for the first lists of objects.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All objects, in the batches that the source has sent.
+/// All objects of the cluster, in the batches that the source has sent.
 pub(super) struct Cluster {
     pub(super) batches: Vec<Batch>,
 }
 
-/// Reads all objects once.
+/// Reads all objects of the cluster once, from the manifests or the API server in `given`.
 pub(super) async fn read(given: &Given, config: &Config, node: &str) -> anyhow::Result<Cluster> {
     match &given.manifests {
         Some(folder) => {
@@ -83,7 +83,7 @@ async fn listed(source: impl ObjectSource) -> anyhow::Result<Cluster> {
 }
 
 impl Cluster {
-    /// Returns the number of endpoints in the slices of services.
+    /// Returns how many endpoints the EndpointSlices of all services have together.
     pub(super) fn endpoints(&self) -> usize {
         let changes = self.batches.iter().flat_map(|batch| &batch.changes);
         let counts = changes.filter_map(|change| match change {
@@ -108,7 +108,7 @@ impl Cluster {
     }
 }
 
-/// Returns findings about services that would be served differently.
+/// Returns findings about services that portolan would serve differently from kube-proxy.
 pub(super) fn findings(
     cluster: &Cluster,
     config: &Config,
@@ -158,8 +158,8 @@ fn cluster_ips(service: &Service) -> impl Iterator<Item = IpAddr> {
     v4.into_iter().chain(service.cluster_v6.map(IpAddr::from))
 }
 
-/// Returns a note if the node itself has this cluster IP. NodeLocal DNSCache listens on that of the
-/// cluster's DNS.
+/// Returns a note if `address`, a cluster IP of the service, is also the node's own. NodeLocal
+/// DNSCache does that with the cluster IP of the cluster's DNS.
 fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) -> Option<Finding> {
     let holder = interfaces.iter().find(|one| {
         one.kind == InterfaceKind::Other

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kube-proxy's settings mean here. Takes the configuration, and returns findings from the
-//! table of docs/settings.md. Pure.
+//! What kube-proxy's settings mean to portolan. Takes the configuration, and returns findings from
+//! the table of docs/settings.md. Pure.
 
 use agent::config_warnings;
 use config::{Config, Mode, table};
 
 use super::finding::Finding;
 
-/// Returns settings that have no effect, or another meaning than in kube-proxy.
+/// Returns findings about settings that have no effect, or another meaning than in kube-proxy.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     for name in &config.unused {
@@ -36,7 +36,8 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Returns a note that the settings are a running agent's, because none were given.
+/// Returns a note that the settings are those of a running agent, because no others were given.
+/// `process`: the agent's process id.
 pub(super) fn taken_from(process: u32) -> Finding {
     Finding::note(
         "settings",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A compressed archive of small files in one folder, readable only by its owner.
+//! A compressed tar archive of small files in one folder, readable only by its owner.
 
 use std::{
     fs::OpenOptions,
@@ -15,7 +15,7 @@ use tar::{Builder, Header};
 
 use crate::BadInput;
 
-/// An archive that is being written.
+/// A tar archive that is being written.
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Box<dyn Write>>>,
     folder: String,
@@ -23,7 +23,8 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Creates the file, which must not exist; `-` means standard output.
+    /// Creates the archive file, which must not exist yet; `-` means standard output. `node`: the
+    /// node's name, for the folder's name.
     pub(super) fn create(path: &Path, node: &str) -> Result<Self> {
         let out: Box<dyn Write> = match path.to_str() {
             Some("-") => Box::new(io::stdout()),
@@ -45,7 +46,7 @@ impl Archive {
         })
     }
 
-    /// Adds a file to the archive.
+    /// Adds a file with this name and content to the archive.
     pub(super) fn add(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(content.len() as u64);
@@ -56,7 +57,7 @@ impl Archive {
         added.with_context(|| format!("write {name} into the archive"))
     }
 
-    /// Writes the end of the archive.
+    /// Writes what a tar archive needs at its end, and everything still in buffers.
     pub(super) fn finish(self) -> Result<()> {
         let ended = self.builder.into_inner().and_then(GzEncoder::finish);
         ended

@@ -9,7 +9,7 @@ use config::Config;
 use linux::interfaces::Interfaces;
 use serde::Serialize;
 
-/// An interface of the host.
+/// A network interface of the host.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InterfaceRow {
@@ -20,7 +20,7 @@ pub(super) struct InterfaceRow {
     state: Option<String>,
     bridge: Option<u32>,
     addresses: Vec<String>,
-    /// True if the programs are to be attached to it.
+    /// True if the settings say that portolan's programs belong at this interface.
     attach: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     Ok(rows.collect())
 }
 
-/// Returns the versions of portolan, the kernel and the distribution.
+/// Returns the versions of portolan, the kernel and the distribution as text.
 pub(super) fn kernel() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     format!(
@@ -62,7 +62,7 @@ pub(super) fn kernel() -> String {
     )
 }
 
-/// The kernel parameters, as paths below /proc/sys; a `*` stands for every folder.
+/// The kernel parameters in the archive, as paths below /proc/sys; a `*` stands for every folder.
 const SYSCTLS: &[&str] = &[
     "kernel/unprivileged_bpf_disabled",
     "net/core/bpf_jit_enable",

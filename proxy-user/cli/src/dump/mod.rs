@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan dump`: writes one archive for a bug report, with JSON and text files. It contains what
-//! the reading commands read, the agent's answers, and the host's state. Credentials are not read
-//! at all: no kubeconfig, no token, no file that a setting names.
+//! the commands that read the maps show, the agent's answers, and the host's state. Credentials are
+//! not read at all: no kubeconfig, no token, no file that a setting names.
 
 mod archive;
 mod host;
@@ -52,7 +52,7 @@ kernel.txt        kernel and distribution
 sysctls.txt       the kernel's settings that matter to packets of services
 ";
 
-/// Writes the archive.
+/// Writes the archive, and prints what could not be put into it.
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let agent = Agent::find(&args.agent);
     let status = status::read(&args.agent)?;
@@ -84,7 +84,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Adds the contents of the pinned maps.
+/// Adds the contents of the pinned maps to the archive.
 fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
     let pin_dir = &args.agent.pins.pin_dir;
     dump.json("programs.json", pinned_links(pin_dir))?;
@@ -116,7 +116,7 @@ fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Adds the agent's answers.
+/// Adds the answers of the agent's HTTP servers to the archive.
 fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     for path in ["/healthz", "/livez"] {
         let name = format!("agent{path}.json");
@@ -135,7 +135,7 @@ fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     dump.json("warnings.json", super::warnings::read(agent))
 }
 
-/// The archive, and the errors of what could not be read.
+/// The archive that is being written, and the errors about what could not be read.
 struct Dump {
     archive: Archive,
     errors: Vec<String>,
@@ -145,8 +145,8 @@ impl Dump {
     fn text(&mut self, name: &str, text: &str) -> Result<()> {
         self.archive.add(name, text.as_bytes())
     }
-    /// Adds a value as JSON, or notes why it could not be read. Returns an error only if the
-    /// archive cannot be written.
+    /// Adds a value as a JSON file, or notes the error why it could not be read. Returns an error
+    /// only if the archive cannot be written.
     fn json<T: Serialize, E: std::fmt::Display>(
         &mut self,
         name: &str,

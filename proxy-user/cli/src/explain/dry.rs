@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The dry run: runs the kernel's own programs on the packet, on its translation and on the answer,
-//! and compares the results with the decision of the pure functions. Takes a decision and the
-//! routes to the endpoints. Returns the steps, and a finding at the first difference.
+//! The dry run: runs the kernel's own programs on the client's packet, on the translated packet and
+//! on the answer, and compares the results with the decision that `explain` has made from the maps.
+//! Returns a row for each run, and a finding at the first difference.
 
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::check::finding::Finding;
 
-/// Runs the programs. The finding, if any, is the first difference.
+/// Runs the programs on the packet that `asked` describes. The finding, if any, is the first
+/// difference from `explained`.
 pub(super) fn run(
     reader: &Reader,
     asked: &Asked,
@@ -86,15 +87,16 @@ impl Trial {
             .iter()
             .find(|one| one.address == translated.dst);
         let Some(outgoing) = way.and_then(|way| way.outgoing.as_ref()) else {
-            // The packet goes to a process of this node, or cannot be sent: there is no egress.
+            // The packet goes to a process of this node, or cannot be sent: no egress program sees
+            // it.
             return Ok(None);
         };
         self.run.load(Hook::Egress)?;
         let left = self.step(Hook::Egress, outgoing.index, translated, first.mark)?;
         let masqueraded =
             way.is_some_and(|way| way.masqueraded) && !explained.settings.has(Settings::MARK_ONLY);
-        // If ingress redirects a packet of a known flow past the stack, it has already set both
-        // ends.
+        // If ingress redirects a packet of a known flow past the stack, it has already set source
+        // and destination.
         let is_done = translated.src != packet.src;
         let expected = if masqueraded && !is_done {
             Counter::Masqueraded
@@ -113,7 +115,8 @@ impl Trial {
         )
     }
 
-    /// Runs the answer: it comes in where the packet has left, and goes back to the client.
+    /// Runs the programs on the answer: it comes in at the interface where the packet left, and
+    /// goes back to the client. Returns the first difference, if any.
     fn answer(
         &mut self,
         asked: &Asked,
@@ -131,7 +134,8 @@ impl Trial {
             let expected = Counter::ReplyUnmasqueraded;
             (expected, came.counter == expected)
         } else {
-            // The first filter passes the packet as untouched if only egress has work to do.
+            // The ingress program passes the answer as untouched if only the egress program has to
+            // change it.
             let expected = Counter::ReplyPassed;
             (
                 expected,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists the endpoints that could answer, and those that were left out and why. Takes the endpoints
-//! in the maps and those that Kubernetes lists. Pure.
+//! Lists the endpoints that could answer, and those that cannot and why. Takes the endpoints in the
+//! maps and those that Kubernetes lists. Pure.
 
 use datapath::read::{Explained, ServingEndpoint};
 use proxy_common::Counter;
@@ -8,14 +8,14 @@ use source::named::ListedEndpoint;
 
 use super::report::EndpointRow;
 
-/// Returns whether the service port's endpoints were looked at. They are not for an open
+/// Returns whether the decision depends on the service port's endpoints. It does not for an open
 /// connection, nor for a port that is not served.
 pub(super) fn are_asked_for(explained: &Explained) -> bool {
     explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
 }
 
-/// Returns the endpoints of the service port. Adds those of this IP family that Kubernetes lists
-/// and the maps do not have.
+/// Returns a row for each endpoint of the service port in the maps, and for each that only
+/// Kubernetes lists (`listed`), of this IP family.
 pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -> Vec<EndpointRow> {
     let ports: Vec<_> = explained
         .endpoints
@@ -68,7 +68,7 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -
     rows
 }
 
-/// Returns why an endpoint that serves is not chosen from.
+/// Returns why an endpoint that serves is not chosen for this client.
 fn left_out(
     explained: &Explained,
     endpoint: &ServingEndpoint,

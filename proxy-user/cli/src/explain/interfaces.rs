@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's interfaces and the programs at their hooks. Each interface is read once. Called by
-//! `look` and `resolve`.
+//! The node's interfaces and the programs at their tc hooks. Each interface is read only once.
+//! Called by `look` and `resolve`.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -16,14 +16,14 @@ use proxy_common::maps::interface;
 
 use super::host::HookedInterface;
 
-/// The node's route to a client, and the interface that its packets come in by. Both are None for a
-/// process of the node.
+/// The node's route to a client, and the interface that the client's packets come in by. Both are
+/// None if the client is a process of the node.
 pub(super) type ClientRoute = (Option<Routed>, Option<HookedInterface>);
 
-/// The interfaces that were read so far.
+/// The interfaces that were read so far, with the programs at their tc hooks.
 pub(super) struct HookedInterfaces {
     attached: Attached,
-    /// Neighbours and bridges. They are read only if a route leads through a bridge.
+    /// The neighbour table and the ports of bridges. Read only if a route leads through a bridge.
     reach: OnceCell<Reach>,
     known: RefCell<HashMap<u32, HookedInterface>>,
 }
@@ -37,7 +37,8 @@ impl HookedInterfaces {
         })
     }
 
-    /// Returns the node's route to an address, and the interface that packets from it come in by.
+    /// Returns the node's route to an address, and the interface that packets from that address
+    /// come in by. The interface is None if packets to the address do not leave the node.
     pub(super) fn to(&self, reader: &Reader, address: IpAddr) -> Result<ClientRoute> {
         let routed = linux::route(address, None)?;
         let place = match &routed {
@@ -51,8 +52,8 @@ impl HookedInterfaces {
         Ok((Some(routed), place))
     }
 
-    /// Returns an interface with its hooks. For a bridge, returns the port that leads to
-    /// `neighbour`, if that is known.
+    /// Returns the interface with this index, with its hooks. For a bridge, returns the bridge's
+    /// port that leads to `neighbour` instead, if it is known.
     pub(super) fn at(
         &self,
         reader: &Reader,
@@ -94,7 +95,7 @@ impl HookedInterfaces {
     }
 }
 
-/// Returns whether the interface is a port of a bridge.
+/// Returns whether an interface is a port of a bridge. `word`: its entry in the map of interfaces.
 fn is_port(word: u64) -> bool {
     interface::bits(word) & (interface::VETH_PORT | interface::BRIDGE_PORT) != 0
 }

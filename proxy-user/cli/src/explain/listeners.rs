@@ -8,12 +8,12 @@ use std::{
 
 use proxy_common::Protocol;
 
-/// Returns whether a socket of this network namespace receives packets to an address. Returns
-/// `true` for protocols for which this is not known.
+/// Returns whether a socket of this network namespace receives packets to an address. Returns true
+/// for SCTP, for which this is not known.
 pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
     let (files, state) = match protocol {
         Protocol::TCP => (["tcp", "tcp6"], LISTEN),
-        // Only unconnected sockets count: a connected one receives only from its peer.
+        // Only unconnected UDP sockets count: a connected one receives only from its peer.
         Protocol::UDP => (["udp", "udp6"], CLOSE),
         _ => return true,
     };
@@ -25,7 +25,8 @@ pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
 const LISTEN: &str = "0A";
 const CLOSE: &str = "07";
 
-/// Returns whether a file of /proc/net has a socket in this state that receives packets to `at`.
+/// Returns whether a file of /proc/net (its `text`) lists a socket in this state that receives
+/// packets to `at`.
 fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
     let mut sockets = text.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -41,7 +42,8 @@ fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
     })
 }
 
-/// Parses an address: 32-bit words in the machine's byte order, each as eight hex digits.
+/// Parses an IP address as /proc/net writes it: 32-bit words in the machine's byte order, each as
+/// eight hex digits.
 fn read(address: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = address.get(at * 8..at * 8 + 8)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads what `host` judges: interfaces, hooks, routes, neighbours, sysctls, chains, nf_conntrack.
-//! Changes nothing, and sends packets only with --probe.
+//! Reads the facts that `host` judges: interfaces, hooks, routes, neighbours, sysctls, firewall
+//! chains, nf_conntrack. Changes nothing, and sends packets only with --probe.
 
 use std::{
     fs, io,
@@ -25,14 +25,15 @@ use super::{
 };
 use crate::check::finding::Finding;
 
-/// The timeout of a probe.
+/// The timeout of a probe, which connects to an endpoint.
 const PROBE: Duration = Duration::from_secs(1);
-/// The largest number of endpoints whose routes are read; a service may have thousands.
+/// How many endpoints' routes are read at most; a service may have thousands.
 const ENDPOINTS: usize = 32;
-/// The largest nf_conntrack table, in connections, that is read completely.
+/// The largest number of connections in nf_conntrack with which the table is still searched.
 const TRACKED: u64 = 65_536;
 
-/// Runs the foreign programs before portolan's on the client's packet, and returns their verdicts.
+/// Runs the foreign programs that come before portolan's at ingress on the client's packet, and
+/// returns their verdicts.
 fn ask_foreign(place: &HookedInterface, asked: &Asked) -> io::Result<Vec<ForeignVerdict>> {
     let packet = Packet::first(asked).encode(place.link.mac);
     let before = place.hooks[0].before.iter();
@@ -42,7 +43,7 @@ fn ask_foreign(place: &HookedInterface, asked: &Asked) -> io::Result<Vec<Foreign
         .collect()
 }
 
-/// Reads everything about the host. The route to the client and its interface are already known.
+/// Reads the facts about the host. `probe`: connect to the endpoints and run foreign programs, too.
 pub(super) fn read(
     reader: &Reader,
     places: &HookedInterfaces,
@@ -77,7 +78,7 @@ pub(super) fn read(
         host.not_forwarding = not_forwarding(host.v6, &stack);
         host.rp_filter = if host.v6 { 0 } else { rp_filter(&stack) };
     }
-    // A destination of no service is not translated.
+    // If no service has the destination, the packet is not translated and goes to it.
     let untouched = [asked.to];
     let concerns = |to: &SocketAddr| !explained.to.is_empty() || !to.ip().is_loopback();
     let targets = if explained.to.is_empty() {
@@ -96,7 +97,7 @@ pub(super) fn read(
     Ok(host)
 }
 
-/// Returns whether the packet goes on, translated or not.
+/// Returns whether portolan lets the packet go on, translated or not.
 fn is_sent_on(explained: &Explained) -> bool {
     use proxy_common::Counter;
     !explained.to.is_empty()
@@ -106,7 +107,7 @@ fn is_sent_on(explained: &Explained) -> bool {
         )
 }
 
-/// Returns the socket hooks that serve such a client.
+/// Returns the socket hooks that a client of this IP family and protocol needs.
 fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
     match (asked.client.is_ipv6(), asked.protocol) {
         (false, Protocol::TCP) => &["connect_v4", "peer_name_v4", "release"],
@@ -175,7 +176,8 @@ fn endpoint(
     Ok(found)
 }
 
-/// Returns the setting that prevents forwarding of packets from this interface, if there is one.
+/// Returns the kernel parameter that prevents forwarding of packets from this interface, if there
+/// is one.
 fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
     let settings = if v6 {
         vec!["ipv6/conf/all/forwarding".to_owned()]
@@ -190,19 +192,22 @@ fn not_forwarding(v6: bool, interface: &str) -> Option<String> {
     Some(format!("net.{}", off.replace('/', ".")))
 }
 
-/// Returns rp_filter of an interface. KUBE: the kernel takes the larger of both values.
+/// Returns rp_filter of an interface. KUBE: the kernel takes the larger of the interface's value
+/// and that of `all`.
 fn rp_filter(interface: &str) -> u8 {
     let of = |name: &str| number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
     u8::try_from(of("all").max(of(interface))).unwrap_or(0)
 }
 
-/// Returns a kernel parameter below /proc/sys/net.
+/// Returns the value of a kernel parameter; `name` is its path below /proc/sys/net. None if it
+/// cannot be read.
 fn number(name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
     text.trim().parse().ok()
 }
 
-/// Reads Netfilter: chains, another proxy's rules, and the client's connections in nf_conntrack.
+/// Reads netfilter: chains that forward, another proxy's rules, and the client's connections in
+/// nf_conntrack.
 fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
     match forward_chains(host.v6) {
         Ok(chains) => host.chains = chains,
@@ -270,7 +275,8 @@ fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
     Ok(found)
 }
 
-/// Returns the source address of masqueraded packets to the first endpoint beyond an interface.
+/// Returns the source address that masqueraded packets get, towards the first endpoint outside this
+/// node; None if no endpoint is outside.
 pub(super) fn masquerade_address(
     reader: &Reader,
     host: &Host,

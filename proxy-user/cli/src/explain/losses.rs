@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Losses that a new flow may meet although policy and dry run forward it: tables and ports that
-//! other flows have used up. Takes a decision and the programs' counters, and returns notes.
+//! Losses that a new flow may suffer although `explain` says that it is forwarded: other flows may
+//! have used up tables and ports. Takes the outcome and the programs' counters, and returns notes.
 
 use config::runbooks::of_outcome;
 use proxy_common::Counter;
@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::report::Pointed;
 use crate::check::finding::Finding;
 
-/// Returns the losses that can happen to a flow of this outcome.
+/// Returns the counters of losses that can happen to a flow with this outcome.
 const fn possible(outcome: Counter) -> &'static [Counter] {
     match outcome {
         Counter::ForwardedNew => &[
@@ -21,8 +21,8 @@ const fn possible(outcome: Counter) -> &'static [Counter] {
     }
 }
 
-/// Returns a note for each loss that was counted since the maps were made. `counts` is in the order
-/// of the counters.
+/// Returns a note for each such loss that the programs have counted since the maps were made.
+/// `counts`: the counters' values, in the order of `Counter::ALL`.
 pub(super) fn notes(outcome: Counter, counts: &[u64]) -> Vec<Pointed> {
     let counted = possible(outcome).iter().filter_map(|loss| {
         let count = *counts.get(*loss as usize)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan explain`: says where a packet or connection goes, and why there is no answer. It
 //! decides by the pinned maps, compares that with a dry run of the kernel's programs, and checks
-//! the host. It works without an agent, and changes nothing. The other files decide, from plain
-//! values that this file and `look` read.
+//! the host. It works without an agent, and changes nothing. This file and `look` read facts; the
+//! other files decide from them.
 
 mod dry;
 mod endpoints;
@@ -152,7 +152,8 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Decides by the maps. If the hooks leave a pod's socket alone, decides for its packet instead.
+/// Decides by the maps what happens. If the socket hooks leave a pod's socket alone, decides for
+/// its packet instead. `interface`: the index of the one that the packet comes in by.
 fn ask(
     reader: &mut Reader,
     asked: &mut Asked,
@@ -186,7 +187,7 @@ fn note(about: &str, found: String) -> Pointed {
     Pointed::new(Finding::note(about, found), "docs/explain.md")
 }
 
-/// Creates the report, without the dry run.
+/// Creates the report, without the dry run. `listed`: the endpoints that Kubernetes lists.
 fn describe(
     reader: &Reader,
     asked: &Asked,
@@ -203,7 +204,8 @@ fn describe(
     let source = words::source(explained, asked);
     let own = look::masquerade_address(reader, host)?;
     let is_masqueraded = host.endpoints.iter().any(|one| one.masqueraded);
-    // True if only a hairpin is masqueraded, which concerns one of several endpoints.
+    // True if the packet is masqueraded only where the client is its own endpoint (hairpin), which
+    // concerns one of several endpoints.
     let only_itself = !explained.masquerades && host.endpoints.iter().any(|one| !one.masqueraded);
     let source = source.map(|text| match own.filter(|_| is_masqueraded) {
         Some(own) if only_itself => format!("{text}, which then sees {own}"),
@@ -258,7 +260,8 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
         0 => "*".to_owned(),
         port => port.to_string(),
     };
-    // The frontend for a cluster IP's unserved ports has the name of one of the Service's ports.
+    // The frontend for the ports that a cluster IP does not serve has the name of one of the
+    // Service's ports.
     let port_name = match frontend.port {
         0 => String::new(),
         _ => frontend.port_name.clone(),
@@ -273,7 +276,7 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
     }
 }
 
-/// Adds the dry run to the report, or the reason why there is none.
+/// Adds the results of the dry run to the report, or the reason why there are none.
 fn run_dry(
     args: &ExplainArgs,
     reader: &Reader,

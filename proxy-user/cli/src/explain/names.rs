@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up names of pods, and endpoints that Kubernetes lists in addition to those in the maps.
-//! Asks the API server or a folder of manifests, if there is one.
+//! Looks up the names of pods, and the endpoints that Kubernetes lists, which may be more than the
+//! maps have. Asks the API server or a folder of manifests, if one is given.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,7 +34,8 @@ pub struct NameArgs {
     pub manifests: Option<PathBuf>,
 }
 
-/// The source of names; None if there is none.
+/// Where names are looked up: the API server or a folder of manifests; None if neither can be
+/// asked.
 pub(crate) struct Names(Option<Directory>);
 
 impl Names {
@@ -52,7 +53,7 @@ impl Names {
         Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
     }
 
-    /// Returns a pod's addresses.
+    /// Returns the addresses of the pod with this name; an error if there is none.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
         let Some(directory) = &self.0 else {
             bail!(
@@ -66,13 +67,13 @@ impl Names {
         Ok(found)
     }
 
-    /// Returns whether there is a source of names.
+    /// Returns whether there is an API server or folder to ask.
     pub(crate) fn can_be_asked(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns namespace and name of the pods with these addresses. Omits addresses of several pods
-    /// or of no pod. Empty if there is no source of names.
+    /// Returns the namespace and name of the pod with each address. Omits addresses of several pods
+    /// or of no pod. Empty if there is nowhere to look up names.
     pub(crate) fn pods_at(&self, addresses: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, String>> {
         match &self.0 {
             Some(directory) => Ok(wait(directory.pods_at(addresses))??),
@@ -80,8 +81,8 @@ impl Names {
         }
     }
 
-    /// Returns the endpoints that Kubernetes lists for a service (namespace and name). Empty if
-    /// there is no source of names.
+    /// Returns the endpoints that Kubernetes lists for a service (NAMESPACE/NAME). Empty if there
+    /// is nowhere to ask; if asking fails, adds a note.
     pub(super) fn endpoints(&self, service: &str, notes: &mut Vec<Pointed>) -> Vec<ListedEndpoint> {
         let (Some(directory), Some((namespace, name))) = (&self.0, service.split_once('/')) else {
             return Vec::new();
@@ -101,8 +102,8 @@ impl Names {
     }
 }
 
-/// Returns the API server's address from the environment. KUBE: the kubelet puts it into the
-/// environment of every pod.
+/// Returns the API server's address from the environment of this process; None outside of a pod.
+/// KUBE: the kubelet puts it into every pod's environment.
 fn in_cluster() -> Option<String> {
     let host = env::var("KUBERNETES_SERVICE_HOST").ok()?;
     let port = env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());

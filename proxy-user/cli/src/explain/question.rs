@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the arguments into client, destination and protocol. Pure. An error is one line that says
-//! how to write the argument.
+//! Parses the arguments of `portolan explain` into client, destination and protocol. Pure. An error
+//! is one line that says how to write the argument.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
 use proxy_common::Protocol;
 
-/// The client.
+/// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// A process of this node.
     Node,
-    /// An address and a port; the port is 0 if none is given.
+    /// An IP address and a port; the port is 0 if none is given.
     Address(IpAddr, u16),
     Pod {
         namespace: String,
@@ -20,14 +20,14 @@ pub(super) enum From {
     },
 }
 
-/// The destination.
+/// The destination that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),
     Service {
         namespace: String,
         name: String,
-        /// The port's number or name.
+        /// The port's number or name, if one is given.
         port: Option<String>,
     },
 }
@@ -93,7 +93,7 @@ pub(super) fn protocol(text: &str) -> Result<Protocol> {
     }
 }
 
-/// Splits a text into namespace and name.
+/// Splits NAMESPACE/NAME into both names; None if the text has another form.
 fn two(text: &str) -> Option<(String, String)> {
     let (namespace, name) = text.split_once('/')?;
     let are_names = !namespace.is_empty() && !name.is_empty() && !name.contains('/');

@@ -27,7 +27,7 @@ impl Pointed {
     }
 }
 
-/// The matched frontend.
+/// The frontend that the packet's destination matches, with its service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ServiceRow {
@@ -36,13 +36,14 @@ pub(super) struct ServiceRow {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) port_name: String,
     pub(super) kind: &'static str,
-    /// The address and port; the address is `*` for any node address that serves node ports.
+    /// The frontend's address and port; the address is `*` for a node port, the port is `*` for the
+    /// ports that a cluster IP does not serve.
     pub(super) frontend: String,
     pub(super) policies: Vec<String>,
     pub(super) service_id: u32,
 }
 
-/// One endpoint of the service port.
+/// An endpoint of the service port, as the report lists it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EndpointRow {
@@ -52,7 +53,7 @@ pub(super) struct EndpointRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
     pub(super) can_answer: bool,
-    /// The reason why it cannot answer; empty if it can.
+    /// Why the endpoint cannot answer; empty if it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) because: String,
 }
@@ -63,37 +64,37 @@ pub(super) struct EndpointRow {
 pub(super) struct StepRow {
     pub(super) hook: &'static str,
     pub(super) interface: String,
-    /// The counter that the program would have incremented.
+    /// The name of the counter that the program would have incremented.
     pub(super) outcome: &'static str,
     pub(super) packet: String,
-    /// The packet after the program, if the program has changed it.
+    /// The packet as the program left it; None if the program did not change it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) becomes: Option<String>,
 }
 
-/// The results of the kernel's own programs on such a packet.
+/// The results of the kernel's own programs on the packet: the dry run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DryRunRow {
     pub(super) steps: Vec<StepRow>,
-    /// The reason why there is no dry run.
+    /// Why there is no dry run; None if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<String>,
     pub(super) milliseconds: u128,
 }
 
-/// The complete report.
+/// The complete report of `portolan explain`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     pub(super) client: String,
     pub(super) destination: String,
     pub(super) protocol: &'static str,
-    /// The point where the programs see the packet or the connection.
+    /// Where the programs see the client's packet or connection first, as text.
     pub(super) hook: String,
     pub(super) answered: bool,
     pub(super) summary: String,
-    /// The name of the counter; `meaning` explains it.
+    /// The name of the counter for the decision; `meaning` explains it.
     pub(super) outcome: &'static str,
     pub(super) meaning: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,17 +115,17 @@ pub(super) struct Report {
     pub(super) findings: Vec<Pointed>,
 }
 
-/// The largest number of endpoints in the text.
+/// How many endpoints of each kind the text lists.
 const SHOWN: usize = 10;
 
 impl Report {
-    /// Returns the exit status. 0: it would be answered, 1: something differs, 3: it would not be
-    /// answered.
+    /// Returns the exit status. 0: the client would be answered, 1: something differs, 3: it would
+    /// not be answered.
     pub(super) fn code(&self) -> u8 {
         code_of(self.findings.iter().map(|one| one.finding.level))
     }
 
-    /// Sorts the findings, and sums them up in one line.
+    /// Sorts the findings, the worst first, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
         self.findings
             .sort_by_key(|one| std::cmp::Reverse(one.finding.level));

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// Returns the anchor that GitHub makes from a heading.
+/// Returns the anchor that GitHub makes from a heading of a Markdown page.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = kept.replace(' ', "-");
@@ -10,7 +10,7 @@ fn anchor(heading: &str) -> String {
     kept.chars().filter(is_kept).collect()
 }
 
-/// Collects every page with an anchor that the sources in a folder mention.
+/// Collects every documentation page with an anchor that the sources in a folder mention.
 fn pages(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         if entry.path().is_dir() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Resolves the arguments to addresses: a service's by the pinned maps, the client's interface by
-//! the node's routes.
+//! Resolves the arguments to addresses and interfaces: a service's address by the pinned maps, the
+//! client's interface by the node's routes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,8 @@ use super::{
     question::{From, To},
 };
 
-/// Returns the address and port of the destination.
+/// Returns the address and port of the destination. `is_outside`: whether the client is outside the
+/// cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -69,8 +70,9 @@ pub(super) fn destination(
     }
 }
 
-/// Ranks a service's addresses by how likely a client uses them; the lowest rank comes first. From
-/// outside the cluster, a cluster IP is not reachable unless somebody has made a route to it.
+/// Ranks the kinds of a service's addresses by how likely a client uses them; the lowest rank comes
+/// first. From outside the cluster, a cluster IP is not reachable unless somebody has made a route
+/// to it.
 fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     match kind {
         FrontendKind::LoadBalancer if is_outside => 0,
@@ -80,7 +82,7 @@ fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     }
 }
 
-/// Returns the client's addresses; empty for a process of this node.
+/// Returns the client's IP addresses; none if it is a process of this node.
 pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     match from {
         From::Node => Ok(Vec::new()),
@@ -89,8 +91,8 @@ pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     }
 }
 
-/// Returns whether a client is neither a pod nor a process of this node, judged by addresses,
-/// routes and interfaces.
+/// Returns whether a client is outside the cluster: neither a pod nor a process of this node,
+/// judged by addresses, routes and interfaces.
 pub(super) fn is_outside(
     reader: &Reader,
     places: &HookedInterfaces,
@@ -116,8 +118,8 @@ pub(super) fn is_outside(
     }
 }
 
-/// Returns the client's address of the destination's family; for a process of this node, the node's
-/// address.
+/// Returns the client's address in the IP family of the destination; for a process of this node,
+/// the node's address.
 pub(super) fn client(
     args: &ExplainArgs,
     from: &From,
@@ -139,8 +141,8 @@ pub(super) fn client(
     }
 }
 
-/// Returns the node's route to the client, the client's interface, and the hook that sees the
-/// client first.
+/// Returns the node's route to the client, the interface of the client's packets, and the hook that
+/// sees the client first.
 pub(super) fn enter(
     args: &ExplainArgs,
     reader: &Reader,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Describes the programs' decision in Kubernetes' words. Takes the explanation of a connection
-//! from `datapath::read`, and returns sentences and findings. Pure.
+//! Describes the programs' decision in Kubernetes' terms. Takes the decision that `datapath::read`
+//! has made from the maps, and returns sentences and findings. Pure.
 
 use datapath::read::{Asked, By, Explained, MatchedFrontend};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
@@ -8,7 +8,7 @@ use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 use super::report::Pointed;
 use crate::check::finding::Finding;
 
-/// Returns the name that Kubernetes has for a kind of frontend.
+/// Returns Kubernetes' name for a kind of frontend.
 pub(super) fn kind(kind: FrontendKind) -> &'static str {
     match kind {
         FrontendKind::ClusterIp => "cluster IP",
@@ -20,7 +20,7 @@ pub(super) fn kind(kind: FrontendKind) -> &'static str {
     }
 }
 
-/// Returns the client's origin, and how it is known.
+/// Returns where the client comes from (pod, node, outside), and how that is known.
 pub(super) fn origin(explained: &Explained, asked: &Asked) -> Option<String> {
     let by_interface = explained.settings.has(Settings::PODS_BY_INTERFACE);
     let text = match (explained.origin?, asked.by) {
@@ -35,7 +35,7 @@ pub(super) fn origin(explained: &Explained, asked: &Asked) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Returns the traffic policies that apply to a frontend.
+/// Returns the traffic policies that hold for a frontend.
 pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
     let mut words = Vec::new();
     if frontend.flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
@@ -66,7 +66,8 @@ pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
     words
 }
 
-/// Returns whether the client's address is replaced, and why.
+/// Returns whether the client's source address is replaced, and why; None if the packet is not
+/// translated.
 pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
     if explained.to.is_empty() {
         return None;
@@ -108,7 +109,7 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
     Some(format!("{word}: {why}{hairpin}{mark}"))
 }
 
-/// Returns why the source is masqueraded or kept, by the rules of `proxy_common::decide`.
+/// Returns why the source address is masqueraded or kept, by the rules of `proxy_common::decide`.
 fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
     let is_pod = explained.origin == Some(Origin::Pod);
     let has = |flag| explained.settings.has(flag);
@@ -129,7 +130,7 @@ fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
     }
 }
 
-/// Returns why policy refuses the connection or leaves it alone; None if it is served.
+/// Returns why the policy refuses the connection or does not translate it; None if it is served.
 pub(super) fn refusal(explained: &Explained, asked: &Asked) -> Option<Pointed> {
     let service = explained
         .frontend
@@ -198,7 +199,7 @@ pub(super) fn refusal(explained: &Explained, asked: &Asked) -> Option<Pointed> {
     }
 }
 
-/// Returns the command that lists a service's endpoints.
+/// Returns a remedy with the command that lists a service's endpoints.
 fn slices(service: Option<&str>) -> String {
     match service.and_then(|service| service.split_once('/')) {
         Some((namespace, name)) => format!(
@@ -208,7 +209,8 @@ fn slices(service: Option<&str>) -> String {
     }
 }
 
-/// Returns the endpoint that session affinity holds the client to, or will.
+/// Returns the endpoint that session affinity binds the client to, or how long it will bind; None
+/// without session affinity.
 pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     let frontend = explained.frontend.as_ref()?;
     if explained.to.is_empty() || frontend.affinity_timeout == 0 {
@@ -230,7 +232,8 @@ pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     })
 }
 
-/// Describes how the answer comes back.
+/// Describes the path that the answer takes; None if there is no answer. `masquerade`: the source
+/// address that the endpoint sees, if masqueraded.
 pub(super) fn way_back(
     explained: &Explained,
     asked: &Asked,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares connections of nf_conntrack with the decisions of portolan's policy, and sums up the
-//! result for each service. Pure.
+//! Compares connections in nf_conntrack, which another proxy has translated, with the decisions of
+//! portolan's policy; sums up the result for each service port. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,17 +13,19 @@ use linux::Tracked;
 use proxy_common::verdict::is_hairpin;
 use serde::Serialize;
 
-/// The result for one connection.
+/// Whether the other proxy has treated a connection as portolan would. The texts describe the
+/// connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Judgement {
     Same,
-    /// The connection went to an endpoint that portolan would not choose from.
+    /// The other proxy sent the connection to an endpoint that portolan would not choose from.
     Different(String),
-    /// The connection went to a right endpoint, but with another kind of source address.
+    /// The connection went to an endpoint that portolan could choose, but only one of both proxies
+    /// masquerades it.
     MasqueradedDifferently(String),
 }
 
-/// The result for a service port.
+/// The result for one service port: how many connections were treated the same, and how many not.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -31,7 +33,7 @@ pub(super) struct Row {
     pub(super) same: u32,
     pub(super) different: u32,
     pub(super) masqueraded_differently: u32,
-    /// A description of the first connection that differs.
+    /// A description of the first connection that differs; None if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) example: Option<String>,
 }
@@ -53,7 +55,7 @@ impl Row {
     }
 }
 
-/// The number of service ports with each result.
+/// How many service ports have each result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
@@ -93,12 +95,12 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The results so far, by service port.
+/// The results so far. Key: the service port.
 #[derive(Debug, Default)]
 pub(super) struct Comparison(BTreeMap<String, Row>);
 
 impl Comparison {
-    /// Creates a comparison with these service ports and no connections.
+    /// Creates a comparison with these service ports, without any connection yet.
     pub(super) fn new(services: BTreeSet<String>) -> Self {
         let rows = services.into_iter().map(|service| {
             let row = Row {
@@ -124,7 +126,7 @@ impl Comparison {
                 return;
             }
             Judgement::Different(example) => {
-                // A wrong endpoint is worse than another kind of source address, so it becomes the
+                // A wrong endpoint is worse than a different source address, so it replaces the
                 // example.
                 if row.different == 0 {
                     row.example = None;
@@ -140,7 +142,7 @@ impl Comparison {
         row.example.get_or_insert(example);
     }
 
-    /// Returns the rows, sorted by service.
+    /// Returns the results, sorted by service port.
     pub(super) fn rows(self) -> Vec<Row> {
         self.0.into_values().collect()
     }
@@ -190,7 +192,7 @@ fn judge(fate: &Fate, connection: &Tracked) -> Judgement {
     }
 }
 
-/// Returns the first endpoints, and how many more there are.
+/// Returns the first four endpoints as text, and how many more there are.
 fn some(endpoints: &BTreeSet<SocketAddr>) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<_> = endpoints
@@ -220,8 +222,8 @@ mod tests {
 
     const CLIENT: &str = "10.40.1.10:40000";
 
-    /// Returns a connection to the service that went to `backend`, which sees the client as
-    /// `seen_as`.
+    /// Returns a connection to the service that went to `backend`. `seen_as`: the client's address
+    /// as the backend sees it.
     fn connection(backend: &str, seen_as: &str) -> Tracked {
         Tracked {
             protocol: Protocol::TCP,
@@ -295,7 +297,7 @@ mod tests {
         }
         let itself = connection("10.40.1.10:8080", "10.40.0.1:40000");
         assert_eq!(judge(&forward(Some(false)), &itself), Judgement::Same);
-        // The same address with another port does not count as masqueraded.
+        // Another port of the client's own address does not count as masqueraded.
         let port = connection("10.40.1.20:8080", "10.40.1.10:55555");
         assert_eq!(judge(&forward(Some(false)), &port), Judgement::Same);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan shadow report`: compares what another proxy has done, according to nf_conntrack, with
-//! what portolan would do, according to the maps of its shadow.
+//! `portolan shadow report`: compares how another proxy has treated connections, according to
+//! nf_conntrack, with how portolan would, according to the maps of its shadow (an agent that only
+//! counts).
 
 mod compare;
 
@@ -27,7 +28,7 @@ use super::{
     table::{Column, Tone, column, plain, print_table, toned},
 };
 
-/// The columns of the comparison; each row is a service port.
+/// The columns of the report's table; each row is a service port.
 const COLUMNS: &[Column<compare::Row>] = &[
     column("SERVICE", 0, |row| plain(row.service.as_str())),
     column("RESULT", 0, |row| plain(row.result())),
@@ -66,17 +67,17 @@ pub struct ReportArgs {
     pub output: Output,
 }
 
-/// The report in the form of JSON and YAML.
+/// The report, as JSON and YAML show it.
 #[derive(Serialize)]
 struct Report<'a> {
     services: &'a [compare::Row],
     summary: Summary,
-    /// The number of packets since the shadow's start, by the outcome that the programs would have
+    /// How many packets the shadow has counted since its start, by the outcome that they would have
     /// had.
     counted: BTreeMap<&'static str, u64>,
 }
 
-/// Compares, prints the report, and returns the exit status.
+/// Compares, prints the report, and returns the exit status: 1 if something differs.
 pub(super) fn run(command: &ShadowCommand) -> ExitCode {
     let ShadowCommand::Report(args) = command;
     match report(args) {
@@ -144,12 +145,12 @@ fn report(args: &ReportArgs) -> Result<bool> {
     Ok(differs)
 }
 
-/// Fails if a shadow is to run where portolan serves by the maps in `serving`, or the other way
-/// round: below Linux 6.6, each would take the other's filters for its own. Removes what a killed
-/// shadow has left in `left`.
+/// Fails if a shadow is to run where portolan already serves by the maps in `serving`, or if an
+/// agent is to serve where a shadow runs: below Linux 6.6, each would take the other's filters for
+/// its own. Removes from `left` what a killed shadow has left there.
 pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Result<()> {
     if config.shadow {
-        // The default directory counts too, in case only the shadow was given another one.
+        // The default directory is checked too, in case only the shadow was given another one.
         for serving in [serving, Path::new(DEFAULT_PIN_DIR)] {
             let is_other = serving != config.pin_directory;
             if is_other && !generations(serving).unwrap_or_default().is_empty() {
@@ -171,7 +172,8 @@ pub(super) fn check_alone(config: &Config, serving: &Path, left: &Path) -> Resul
     Ok(())
 }
 
-/// Removes what a shadow has attached and pinned. Leaves a serving agent's programs and maps alone.
+/// Removes the programs and pins of a shadow. Fails if the directory belongs to an agent that
+/// serves.
 pub(super) fn remove(pin_dir: &Path) -> Result<()> {
     check_shadow(pin_dir, true)?;
     cleanup::cleanup(pin_dir, false).context("remove the shadow's programs and maps")?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares what is attached to this node with what should be. Called by `status`.
+//! Compares the programs that are attached to this node with those that should be. Called by
+//! `status`.
 
 use std::collections::BTreeSet;
 
@@ -10,30 +11,30 @@ use serde::Serialize;
 
 use crate::agent::{Agent, AgentArgs, metric};
 
-/// How many of the wanted hooks or interfaces are attached.
+/// How many hooks or interfaces should have programs, and how many have them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Count {
     pub(super) wanted: usize,
     pub(super) attached: usize,
 }
 
-/// An interface whose packets XDP handles.
+/// An interface at whose XDP hook portolan's program is attached.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Uplink {
     pub(super) interface: String,
-    /// `native` or `generic`.
+    /// The XDP mode: `native` or `generic`.
     pub(super) xdp: &'static str,
 }
 
-/// The attachments of this node.
+/// Where portolan's programs are attached on this node.
 pub(super) struct Attached {
     pub(super) interfaces: Count,
     pub(super) hooks: Count,
     pub(super) uplinks: Vec<Uplink>,
 }
 
-/// Compares the interfaces and hooks that the kernel runs with those that the agent's settings ask
-/// for. Without an agent, the defaults are used.
+/// Compares where programs are attached with what the agent's settings ask for; without an agent,
+/// with the defaults. Adds differences to `problems`.
 pub(super) fn attached(
     agent: &Agent,
     args: &AgentArgs,
@@ -85,7 +86,7 @@ pub(super) fn attached(
         wanted: wanted.len(),
         attached: wanted.len() - without.len(),
     };
-    // The kernel may lack some hooks, which the agent knows. A shadow has none.
+    // The kernel may lack some hooks; the agent's metrics have the number. A shadow has no hooks.
     let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
     let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
     let hooks = Count {

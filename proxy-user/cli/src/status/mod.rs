@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan status`: one screen about this node, from the agent's answers, if there is an agent,
-//! and from the kernel. The file `screen` writes it.
+//! `portolan status`: one screen about this node, from the kernel and, if there is an agent, from
+//! the agent's answers. The file `screen` writes it.
 
 mod attached;
 mod screen;
@@ -40,7 +40,7 @@ pub struct StatusArgs {
     pub look: Look,
 }
 
-/// The status of this node.
+/// What `portolan status` says about this node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -48,51 +48,52 @@ pub(super) struct Status {
     node: Option<String>,
     kernel: String,
     processors: u32,
-    /// `tcx`, or `clsact` if the kernel has no tcx.
+    /// How tc programs are attached: `tcx`, or `clsact` if the kernel has no tcx.
     attached_by: &'static str,
     agent: AgentStatus,
     interfaces: Count,
     hooks: Count,
-    /// The interfaces whose packets XDP handles.
+    /// The interfaces at whose XDP hook portolan's program is attached.
     uplinks: Vec<Uplink>,
     sync: Option<Sync>,
     services: Option<u64>,
-    /// The kernel memory of all maps, in bytes.
+    /// The kernel memory of all maps together, in bytes.
     map_memory: u64,
     maps: Vec<MapRow>,
-    /// None if the agent did not answer.
+    /// The agent's warnings; None if it did not answer.
     warnings: Option<Vec<WarningRow>>,
     /// The problems of this node, one line each.
     problems: Vec<String>,
 }
 
-/// The status of the agent.
+/// What is known of the agent's process, from its HTTP servers.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AgentStatus {
     pid: Option<u32>,
     version: Option<String>,
-    /// The HTTP status of /healthz; None if it does not answer.
+    /// The HTTP status of /healthz; None if the agent does not answer.
     health: Option<u16>,
     reason: Option<String>,
     uptime_seconds: Option<u64>,
-    /// The resident memory, in bytes.
+    /// The agent's resident memory, in bytes.
     resident_memory: Option<u64>,
 }
 
-/// How recent the served state is.
+/// How recent the applied state of the cluster is.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sync {
-    /// The seconds since the last change was applied completely.
+    /// The seconds since the last complete sync.
     last_seconds: Option<u64>,
     pending_changes: u64,
     failed_services: u64,
-    /// The seconds since the last event of the API server (or the folder), by kind of objects.
+    /// Each kind of objects, with the seconds since the API server or folder last sent something
+    /// about it.
     heard_seconds: Vec<(String, u64)>,
 }
 
-/// Prints the status. The exit status is 1 if there are problems.
+/// Prints the status, perhaps again and again. The exit status is 1 if there are problems.
 pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let agent = args.agent.located();
     let mut is_well = true;
@@ -113,7 +114,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-/// Writes a word for scripts: `healthy`, `unhealthy` or `unreachable`.
+/// Writes one word for scripts (`--output name`): `healthy`, `unhealthy` or `unreachable`.
 fn writeln_names(out: &mut impl std::io::Write, status: &Status) -> std::io::Result<()> {
     writeln!(out, "{}", status.agent.word())
 }
@@ -128,8 +129,8 @@ impl AgentStatus {
     }
 }
 
-/// Reads the status. A failed read is a problem in the status, and not an error, because this
-/// command is for faulty nodes.
+/// Reads the status. What cannot be read is listed among the problems, and is no error, because
+/// this command is for faulty nodes.
 pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     let agent = Agent::find(args);
     let mut problems = Vec::new();
@@ -175,8 +176,8 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     })
 }
 
-/// Adds an error, unless the same server's is already there: an agent that is gone is reported
-/// once.
+/// Adds an error about the agent to the problems, unless there is one about the same HTTP server:
+/// an agent that does not run is reported once.
 fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
     let Some(text) = error.map(ToString::to_string) else {
         return;
@@ -187,7 +188,8 @@ fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
     }
 }
 
-/// Returns the agent's health and the node's name, from /healthz.
+/// Returns the agent's health and the node's name, from the answer of /healthz. Adds faults to
+/// `problems`.
 fn health(
     agent: &Agent,
     metrics: Option<&str>,
@@ -239,7 +241,7 @@ fn sync(metrics: &str) -> Sync {
     }
 }
 
-/// Returns the number of services, from the agent or, without one, from the maps.
+/// Returns the number of services, from the agent's metrics or, without an agent, from the maps.
 fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
     let told = metrics.and_then(|text| metric(text, "portolan_services"));
     let held = || {
@@ -249,7 +251,7 @@ fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
     told.map(|count| count as u64).or_else(held)
 }
 
-/// Returns the seconds since a time, which is given in seconds since 1970.
+/// Returns the seconds from `then` until now. `then`: seconds since 1970.
 fn age(then: f64) -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -11,7 +11,7 @@ use crate::{
     terminal::Page,
 };
 
-/// A line of the screen.
+/// A line of the screen: the subject, and what is known about it.
 struct Line {
     subject: &'static str,
     text: String,
@@ -23,12 +23,12 @@ const COLUMNS: &[Column<Line>] = &[
     cut("", 0, |line| toned(line.text.as_str(), line.tone)),
 ];
 
-/// The largest number of maps that are listed, the fullest first. Nearly empty maps are left out.
+/// How many maps are listed at most, the fullest first. Nearly empty maps are left out.
 const MAPS: usize = 5;
-/// The largest number of warnings and problems that are listed.
+/// How many warnings and how many problems are listed at most.
 const NAMED: usize = 8;
 
-/// Writes the screen.
+/// Writes the status as a screen of text that fits the page.
 pub(super) fn write(out: &mut impl Write, page: &Page, status: &Status) -> io::Result<()> {
     table(out, page, COLUMNS, false, &lines(status))
 }
@@ -37,7 +37,7 @@ fn lines(status: &Status) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut add = |subject: &'static str, text: String, tone| {
         lines.push(Line {
-            // An empty text would be shown as a dash.
+            // The table would show an empty text as a dash.
             subject: if subject.is_empty() { " " } else { subject },
             text,
             tone,
@@ -190,7 +190,7 @@ fn sync(status: &Status) -> (String, Tone) {
     )
 }
 
-/// Formats a duration in the largest unit that gives a number above 1, as kubectl shows ages.
+/// Formats a duration with one unit, the largest in which it is at least 2, as kubectl shows ages.
 fn duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

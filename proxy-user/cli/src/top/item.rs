@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the rows of all of `top`'s tables have in common: a text for the filter, and an order.
+//! What the rows of all tables of `top` have in common: a text that the filter searches, and an
+//! order.
 
 use std::cmp::{Ordering, Reverse};
 
 use crate::render::{Column, Value};
 
-/// A row of one of `top`'s tables.
+/// A type whose values are the rows of one of `top`'s tables.
 pub(super) trait Item {
-    /// Returns the text that the filter searches.
+    /// Returns the text of the row that the user's filter searches.
     fn words(&self) -> String;
-    /// Compares two rows by name, for rows that are equal otherwise. There may be very many rows.
+    /// Compares two rows by name, for rows that are equal otherwise. Called for very many rows.
     fn by_name(&self, other: &Self) -> Ordering;
-    /// Returns the sort key for the default order. The greatest key comes first.
+    /// Returns the sort key of the default order; the row with the greatest key comes first.
     fn weight(&self) -> [u64; 4];
 }
 
-/// Returns the text of a service port in tables.
+/// Returns how tables show a service port.
 pub(super) fn service_port(service: &str, port_name: &str) -> String {
     match (service, port_name) {
         ("", _) => "(others)".to_owned(),
@@ -25,7 +26,7 @@ pub(super) fn service_port(service: &str, port_name: &str) -> String {
 }
 
 /// Sorts rows by a column: numbers with the greatest first, names and addresses ascending. Without
-/// a column, sorts by weight.
+/// a column, sorts by [`Item::weight`], the greatest first.
 pub(super) fn sort<R: Item>(rows: &mut [R], column: Option<&Column<R>>, reverse: bool) {
     match column {
         None => rows.sort_unstable_by(|a, b| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The live `top`: reads keys and maps, and draws the screen until the command ends. Restores the
-//! terminal however it ends.
+//! terminal however the command ends.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,15 @@ use super::{
 };
 use crate::{signals::Stop, terminal::Page};
 
-/// The longest time until a signal is noticed.
+/// How long a signal may stay unnoticed.
 const TURN: Duration = Duration::from_millis(100);
 
-/// The terminal in raw mode, without line editing. Its earlier content comes back on drop.
+/// The terminal in raw mode, without line editing. Dropping this restores its earlier content.
 struct RawTerminal(DefaultTerminal);
 
 impl RawTerminal {
     fn new() -> Result<Self> {
-        // After this, a panic restores the terminal too, before its message is printed.
+        // From here on, a panic also restores the terminal before its message is printed.
         let terminal = ratatui::try_init().context("take the terminal over")?;
         Ok(Self(terminal))
     }
@@ -36,14 +36,14 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // A terminal that has gone needs no restoring.
+        // A terminal that is closed needs no restoring.
         _ = ratatui::try_restore();
     }
 }
 
-/// Shows the live screen until the command ends.
+/// Shows the live screen until a key or a signal ends the command.
 pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<()> {
-    // The kernel measures programs as long as this value lives.
+    // The kernel measures the run times of programs as long as this value exists.
     let _measuring = programs::measure()?;
     let take = || Sample::take(&args.pins.pin_dir, &args.select, true);
     let mut looks = Looks {
@@ -61,7 +61,7 @@ pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<
                     looks.add(sample);
                     fault = None;
                 }
-                // While maps are being replaced, the read fails; the next one succeeds.
+                // While the agent replaces maps, reading fails; the next read succeeds.
                 Err(error) => fault = Some(chain(error.as_ref())),
             }
             next = Instant::now() + interval;
@@ -85,7 +85,8 @@ pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<
     Ok(())
 }
 
-/// Waits until the screen must be drawn. Returns true if a key ends the command.
+/// Waits until the screen must be drawn again (`next`, a key, a new size). Returns true if a key
+/// ends the command.
 fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -107,7 +108,7 @@ fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
     }
 }
 
-/// Returns the key that was pressed, if it has a meaning here.
+/// Returns the key that was pressed; None if it has no meaning in `top`.
 fn key(pressed: KeyEvent) -> Option<Key> {
     if pressed.modifiers.contains(KeyModifiers::CONTROL) {
         return (pressed.code == KeyCode::Char('c')).then_some(Key::Interrupt);
@@ -137,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// Set in the environment of the process in which the panic happens.
+    /// The environment variable that is set in the test's child process, in which the panic
+    /// happens.
     const INSIDE: &str = "PORTOLAN_TEST_PANIC";
 
     #[test]

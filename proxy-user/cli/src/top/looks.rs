@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Samples of the maps, and the rows that come from one sample or from the difference of two.
+//! Samples of the maps' contents, and the rows that `top` makes from one sample or from the
+//! difference of two.
 
 use std::{collections::HashMap, path::Path, time::Instant};
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::args::{Of, Select};
 
-/// The content of the maps at one time.
+/// The contents of the maps at one time.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) counters: Vec<u64>,
@@ -23,13 +24,14 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Reads the maps, and with `is_measured` also the run times of the programs.
+    /// Reads the maps, and with `is_measured` also the programs' run times. Fails if `select` names
+    /// an unknown service.
     pub(super) fn take(pin_dir: &Path, select: &Select, is_measured: bool) -> Result<Self> {
         let reader = Reader::open(pin_dir)?;
         select.check_known(&reader)?;
         Ok(Self {
             at: Instant::now(),
-            // Read before the counts of each service port: see `Tally`.
+            // Read before `counted`, which has the counts of each service port: see `Tally`.
             counters: reader.counters()?,
             counted: reader.counted()?,
             programs: if is_measured {
@@ -48,7 +50,7 @@ impl Sample {
     }
 }
 
-/// The latest sample, and the one before it.
+/// The latest sample, and the one before it, if there is one.
 pub(super) struct Looks {
     pub(super) now: Sample,
     pub(super) before: Option<Sample>,
@@ -61,12 +63,13 @@ impl Looks {
         Some((self.now.at - before.at).as_secs_f64())
     }
 
-    /// Adds a sample.
+    /// Makes `sample` the latest one.
     pub(super) fn add(&mut self, sample: Sample) {
         self.before = Some(std::mem::replace(&mut self.now, sample));
     }
 
-    /// Returns a row for each service port, or with `backends` for each backend.
+    /// Returns a row for each service port that `select` selects, or with `backends` for each
+    /// backend.
     pub(super) fn rows(&self, select: &Select, backends: bool) -> Vec<TopRow> {
         let before = self.before.as_ref().map(|before| Before {
             counted: &before.counted,

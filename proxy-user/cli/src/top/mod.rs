@@ -88,18 +88,18 @@ impl TopArgs {
             _ => Shown::Services,
         }
     }
-    /// Returns whether the flags ask for a single output instead of a live screen.
+    /// Returns whether the flags ask for one output instead of a live screen.
     fn is_for_scripts(&self) -> bool {
         let is_table = matches!(self.output, Format::Table | Format::Wide);
         self.once || self.count || self.no_headers || self.limit.is_some() || !is_table
     }
 }
 
-/// The document that `top` prints in JSON, YAML and JSONPath.
+/// The document that `top` prints as JSON, YAML or through a JSONPath.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
-    /// The interval of the rates; None if there are no rates.
+    /// The seconds that the rates are for; None if there are no rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     items: &'a [TopRow],
@@ -109,7 +109,7 @@ struct Document<'a> {
     programs: Vec<ProgramRow>,
 }
 
-/// Prints the rows once, or shows them live.
+/// Shows the rows live on a terminal, else prints them once.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     args.select.check()?;
     if args.no_headers && !matches!(args.output, Format::Table | Format::Wide) {
@@ -127,10 +127,10 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     print(args, &view, interval, is_live)
 }
 
-/// Prints the rows; repeatedly if the output is a terminal but there are no keys to read.
+/// Prints the rows; again and again if the output is a terminal, but the input is not.
 fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Result<()> {
     let with_rates = is_live || args.interval.is_some();
-    // The kernel measures programs as long as this value lives.
+    // The kernel measures the run times of programs as long as this value exists.
     let _measuring = with_rates.then(programs::measure).transpose();
     let take = || Sample::take(&args.pins.pin_dir, &args.select, with_rates);
     let mut before = None;
@@ -155,7 +155,7 @@ fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Resu
     })
 }
 
-/// Writes the rows in the requested format.
+/// Writes the rows in the output format of `args`.
 fn write(
     out: &mut impl Write,
     page: &Page,
@@ -219,7 +219,7 @@ fn write(
     Ok(())
 }
 
-/// Returns the heading of the column that the user named.
+/// Returns the heading of the column that the user's `wanted` means.
 fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
     let headings = shown.headings(true);
     let name = wanted.replace([' ', '_'], "-");
@@ -232,7 +232,7 @@ fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
         .ok_or_else(|| no_column(wanted, &headings))
 }
 
-/// The page, the arguments and the program table, for drawing the rows of a table.
+/// The page, the arguments, and the rows of the program table, with which other tables are drawn.
 struct Screenful<'a> {
     page: Page,
     args: &'a TopArgs,
@@ -240,7 +240,7 @@ struct Screenful<'a> {
 }
 
 impl Screenful<'_> {
-    /// Draws the screen: a line about what is not counted, the programs, the rows.
+    /// Draws a screen: a line that says what is not counted, the table of programs, and the rows.
     fn draw<R>(
         &self,
         out: &mut impl Write,

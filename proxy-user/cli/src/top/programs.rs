@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The processor time of each program. The kernel measures it only while `top` runs.
+//! The processor time of each eBPF program. The kernel measures it only while `top` runs.
 
 use std::{cmp::Ordering, collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::item::Item;
 use crate::render::{Column, Value, column, plain};
 
-/// A program's processor time in the last interval.
+/// A program's processor time between two samples.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ProgramRow {
     pub(super) program: String,
     pub(super) runs_per_second: u64,
     pub(super) nanoseconds_per_run: u64,
-    /// The share of one processor, in percent.
+    /// The share of one processor that the program takes, in percent.
     pub(super) processor_percent: f64,
 }
 
@@ -28,14 +28,14 @@ impl Item for ProgramRow {
     fn by_name(&self, other: &Self) -> Ordering {
         self.program.cmp(&other.program)
     }
-    /// The program with the most processor time comes first.
+    /// Sorts programs by processor time, the greatest first.
     fn weight(&self) -> [u64; 4] {
         let time = self.runs_per_second * self.nanoseconds_per_run;
         [time, self.runs_per_second, 0, 0]
     }
 }
 
-/// The columns of the table.
+/// The columns of the table of programs.
 pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
     column("PROGRAM", 0, |row| plain(row.program.as_str())),
     column("RUNS/S", 0, |row| plain(row.runs_per_second)),
@@ -47,26 +47,28 @@ pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
     }),
 ];
 
-/// Makes the kernel measure programs as long as the descriptor is open.
+/// Makes the kernel measure the run times of eBPF programs, as long as the returned descriptor is
+/// open.
 pub(super) fn measure() -> Result<OwnedFd> {
     Ok(aya::sys::enable_stats(aya::sys::Stats::RunTime)?)
 }
 
-/// The processor time of all programs so far, by program id.
+/// The processor time of each eBPF program since it was loaded. Key: program id.
 #[derive(Default)]
 pub(super) struct Programs(BTreeMap<u32, ProgramRun>);
 
 impl Programs {
-    /// Reads the processor times. The result is empty if the caller lacks the privilege.
+    /// Reads the processor times. None are returned if this process lacks the privilege.
     pub(super) fn read(reader: &Reader) -> Self {
         let runs = reader.program_runs().unwrap_or_default();
         Self(runs.into_iter().map(|run| (run.id, run)).collect())
     }
-    /// Returns the processor time since another sample, by name. Omits programs that did not run.
+    /// Returns the processor time of each program name since the sample `before`. Omits programs
+    /// that did not run.
     pub(super) fn since(&self, before: &Self, elapsed: Duration) -> Vec<ProgramRow> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (id, run) in &self.0 {
-            // A program that was loaded between the samples began at 0.
+            // A program that was loaded between the samples started at 0.
             let then = before.0.get(id);
             let (count, time) = sums.entry(&run.name).or_default();
             *count += run.count - then.map_or(0, |then| then.count).min(run.count);

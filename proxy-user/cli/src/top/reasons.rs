@@ -14,37 +14,38 @@ use serde::Serialize;
 use super::item::Item;
 use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
 
-/// The number of refusals of a service port for one reason.
+/// How many packets and calls of a service port were refused for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {
-    /// The service's namespace and name; empty for refusals that belong to no single service port.
+    /// The service's namespace and name; empty for refusals that belong to no service port.
     pub(super) service: String,
     pub(super) port_name: String,
     pub(super) port: u16,
     pub(super) protocol: &'static str,
     pub(super) reason: &'static str,
     pub(super) count: u64,
-    /// None at the first sample.
+    /// Refusals per second; None at the first sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) per_second: Option<u64>,
     pub(super) help: &'static str,
-    /// The documentation page that says what to do.
+    /// The documentation page that says what to do, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) page: Option<&'static str>,
 }
 
-/// The counts at one time.
+/// The counts of refusals at one time.
 #[derive(Clone, Copy)]
 pub(super) struct Tally<'a> {
-    /// Service port, reason and count.
+    /// Id of the service port, the reason (a counter), and the count.
     pub(super) refused: &'a [(u32, Counter, u64)],
-    /// The values of all counters. They are read before `refused`.
+    /// The values of all counters. They are read before `refused`, so they are never too large.
     pub(super) counters: &'a [u64],
 }
 
 impl Tally<'_> {
-    /// Returns the counts by service port and reason. Id 0 has the counts of no service port.
+    /// Returns the counts by service port and reason. Service port 0 has the refusals that belong
+    /// to none.
     fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
         let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
         let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
@@ -63,7 +64,8 @@ impl Tally<'_> {
     }
 }
 
-/// Returns all rows, unsorted.
+/// Returns a row for each service port and reason, unsorted. `before`: the earlier counts, and the
+/// seconds since then.
 pub(super) fn rows(
     now: Tally<'_>,
     before: Option<(Tally<'_>, f64)>,
@@ -74,7 +76,7 @@ pub(super) fn rows(
         let named = names.get(&service);
         let per_second = then.as_ref().map(|(then, seconds)| {
             let then = then.get(&(service, counter)).copied().unwrap_or_default();
-            // If the count went back, the id now belongs to another service port.
+            // If the count has become smaller, the id now belongs to another service port.
             let more = count.checked_sub(then).unwrap_or(count);
             (more as f64 / seconds.max(0.001)).round() as u64
         });
@@ -93,7 +95,7 @@ pub(super) fn rows(
     now.sums().into_iter().map(row).collect()
 }
 
-/// The columns of the table.
+/// The columns of the table of reasons.
 pub(super) const COLUMNS: &[Column<ReasonRow>] = &[
     cut("SERVICE", 0, |row| {
         plain(super::item::service_port(&row.service, &row.port_name))

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::item::{Item, service_port};
 use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
 
-/// The rates that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
+/// The rates per second that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Rates {
@@ -26,7 +26,7 @@ pub(super) struct Rates {
     pub(super) bytes_out: u64,
 }
 
-/// A service port, or one of its backends.
+/// The traffic of a service port, or of one of its backends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TopRow {
@@ -45,8 +45,8 @@ pub(super) struct TopRow {
     pub(super) affinity_hits: u64,
     pub(super) unanswered_syns: u64,
     pub(super) retransmitted_syns: u64,
-    /// The numbers of refused and dropped packets and calls, by counter name. Only for service
-    /// ports.
+    /// How many packets and calls were refused or dropped. Key: the counter's name. Empty for
+    /// backends.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) refused: BTreeMap<&'static str, u64>,
     /// The rates per second; None at the first sample.
@@ -54,16 +54,18 @@ pub(super) struct TopRow {
     pub(super) rates: Option<Rates>,
 }
 
-/// The earlier sample, and the seconds since then.
+/// The earlier sample, and the seconds from then until the present one.
 pub(super) struct Before<'a> {
     pub(super) counted: &'a Counted,
     pub(super) seconds: f64,
 }
 
-/// The key of a row: a service port and, with `backends`, one of its backends.
+/// What a row is about: the service port's id and, for a row about a backend, the backend's address
+/// and generation.
 type Whose = (u32, Option<(SocketAddr, u32)>);
 
-/// Returns all rows, unsorted: one for each service port, or with `backends` one for each backend.
+/// Returns a row for each service port, or with `backends` for each backend; unsorted. `names`: the
+/// service ports by id.
 pub(super) fn rows(
     counted: &Counted,
     before: Option<&Before<'_>>,
@@ -110,13 +112,13 @@ pub(super) fn rows(
     whose.into_iter().map(row).collect()
 }
 
-/// Returns the traffic of each key, sorted by key.
+/// Returns the traffic of each row, sorted by what the row is about.
 fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
     let of = |backend: &CountedBackend| {
         let of_backend = backends.then_some((backend.address, backend.generation));
         (backend.service_id, of_backend)
     };
-    // There may be hundreds of thousands of backends: sorting is faster than hashing them.
+    // There may be hundreds of thousands of backends: sorting them is faster than a hash map.
     let mut all: Vec<_> = counted
         .backends
         .iter()
@@ -140,14 +142,14 @@ fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
     sums
 }
 
-/// Returns the traffic of a key in a sorted list.
+/// Returns the traffic for `whose` in a sorted list; zeros if it is missing.
 fn find(sums: &[(Whose, Traffic)], whose: Whose) -> Traffic {
     let place = sums.binary_search_by_key(&whose, |(whose, _)| *whose);
     place.map_or_else(|_| Traffic::default(), |place| sums[place].1)
 }
 
-/// Returns the rates, rounded. If a number went back, the key now belongs to another service port
-/// or backend.
+/// Returns the rates, rounded. If a number has become smaller, `now` belongs to another service
+/// port or backend, and all of it counts.
 fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
     let rate = |now: u64, then: u64| {
         let more = now.checked_sub(then).unwrap_or(now);
@@ -163,15 +165,15 @@ fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
 }
 
 impl TopRow {
-    /// Returns the number of refusals for all reasons.
+    /// Returns the number of refusals for all reasons together.
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
-    /// Returns the text of the service port in tables.
+    /// Returns the service port as tables show it.
     fn service_port(&self) -> String {
         service_port(&self.service, &self.port_name)
     }
-    /// Returns kind and name, as kubectl writes them.
+    /// Returns the row's kind and name, as kubectl writes them.
     pub(super) fn name(&self) -> String {
         match self.endpoint {
             Some(endpoint) => format!("backend/{endpoint}"),
@@ -195,7 +197,7 @@ impl Item for TopRow {
             .then_with(ports)
             .then_with(|| name(self).cmp(&name(other)))
     }
-    /// The order is by bytes per second, then by bytes, connections and refusals.
+    /// Sorts by bytes per second, then by bytes, connections and refusals.
     fn weight(&self) -> [u64; 4] {
         let rates = self.rates.unwrap_or_default();
         let moving = rates.bytes_in + rates.bytes_out;
@@ -204,7 +206,7 @@ impl Item for TopRow {
     }
 }
 
-/// The columns of the table.
+/// The columns of the tables of service ports and backends.
 pub(super) const COLUMNS: &[Column<TopRow>] = &[
     cut("SERVICE", 0, |row| plain(row.service_port())),
     column("ENDPOINT", 0, |row| plain(row.endpoint)),
@@ -234,8 +236,8 @@ pub(super) const COLUMNS: &[Column<TopRow>] = &[
     }),
 ];
 
-/// Returns the columns that are not empty: endpoints only for backends, rates only after a second
-/// sample.
+/// Returns the columns that would not be empty: endpoints only for backends, rates only after a
+/// second sample.
 pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
     let is_rate = |heading: &str| heading.ends_with("PS");
     let all = COLUMNS.iter().filter(|one| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws the live `top`: tabs, a status line, the table, a line of keys. Takes the view and its
-//! rows. Called by `live`.
+//! Draws the live `top`: the names of the tables, a status line, the table, a line of keys. Takes
+//! the view and its rows. Called by `live`.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use crate::{
     terminal::{Page, harmless},
 };
 
-/// The values of the status line, and of the headings, that are not in the rows.
+/// What the status line and the headings need besides the rows.
 pub(super) struct State<'a> {
     pub(super) interval: Duration,
     pub(super) has_rates: bool,
     pub(super) colour: bool,
-    /// The error of the last read, if it failed.
+    /// The error of the last attempt to read the maps; None if it succeeded.
     pub(super) fault: Option<&'a str>,
 }
 
 const KEYS: &str = "Tab table  Left/Right sort  r reverse  / filter  p pause  ? help  q quit";
-/// The lines of the screen that are not rows: tabs, status, headings, keys.
+/// How many lines of the screen are not rows: names of tables, status, headings, keys.
 const BESIDE: usize = 4;
 
 const HELP: &str = "\
@@ -51,7 +51,7 @@ IP header on. Connections made at sockets count, their packets do not.
 
 Any key goes back.";
 
-/// Draws the screen.
+/// Draws the whole screen into `frame`. `all`: the rows of the shown table.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, all: &Rows, state: &State<'_>) {
     let area = frame.area();
     let height = usize::from(area.height);
@@ -82,7 +82,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &mut View, all: &Rows, state: &S
     frame.render_widget(Text::from(lines), area);
 }
 
-/// Returns the names of the tables. The table that is shown is in brackets.
+/// Returns the line with the names of the tables. The shown table is in brackets.
 fn tabs(view: &View) -> Line<'static> {
     let mut spans = vec![Span::from("portolan top ")];
     for shown in Shown::ALL {
@@ -97,7 +97,8 @@ fn tabs(view: &View) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Returns the status line: how many rows, how often they are read, and how they are sorted.
+/// Returns the status line: how many rows there are, how often they are read, and how they are
+/// sorted; or the error of the last read.
 fn about(view: &View, rows: usize, state: &State<'_>) -> Line<'static> {
     if let Some(fault) = state.fault {
         let style = tone(Tone::Bad, state.colour);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that compare the live screen at 80 and 200 columns with the folder `pictures`.
+//! Tests that compare the live screen at 80 and 200 columns with the files in the folder
+//! `pictures`.
 
 use ratatui::{Terminal, backend::TestBackend};
 
@@ -10,7 +11,7 @@ use crate::{
     top::view::{Key, tests::looks},
 };
 
-/// Returns the characters of a screen with `columns` columns and 20 lines, after these keys.
+/// Returns the screen as text, with 20 lines of `columns` columns, after these keys were pressed.
 fn drawn(columns: u16, keys: &[Key], fault: Option<&str>) -> String {
     let mut view = View::default();
     for key in keys {

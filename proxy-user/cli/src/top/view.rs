@@ -14,7 +14,7 @@ use crate::{
     render::{Column, WIDE},
 };
 
-/// One of the tables.
+/// The tables of `top`; one of them is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Shown {
     #[default]
@@ -25,7 +25,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// All tables, in the order of the key Tab.
+    /// All tables, in the order in which the key Tab shows them.
     pub(super) const ALL: [Self; 4] = [
         Self::Services,
         Self::Backends,
@@ -43,7 +43,7 @@ impl Shown {
     fn next(self, by: usize) -> Self {
         Self::ALL[(self as usize + by) % Self::ALL.len()]
     }
-    /// Returns the headings of the table's columns. `wide` adds those of `--output wide`.
+    /// Returns the headings of this table's columns. `wide` adds those of `--output wide`.
     pub(super) fn headings(self, wide: bool) -> Vec<&'static str> {
         fn of<R>(columns: &[Column<R>], wide: bool) -> Vec<&'static str> {
             let columns = columns.iter().filter(|one| wide || one.rank != WIDE);
@@ -58,7 +58,7 @@ impl Shown {
     }
 }
 
-/// A key that has a meaning here.
+/// A key that has a meaning in `top`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Char(char),
@@ -79,26 +79,27 @@ pub(super) enum Key {
     Interrupt,
 }
 
-/// The state of the screen.
+/// What the live screen shows, and how.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     pub(super) shown: Shown,
-    /// The heading of the column that each table is sorted by; None means by weight.
+    /// For each table, the heading of the column that it is sorted by; None means the default
+    /// order.
     sorted_by: [Option<&'static str>; Shown::ALL.len()],
     pub(super) reverse: bool,
     pub(super) filter: String,
-    /// True while keys go into the filter.
+    /// True while typed letters become part of the filter.
     pub(super) is_typing: bool,
-    /// True while no new samples are read.
+    /// True while the user has paused reading new samples.
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
-    /// The number of rows above the screen.
+    /// How many rows are scrolled off above the screen.
     above: usize,
     /// The number of rows that fit on the screen.
     height: usize,
 }
 
-/// The rows of one table.
+/// The rows of the shown table.
 pub(super) enum Rows {
     Top(Vec<TopRow>),
     Reasons(Vec<ReasonRow>),
@@ -116,7 +117,8 @@ impl Rows {
 }
 
 impl View {
-    /// Creates a view that shows this table, sorted by this column.
+    /// Creates a view that shows the table `shown`, sorted by the column with the heading
+    /// `sorted_by`.
     pub(super) fn new(shown: Shown, sorted_by: Option<&'static str>, reverse: bool) -> Self {
         let mut view = Self {
             shown,
@@ -127,12 +129,13 @@ impl View {
         view
     }
 
-    /// Returns the heading that the table is sorted by.
+    /// Returns the heading of the column that the shown table is sorted by; None means the default
+    /// order.
     pub(super) fn sorted_by(&self) -> Option<&'static str> {
         self.sorted_by[self.shown as usize]
     }
 
-    /// Handles a key. Returns true if it ends the command.
+    /// Changes the view as the key asks. Returns true if the key ends the command.
     pub(super) fn press(&mut self, key: Key) -> bool {
         if key == Key::Interrupt {
             return true;
@@ -162,7 +165,7 @@ impl View {
             Key::PageUp => self.above = self.above.saturating_sub(self.height),
             Key::PageDown => self.above += self.height,
             Key::Home | Key::Char('g') => self.above = 0,
-            // `window` limits this to the number of rows.
+            // `window` later limits this to the number of rows.
             Key::End | Key::Char('G') => self.above = usize::MAX / 2,
             _ => {}
         }
@@ -188,7 +191,7 @@ impl View {
         self.above = 0;
     }
 
-    /// Selects the next or previous column to sort by. The default order lies before the first
+    /// Sorts by the next (`forth`) or previous column. The default order comes before the first
     /// column and after the last one.
     fn sort_by_next(&mut self, forth: bool) {
         let headings = self.shown.headings(false);
@@ -203,7 +206,7 @@ impl View {
         *sorted_by = next.and_then(|next| headings.get(next).copied());
     }
 
-    /// Returns the rows of the table, filtered and sorted.
+    /// Returns the rows of the shown table, filtered and sorted.
     pub(super) fn rows(&self, looks: &Looks, select: &Select) -> Rows {
         let wanted = self.filter.to_lowercase();
         match self.shown {
@@ -233,7 +236,7 @@ impl View {
         sort(rows, order, self.reverse);
     }
 
-    /// Returns the range of rows that a screen of this height shows.
+    /// Returns the range of the `rows` rows that a screen of `height` lines shows.
     pub(super) fn window(&mut self, rows: usize, height: usize) -> std::ops::Range<usize> {
         self.height = height;
         self.above = self.above.min(rows.saturating_sub(height));

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::*;
 use crate::top::{looks::Sample, programs::tests::programs, rows::tests};
 
-/// Returns two samples, two seconds apart.
+/// Returns two samples that were taken two seconds apart.
 pub(in crate::top) fn looks() -> Looks {
     let start = Instant::now();
     let sample = |at, scale: u64| {
@@ -33,7 +33,7 @@ pub(in crate::top) fn looks() -> Looks {
     }
 }
 
-/// Returns the filter texts of the rows of a view.
+/// Returns the texts that the filter searches, one per row of a view.
 fn words(view: &View) -> Vec<String> {
     match view.rows(&looks(), &Select::default()) {
         Rows::Top(rows) => rows.iter().map(Item::words).collect(),
@@ -42,7 +42,7 @@ fn words(view: &View) -> Vec<String> {
     }
 }
 
-/// Returns a view after these keys. None of them may end the command.
+/// Returns a view after these keys were pressed. None of them may end the command.
 fn after(keys: &[Key]) -> View {
     let mut view = View::default();
     for key in keys {

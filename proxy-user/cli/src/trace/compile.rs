@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles a filter's tree to what the kernel evaluates: terms, and clauses over them. The caller
-//! looks up names.
+//! Compiles the tree of a filter to what the kernel evaluates: terms (conditions), and clauses
+//! (sets of terms). The caller looks up names.
 
 use std::net::IpAddr;
 
@@ -17,22 +17,22 @@ use proxy_common::{
 use super::words::{Tree, Verdict, Word};
 use crate::{BadInput, args::ServiceArg};
 
-/// Looks up the names in a filter.
+/// Looks up the names that a filter contains.
 pub(super) trait Lookup {
-    /// Returns the index of an interface.
+    /// Returns the index of the interface with this name.
     fn interface(&self, name: &str) -> Result<u32>;
-    /// Returns the ids of a service's ports.
+    /// Returns the ids of the service ports that this argument means.
     fn service(&self, service: &ServiceArg) -> Result<Vec<u32>>;
-    /// Returns a pod's addresses.
+    /// Returns the addresses of the pod with this name.
     fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>>;
 }
 
-/// Whether the evaluator knows the reason of a refusal.
+/// Whether the filter is evaluated where the reason of a refusal is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Exact {
     Yes,
-    /// For calls in the kernel, which do not know the reason: words about outcomes are true, and so
-    /// are their negations.
+    /// For socket calls in the kernel, where the reason is not known: a word about outcomes is
+    /// true, and so is its negation.
     No,
 }
 
@@ -74,7 +74,7 @@ fn too_long() -> anyhow::Error {
     .into()
 }
 
-/// Returns whether a word of the tree meets the condition.
+/// Returns whether the condition holds for any word of the tree.
 pub(super) fn asks(tree: &Tree, is_it: &dyn Fn(&Word) -> bool) -> bool {
     match tree {
         Tree::Word(word) => is_it(word),
@@ -83,7 +83,8 @@ pub(super) fn asks(tree: &Tree, is_it: &dyn Fn(&Word) -> bool) -> bool {
     }
 }
 
-/// Returns clauses of which at least one is true exactly if the tree evaluates to `truth`.
+/// Returns clauses for a tree: at least one clause is true exactly if the tree evaluates to
+/// `truth`.
 fn clauses(
     tree: &Tree,
     truth: bool,
@@ -108,8 +109,8 @@ fn clauses(
     }
 }
 
-/// The limit for clauses during compilation. It exceeds the final limit, because many clauses may
-/// still prove contradictory.
+/// How many clauses there may be during compilation. More than a compiled filter can have, because
+/// many may turn out contradictory.
 const WORKING: usize = 4096;
 
 fn either(mut one: Vec<Clause>, other: Vec<Clause>) -> Result<Vec<Clause>> {
@@ -129,7 +130,7 @@ fn both(one: &[Clause], other: &[Clause]) -> Result<Vec<Clause>> {
     for a in one {
         for b in other {
             let common = a.mask & b.mask;
-            // The clauses contradict each other: drop the pair.
+            // Both clauses cannot be true at once: drop the pair.
             if a.value & common != b.value & common {
                 continue;
             }
@@ -148,7 +149,8 @@ fn both(one: &[Clause], other: &[Clause]) -> Result<Vec<Clause>> {
     Ok(found)
 }
 
-/// Returns the clauses of a word: one, or one for each address of a pod or port of a service.
+/// Returns the clauses of one word: usually one, but one for each address of a pod and for each
+/// port of a service.
 fn of_word(
     word: &Word,
     truth: bool,
@@ -208,7 +210,7 @@ fn of_word(
     if truth || found.len() < 2 {
         return Ok(found);
     }
-    // A negated word with several terms: none of them may be true.
+    // A negated word with several terms means that none of the terms is true.
     let mask = found.iter().fold(0, |mask, clause| mask | clause.mask);
     Ok(vec![Clause { mask, value: 0 }])
 }

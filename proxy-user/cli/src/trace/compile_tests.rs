@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that compile filters and evaluate them on events, by the function that the kernel runs.
+//! Tests that compile filters and evaluate them on events, with the function that the kernel runs.
 
 use proptest::prelude::*;
 use proxy_common::{
@@ -51,8 +51,8 @@ fn tuple(src: &str, src_port: u16, dst: &str, dst_port: u16) -> Tuple {
     }
 }
 
-/// Returns the event of a client's first packet to the service shop/cart, which gets an endpoint's
-/// address.
+/// Returns the event for a client's first packet to the service shop/cart; the packet is translated
+/// to an endpoint's address.
 fn event() -> Event {
     Event {
         before: tuple("10.0.0.5", 1025, "10.96.0.10", 80),
@@ -179,8 +179,8 @@ fn a_filter_that_is_too_long_is_refused() {
     assert!(wants(&repeated, &event()), "one word is one term");
 }
 
-/// The kernel does not know the reason of a refused call, so it must hand over at least all calls
-/// that the filter wants.
+/// In the kernel, the reason of a refused call is not known, so the kernel must hand over at least
+/// all calls that the filter wants.
 #[rstest]
 #[case("outcome forwarded_new and port 80", true)]
 #[case("not outcome forwarded_new and port 80", true)]
@@ -194,7 +194,7 @@ fn without_reasons_a_filter_wants_more(#[case] text: &str, #[case] wanted: bool)
     assert_eq!(found, wanted, "{text}");
 }
 
-/// Generates trees over interfaces, and whether each is true for an event with interface 7.
+/// Generates filter trees over hooks, each with whether it is true for an event at ingress.
 fn trees() -> impl Strategy<Value = (Tree, bool)> {
     let leaf = any::<bool>().prop_map(|truth| {
         let hook = if truth { Hook::Ingress } else { Hook::Egress };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Formats an event as a line of text, as JSON, and as the comment of a packet.
+//! Formats an event of the trace as a line of text, as JSON, and as the comment of a packet.
 
 use std::{
     fmt::{self, Write},
@@ -17,7 +17,8 @@ use serde::Serialize;
 use super::{names::Known, words::Verdict};
 use crate::table::Tone;
 
-/// One end of a packet or call: an address, with a port and names if they are known.
+/// The source or destination of a packet or socket call: an address, with a port and names if they
+/// are known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct End {
@@ -27,7 +28,7 @@ pub(super) struct End {
     pub(super) port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pod: Option<String>,
-    /// The service port that has this end as a frontend.
+    /// The service port that this address and port are a frontend of, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) service: Option<String>,
 }
@@ -46,51 +47,54 @@ impl fmt::Display for End {
     }
 }
 
-/// The source and the destination.
+/// The source and the destination of a packet or socket call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Ends {
     pub(super) from: End,
     pub(super) to: End,
 }
 
-/// The process that makes the call.
+/// The process whose socket call the event is about.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Caller {
     pub(super) name: String,
     pub(super) pid: u32,
 }
 
-/// An event with names instead of ids.
+/// An event of the trace, with names instead of ids.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
     pub(super) time: String,
-    /// `ingress`, `egress`, `loopback`, or the name of a call.
+    /// Where the event happened: `ingress`, `egress`, `loopback`, or the name of a socket call.
     pub(super) hook: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<Caller>,
     pub(super) protocol: String,
-    /// The TCP flags as tcpdump writes them, or the type of an ICMP message.
+    /// The TCP flags as tcpdump writes them, or the type of an ICMP message; empty for others and
+    /// for calls.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) signals: String,
-    /// None if the packet is not IP, or if its headers could not be read.
+    /// Source and destination before the program; None if the packet is not IP, or its headers
+    /// could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Ends>,
-    /// None if it equals `before`.
+    /// Source and destination after the program; None if they are the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<Ends>,
-    /// The service port that the event concerns.
+    /// The service port that the event concerns, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) service: Option<String>,
     pub(super) verdict: &'static str,
     pub(super) outcome: &'static str,
-    /// How a packet goes on, unless through the node's stack alone.
+    /// How a packet goes on: past the stack, or asking it; None for the usual path and for socket
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) path: Option<&'static str>,
     pub(super) reason: &'static str,
-    /// The error that the call returns.
+    /// The error that the socket call returns; None if it succeeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +104,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Creates a line with names for the ids in the event; `time` is nanoseconds since 1970.
+    /// Creates a line from an event, with names for its ids. `time`: nanoseconds since 1970.
     pub(super) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         let counter = event.counter();
@@ -143,7 +147,7 @@ impl Line {
         }
     }
 
-    /// Returns the colour of the line, by its verdict.
+    /// Returns the colour of the line, which depends on the verdict.
     pub(super) fn tone(&self) -> Tone {
         match self.verdict {
             "drop" => Tone::Bad,
@@ -153,7 +157,7 @@ impl Line {
         }
     }
 
-    /// Returns the text of the outcome and its reason.
+    /// Returns the text of the verdict, the outcome and its reason.
     pub(super) fn outcome(&self) -> String {
         let error = self.error.iter();
         let error: String = error.map(|error| format!(" ({error})")).collect();
@@ -165,10 +169,11 @@ impl Line {
         )
     }
 
-    /// Returns the event as one line, with the outcome painted by `paint`.
+    /// Returns the event as one line of text. `paint` adds the colour to the part about the
+    /// outcome.
     pub(super) fn text(&self, paint: impl Fn(&str) -> String) -> String {
         let mut line = String::new();
-        // The date is left out: lines are read as they happen.
+        // The date is left out: the user reads the lines as the events happen.
         let time = self.time.split_once('T').map_or("", |(_, time)| time);
         _ = write!(line, "{}", time.trim_end_matches('Z'));
         match (&self.interface, &self.process) {
@@ -192,7 +197,7 @@ impl Line {
         line
     }
 
-    /// Returns the text of both ends, and of what the translation has changed.
+    /// Returns the text of source and destination, and of what the translation has changed.
     fn ends(&self) -> String {
         let Some(Ends { from, to }) = &self.before else {
             return "(no IP header could be read)".to_owned();
@@ -218,7 +223,7 @@ impl Line {
         text
     }
 
-    /// Returns the comment for a packet in a capture file.
+    /// Returns the comment for this packet in a capture file.
     pub(super) fn comment(&self) -> String {
         let service = self.service.iter();
         let service: String = service.map(|name| format!("service {name}; ")).collect();
@@ -231,8 +236,8 @@ impl Line {
     }
 }
 
-/// Returns how a packet at ingress goes on, if not by the node's stack alone. Answers to refused
-/// packets are sent back, not on.
+/// Returns how a packet at ingress goes on, if not through the stack alone. None for refused
+/// packets, whose answer is sent back.
 fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
     if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) {
         return None;
@@ -244,7 +249,7 @@ fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
     }
 }
 
-/// Formats a time, given in nanoseconds since 1970.
+/// Formats a time as text. `time`: nanoseconds since 1970.
 fn stamp(time: u64) -> String {
     let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
     format!("{stamp:.6}")
@@ -252,7 +257,7 @@ fn stamp(time: u64) -> String {
 
 fn command(bytes: &[u8]) -> String {
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    // A process can choose any name, so control characters are replaced.
+    // A process can choose any name for itself, so control characters are replaced.
     let name = String::from_utf8_lossy(name);
     let plain = |c: char| if c.is_control() { '?' } else { c };
     name.chars().map(plain).collect()
@@ -319,8 +324,8 @@ fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
     })
 }
 
-/// Returns the service port whose frontend is one of the ends. Used for packets that were refused
-/// before a service port was known.
+/// Returns the service port whose frontend is the destination or the source. Used for packets that
+/// were refused before the program knew the service port.
 fn addressed(before: &Ends, after: Option<&Ends>) -> Option<String> {
     let from = after.map_or(&before.from, |after| &after.from);
     let of = before.to.service.as_ref().or(from.service.as_ref());

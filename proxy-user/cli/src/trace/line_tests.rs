@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the lines as text and as JSON.
+//! Tests for events as lines of text and as JSON.
 
 use super::*;
 

@@ -71,13 +71,14 @@ pub struct TraceArgs {
     pub pins: Pins,
 }
 
-/// The limit of events per second, unless --rate is given.
+/// How many events are shown per second at most, unless --rate is given.
 const RATE: u64 = 1000;
-/// The limit of a trace whose output is not a terminal.
+/// How long a trace runs if its output is not a terminal and neither --duration nor --count is
+/// given.
 const UNSEEN: Duration = Duration::from_secs(600);
-/// How often programs, services and losses are checked.
+/// How often the trace looks for new programs, changed services and lost events.
 const LOOK: Duration = Duration::from_millis(500);
-/// The pause before an empty buffer is read again.
+/// The pause before an empty buffer of events is read again.
 const IDLE: Duration = Duration::from_millis(5);
 
 /// How events are shown.
@@ -88,11 +89,11 @@ pub enum Form {
     Json,
 }
 
-/// Shows events until the command is interrupted or has shown enough.
+/// Shows events until a signal comes, or until --count or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
-    // Attachments go with the process in any case. The signals are handled so that the file and the
-    // last line are still written.
+    // The kernel detaches the programs when the process ends in any case. Signals are handled so
+    // that the file and the last line are still written.
     let stop = Stop::on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
     let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
@@ -151,13 +152,14 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     }
 }
 
-/// Returns whether the packets go to standard output instead of the lines. A container that cannot
-/// write files needs this.
+/// Returns whether the capture goes to standard output (`-`), which then has no lines. Needed in a
+/// container that cannot write files.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns the time after which the trace ends by itself.
+/// Returns after how long the trace ends by itself; None if it does not. `is_seen`: whether the
+/// output is a terminal.
 fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
     let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
     args.duration.or(unseen)
@@ -179,7 +181,7 @@ fn watch(
     };
     loop {
         let last = is_over();
-        // Events that are in the buffer at the end are still shown.
+        // Events that are still in the buffer at the end are shown, too.
         while let Some(told) = trace.take() {
             show.told(told, known)?;
             if show.args.count.is_some_and(|count| show.shown >= count) {
@@ -225,14 +227,14 @@ fn words_of(lost: &Lost) -> String {
     format!("{} lost ({})", lost.total(), parts.join(", "))
 }
 
-/// Returns the nanoseconds between 1970 and the start of the monotonic clock.
+/// Returns when the monotonic clock was zero, in nanoseconds since 1970.
 fn epoch() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_nanos() as u64);
     now.saturating_sub(monotonic())
 }
 
-/// The outputs that events are written to.
+/// The outputs that events are written to: lines, and perhaps a capture file.
 struct Show<'a> {
     args: &'a TraceArgs,
     out: BufWriter<Box<dyn Write>>,
@@ -250,7 +252,8 @@ impl Show<'_> {
             event.outcome = reason as u32;
         }
         let event = &*event;
-        // For calls, the kernel hands over more events than the filter wants.
+        // The kernel does not know why a call was refused, so it hands over more calls than the
+        // filter wants.
         if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
             return Ok(());
         }
@@ -280,7 +283,8 @@ impl Show<'_> {
     }
 }
 
-/// Writes a packet as it is after the program. Its comment shows the ends before translation.
+/// Writes a packet into the capture file as the program has left it. Its comment says what source
+/// and destination were before.
 fn write_packet<W: Write>(
     file: &mut pcapng::Writer<W>,
     told: &TraceReport,

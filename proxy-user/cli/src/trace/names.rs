@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up names for the ids and addresses in events: services and endpoints in the pinned maps,
-//! pods in the API server or manifests, interfaces in the kernel. Sources are read again when
-//! something unknown turns up, but not too often.
+//! Looks up names for the ids and addresses in events: of services and endpoints in the pinned
+//! maps, of pods in the API server or manifests, of interfaces in the kernel. The maps are read
+//! again from time to time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,25 +20,25 @@ use proxy_common::{
 use super::compile::Lookup;
 use crate::{BadInput, args::ServiceArg, explain::names::Names};
 
-/// The shortest time between two reads of the maps. It is at least twenty times as long as a read
-/// takes.
+/// The shortest time between two reads of the maps. The actual pause is at least twenty times as
+/// long as a read takes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// An address, port and protocol; the address is None for a node port.
+/// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
-/// The frontends and service ports in the maps.
+/// The frontends and service ports that the maps contain.
 #[derive(Default)]
 struct Served {
     frontends: HashMap<End, String>,
-    /// The service ports, by id.
+    /// The service ports. Key: their id.
     ports: HashMap<u32, ServicePort>,
 }
 
-/// A service port.
+/// The name and ports of a service port.
 struct ServicePort {
-    /// Namespace, name, and the port's own name.
+    /// NAMESPACE/NAME of the service, and after a colon the port's own name if it has one.
     name: String,
-    /// The port numbers of its frontends.
+    /// The port numbers of all its frontends.
     numbers: Vec<u16>,
 }
 
@@ -48,9 +48,10 @@ pub(super) struct Known {
     read_at: Instant,
     pause: Duration,
     names: Names,
-    /// The name of each pod that was looked up; None for an address of no known pod.
+    /// The NAMESPACE/NAME of each pod that was looked up, by address; None for an address of no
+    /// known pod.
     pods: HashMap<IpAddr, Option<String>>,
-    /// The error after which pods' names are no longer looked up.
+    /// The error after which no more names of pods are looked up; None while there was none.
     silent: Option<String>,
     interfaces: HashMap<u32, String>,
 }
@@ -77,7 +78,8 @@ impl Known {
         let mut served = Served::default();
         for row in reader.frontends()? {
             let name = with_port(&row.service, &row.port_name);
-            // The frontend for the unserved ports of a cluster IP belongs to no service port.
+            // The frontend for the ports that a cluster IP does not serve belongs to no service
+            // port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
                 let port = served.ports.entry(row.service_id);
                 let port = port.or_insert_with(|| ServicePort {
@@ -95,10 +97,10 @@ impl Known {
         Ok(())
     }
 
-    /// Reads the maps again when due.
+    /// Reads the maps again if the last read is long enough ago.
     pub(super) fn refresh(&mut self) {
         if self.read_at.elapsed() >= self.pause {
-            // A read fails while maps are being replaced; the next one succeeds.
+            // Reading fails while the agent replaces maps; the next read succeeds.
             _ = self.read_maps();
         }
     }
@@ -108,8 +110,8 @@ impl Known {
         self.served.ports.get(&id).map(|port| port.name.as_str())
     }
 
-    /// Returns the reason why the policy refused a call, from a new decision by the maps. None if
-    /// the call was not refused, or if the maps have changed since.
+    /// Returns why the policy refused a socket call, by deciding again from the maps. None if the
+    /// call was not refused, or would not be by the present maps.
     pub(super) fn refusal(&self, event: &Event) -> Option<Counter> {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         if !call::is_refusal(hook, event.result) {
@@ -138,25 +140,26 @@ impl Known {
         explained.counter.refuses().then_some(explained.counter)
     }
 
-    /// Returns the name of the service port that has this frontend.
+    /// Returns the name of the service port that has this frontend; None if there is none.
     pub(super) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
         let frontends = &self.served.frontends;
         let exact = frontends.get(&(Some(end.ip()), end.port(), protocol));
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)
     }
-    /// Returns a pod's namespace and name.
+    /// Returns the namespace and name of the pod with this address; None if it is unknown.
     pub(super) fn pod(&mut self, address: IpAddr) -> Option<&str> {
         if !self.pods.contains_key(&address) && self.silent.is_none() {
             match self.names.pods_at(&HashSet::from([address])) {
                 Ok(mut found) => _ = self.pods.insert(address, found.remove(&address)),
-                // After an error nothing is looked up again, because each attempt may take seconds.
+                // After an error no more names are looked up, because each attempt may take
+                // seconds.
                 Err(error) => self.silent = Some(control::causes::chain(error.as_ref())),
             }
         }
         self.pods.get(&address)?.as_deref()
     }
-    /// Returns the reason why pods are not named.
+    /// Returns the error because of which pods have no names; None if there was none.
     pub(super) fn silent(&self) -> Option<&str> {
         self.silent.as_deref()
     }
@@ -204,7 +207,8 @@ fn with_port(service: &str, port_name: &str) -> String {
     }
 }
 
-/// Returns whether the filter's service word selects this service port.
+/// Returns whether `wanted` means this service port. `service`: its name, with the port's name;
+/// `numbers`: its port numbers.
 fn is_of(wanted: &ServiceArg, service: &str, numbers: &[u16]) -> bool {
     let (service, port_name) = service.split_once(':').unwrap_or((service, ""));
     let (namespace, name) = service.split_once('/').unwrap_or(("", service));

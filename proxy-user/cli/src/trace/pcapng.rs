@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-/// The numbers of blocks and options.
+/// Types of blocks and options in a pcapng file.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
@@ -15,40 +15,42 @@ const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const FLAGS: u16 = 2;
 
-/// The numbers of the link types: Ethernet frames, and bare IP packets.
+/// Link types of an interface in a pcapng file: Ethernet frames, and bare IP packets.
 const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
 
-/// A packet to be written.
+/// A packet that is to be written into the capture file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
-    /// The time, in nanoseconds since 1970.
+    /// When the packet was seen, in nanoseconds since 1970.
     pub(super) time: u64,
     pub(super) interface: &'a str,
     pub(super) link_layer: bool,
     pub(super) inbound: bool,
-    /// The captured bytes; `length` is the packet's full length.
+    /// The captured bytes, perhaps only the beginning; `length` is the packet's full length.
     pub(super) bytes: &'a [u8],
     pub(super) length: u32,
     pub(super) comment: &'a str,
 }
 
-/// A writer of capture files.
+/// Writes a capture file in the pcapng format.
 pub(super) struct Writer<W> {
     out: W,
-    /// The interfaces that have a block, in the order of their numbers.
+    /// The interfaces that the file has already described: the name, and true for Ethernet frames.
+    /// The position is the interface's number in the file.
     interfaces: Vec<(String, bool)>,
     snap: u32,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the section header. Packets hold at most `snap` bytes.
+    /// Begins the file with its section header. `snap`: how many bytes of a packet are captured at
+    /// most.
     pub(super) fn new(mut out: W, snap: u32) -> io::Result<Self> {
         let mut body = Vec::new();
         body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
         body.extend(1_u16.to_ne_bytes());
         body.extend(0_u16.to_ne_bytes());
-        // The section's length is not known.
+        // The length of the section is not known yet.
         body.extend(u64::MAX.to_ne_bytes());
         let application = concat!("portolan ", env!("CARGO_PKG_VERSION"));
         option(&mut body, APPLICATION, application.as_bytes());
@@ -61,7 +63,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a packet. The first packet of an interface is preceded by the interface's block.
+    /// Writes a packet. If it is the first of its interface, describes the interface before it.
     pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let interface = self.interface(packet)?;
         let mut body = Vec::new();
@@ -91,7 +93,7 @@ impl<W: Write> Writer<W> {
         body.extend(0_u16.to_ne_bytes());
         body.extend(self.snap.to_ne_bytes());
         option(&mut body, NAME, packet.interface.as_bytes());
-        // The resolution of times is a nanosecond.
+        // Times in the file are in nanoseconds.
         option(&mut body, RESOLUTION, &[9]);
         end(&mut body);
         block(&mut self.out, INTERFACE, &body)?;
@@ -113,7 +115,7 @@ fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
     out.write_all(&length)
 }
 
-/// Writes an option. A text that is too long for the length field is cut.
+/// Writes an option of a block. A value that is too long for the length field is cut.
 fn option(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
     body.extend(kind.to_ne_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the words of a filter into a tree. Words of pcap-filter are used where they fit. What a
-//! tree means to the kernel is in `compile`.
+//! Parses the words of a filter into a tree. The words are those of pcap-filter where they fit.
+//! `compile` turns the tree into what the kernel evaluates.
 
 use std::net::IpAddr;
 
@@ -12,28 +12,29 @@ use proxy_common::{
 
 use crate::{BadInput, args::ServiceArg};
 
-/// Source and destination, as bits of [`Term`].
+/// The source and the destination, as bits of [`Term`].
 const BOTH: u32 = Term::SRC | Term::DST;
 
-/// A condition of a filter.
+/// One condition of a filter. In `Net`, `Ports` and `Pod`, the first number says which ends are
+/// meant: source, destination or both, as bits of [`Term`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Word {
     Net(u32, IpNet),
     Ports(u32, u16, u16),
     Protocol(Protocol),
     Family(u8),
-    /// A set of hooks, as bits.
+    /// Any of these hooks: one bit for each.
     Hooks(u32),
     Interface(String),
     Process(u32),
     Service(ServiceArg),
-    /// A pod by namespace and name, with the ends that are meant.
+    /// A pod: which ends are meant, its namespace and its name.
     Pod(u32, String, String),
-    /// A set of counters, as bits.
+    /// Any of these outcomes (counters): one bit for each.
     Outcomes(u64),
 }
 
-/// The filter as it was written.
+/// The filter as the user has written it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tree {
     Word(Word),
@@ -42,11 +43,11 @@ pub(super) enum Tree {
     Or(Box<Tree>, Box<Tree>),
 }
 
-/// The words, for --help and for error messages.
+/// The words of filters, for --help and for error messages.
 pub(super) const WORDS: &str = "host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, icmp6, ip, ip6, inbound, outbound, interface, service, \
 backend, client, pod, verdict, outcome, packets, calls, connect, sendmsg, recvmsg, getpeername, bind, process, and, or, not";
 
-/// Parses a filter; returns None for an empty one.
+/// Parses a filter, given as arguments of the command line; returns None for an empty one.
 pub(super) fn parse(arguments: &[String]) -> Result<Option<Tree>, BadInput> {
     let text = arguments.join(" ");
     let mut spaced = String::new();
@@ -74,7 +75,7 @@ fn bad(what: String) -> BadInput {
     BadInput(format!("filter: {what}"))
 }
 
-/// The deepest nesting that is accepted. Each level is a recursive call.
+/// How deep parentheses and negations may be nested: each level is a recursive call.
 const DEPTH: u32 = 32;
 
 struct Words<'a> {
@@ -161,7 +162,8 @@ impl<'a> Words<'a> {
         self.sided(kind, sides).map(Tree::Word)
     }
 
-    /// Parses a word that may be limited to the source or the destination.
+    /// Parses the value of a word that can be limited to the source or the destination. `kind`: the
+    /// word; `sides`: which ends are meant, as bits of [`Term`].
     fn sided(&mut self, kind: &str, sides: u32) -> Result<Word, BadInput> {
         let value = self.value(kind)?;
         Ok(match kind {
@@ -287,7 +289,7 @@ fn pod(text: &str, sides: u32) -> Result<Word, BadInput> {
     }
 }
 
-/// The kinds of outcomes.
+/// What became of a packet or call, in one word; each outcome has one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Forward,
@@ -307,7 +309,7 @@ impl Verdict {
             Self::Untouched => "untouched",
         }
     }
-    /// Returns the verdict of an outcome.
+    /// Returns the verdict that an outcome (a counter) belongs to.
     pub(super) const fn of(counter: Counter) -> Self {
         match counter {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
@@ -349,7 +351,7 @@ impl Verdict {
             | Counter::EchoAnswered => Self::Forward,
         }
     }
-    /// Returns all outcomes with this verdict, as bits.
+    /// Returns all outcomes with this verdict, one bit for each.
     pub(super) fn outcomes(self) -> u64 {
         let all = Counter::ALL.iter();
         let own = all.filter(|counter| Self::of(**counter) == self);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of the settings and addresses of a node with some interfaces.
+//! Tests of the settings and addresses that a node with some interfaces gets.
 
 use config::RawConfig;
 use control::{model::Object, testing::objects};

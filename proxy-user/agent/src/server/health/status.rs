@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides whether the agent is healthy and alive, from what `health` was told and the time. Pure.
+//! Decides whether the agent is healthy and alive, from the facts that `health` has and the time.
+//! Pure.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-/// KUBE: twice kube-proxy's sync period. A change that waits longer is a fault.
+/// How long a change may wait to be applied until the node is unhealthy. KUBE: twice kube-proxy's
+/// sync period.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// KUBE: kube-proxy's sync period, after which it tries a failed sync again. A fault that lasts
-/// longer makes the node unhealthy.
+/// How long a fault may last until it makes the node unhealthy. KUBE: kube-proxy's sync period,
+/// after which it repeats a failed sync.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
-/// A loop that has not turned for this long hangs: the longest known turn, the first sync of
-/// 100 000 services, takes a tenth of it.
+/// How long one turn of the agent's loop may take until the loop counts as hanging: the longest
+/// known turn, the first sync of 100 000 services, takes a tenth of it.
 pub(super) const STILL: Duration = Duration::from_secs(60);
 
-/// The kinds of objects that can have faults.
+/// The parts of the agent whose objects can have faults.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Area {
     Services,
-    /// Settings that all services share.
+    /// Settings in the maps that all services share.
     Shared,
     Interfaces,
     Hooks,
     /// The node's settings and addresses.
     Node,
-    /// Damage that could not be repaired.
+    /// Damage to what is in the kernel that could not be repaired.
     Repairs,
 }
 
@@ -36,13 +38,13 @@ pub(super) struct Fault {
     pub(super) since: Instant,
 }
 
-/// The faults at present, by object.
+/// The present faults: for each area, by the name of the object.
 #[derive(Debug, Default)]
 pub(super) struct Faults(BTreeMap<Area, BTreeMap<String, Fault>>);
 
 impl Faults {
-    /// Replaces the faults of an area, given as object and reason. An object that already had a
-    /// fault keeps its age.
+    /// Replaces the faults of an area. `faults`: pairs of object and reason. An object that already
+    /// had a fault keeps its `since`.
     pub(super) fn replace(
         &mut self,
         area: Area,
@@ -64,7 +66,7 @@ impl Faults {
     pub(super) fn is_empty_of(&self, area: Area) -> bool {
         !self.0.contains_key(&area)
     }
-    /// Returns the faults that have lasted longer than [`GRACE`].
+    /// Returns the area and the object of each fault that has lasted longer than [`GRACE`].
     fn lasting(&self, now: Instant) -> impl Iterator<Item = (Area, &str)> {
         self.all()
             .filter(move |(.., fault)| now.saturating_duration_since(fault.since) > GRACE)
@@ -79,7 +81,7 @@ impl Faults {
     pub(super) fn count(&self) -> usize {
         self.0.values().map(BTreeMap::len).sum()
     }
-    /// Returns at most this many faults, the oldest first.
+    /// Returns the `most` oldest faults, each with its object; the oldest first.
     pub(super) fn oldest(&self, most: usize) -> Vec<(&str, &Fault)> {
         let mut all: Vec<_> = self
             .all()
@@ -91,22 +93,22 @@ impl Faults {
     }
 }
 
-/// What is known of the agent.
+/// What the decisions here depend on.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
-    /// The first list of objects has been applied.
+    /// True once the first lists of Kubernetes objects have been applied.
     pub(super) is_listed: bool,
-    /// Since when some change has not been applied.
+    /// Since when the oldest change waits to be applied; `None` if all changes are applied.
     pub(super) pending: Option<Instant>,
-    /// When the loop has last turned.
+    /// When the agent's loop last began a turn.
     pub(super) turned: Instant,
     pub(super) faults: &'a Faults,
 }
 
-/// Why a node is not healthy.
+/// Why the node is unhealthy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ill {
-    /// Its loop has not turned for [`STILL`].
+    /// The agent's loop has been in the same turn for [`STILL`] or longer.
     Still,
     NotListed,
     /// Changes have waited for longer than [`PATIENCE`].
@@ -116,7 +118,7 @@ pub(super) enum Ill {
 }
 
 impl Ill {
-    /// Returns the reason in words for an operator.
+    /// Returns the reason as a text for an operator.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Still => "the agent's loop hangs",
@@ -129,12 +131,13 @@ impl Ill {
     }
 }
 
-/// True if the loop turns.
+/// True if the agent's loop does not hang: its present turn began less than [`STILL`] ago.
 pub(super) fn is_alive(turned: Instant, now: Instant) -> bool {
     now.saturating_duration_since(turned) < STILL
 }
 
-/// Returns why the node is unhealthy; `None` if it is not. `counts`: faults that matter here.
+/// Returns why the node is unhealthy; `None` if it is healthy. `counts` says for an area and an
+/// object whether a fault there matters to the caller.
 pub(super) fn illness(
     facts: &Facts<'_>,
     now: Instant,

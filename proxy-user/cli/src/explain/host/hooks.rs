@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about portolan's programs that are missing from a hook, and about foreign programs at
-//! the same hooks. Pure.
+//! Findings about hooks where portolan's programs are missing, and about foreign programs at the
+//! same hooks. Pure.
 
 use datapath::{ChainMember, ForeignVerdict, HookState};
 
 use super::{HookedInterface, Host, Pointed};
 use crate::check::finding::Finding;
 
-/// Returns the findings about missing and foreign programs.
+/// Returns findings about portolan's missing programs and about foreign ones.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     if !host.missing_socket_hooks.is_empty() {
@@ -77,8 +77,8 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     found
 }
 
-/// Returns findings about foreign programs before portolan's. If their verdicts are known, those
-/// decide.
+/// Returns findings about foreign programs that run before portolan's at this hook. If they were
+/// run on the client's packet, their verdicts decide the level.
 fn before(place: &HookedInterface, state: &HookState, hook: &str, ingress: bool) -> Vec<Pointed> {
     let name = &place.link.name;
     let page = "docs/coexistence.md#other-ebpf-programs";

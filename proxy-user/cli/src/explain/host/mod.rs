@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host does to a packet in addition to portolan. Takes what `look` has read, and returns
-//! findings, each with a remedy and a page. Pure.
+//! What the host itself does to a packet, besides portolan. Takes the facts that `look` has read,
+//! and returns findings, each with a remedy and a documentation page. Pure.
 
 mod hooks;
 mod ways;
@@ -13,89 +13,97 @@ use linux::{Incoming, LinkFacts, NftChain, Routed};
 use super::report::Pointed;
 use crate::check::{finding::Finding, foreign::kube_proxys};
 
-/// The host, as far as it matters for one client and the endpoints that it may be sent to.
+/// Facts about the host, as far as they matter for one client and the endpoints that its packet may
+/// go to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     pub(super) v6: bool,
-    /// True if a socket hook has translated the connection, so its packets carry the endpoint's
+    /// True if a socket hook has translated the connection, so that its packets have the endpoint's
     /// address from the start.
     pub(super) by_socket: bool,
-    /// The interface that the client's packets come in by; None for a process of this node.
+    /// The interface that the client's packets come in by; None if the client is a process of this
+    /// node.
     pub(super) incoming: Option<HookedInterface>,
-    /// The node's route to the client.
+    /// The node's route to the client; None if the client is a process of this node.
     pub(super) to_client: Option<Routed>,
-    /// The socket hooks, of pods or of the node, that are not attached.
+    /// The socket hooks that this client needs and that are not attached.
     pub(super) missing_socket_hooks: Vec<&'static str>,
     pub(super) endpoints: Vec<Endpoint>,
-    /// The setting that turns forwarding off, if one does.
+    /// The kernel parameter that turns IP forwarding off, if one does.
     pub(super) not_forwarding: Option<String>,
-    /// rp_filter of the interface that packets come in by: 0 off, 1 strict, 2 loose.
+    /// rp_filter (reverse path filter) of the interface that the client's packets come in by: 0
+    /// off, 1 strict, 2 loose.
     pub(super) rp_filter: u8,
-    /// True if translated packets are redirected past the stack.
+    /// True if translated packets bypass the stack.
     pub(super) redirected: bool,
     pub(super) chains: Vec<Chain>,
     pub(super) kube_proxy: Vec<NftChain>,
-    /// Connections of the client that nf_conntrack translates elsewhere.
+    /// The client's connections that nf_conntrack translates to another destination.
     pub(super) tracked: Vec<SentElsewhere>,
-    /// Findings about what could not be read.
+    /// Findings about facts that could not be read.
     pub(super) unread: Vec<Finding>,
     /// True if the pinned programs are a shadow's, which only count.
     pub(super) shadow: bool,
 }
 
 impl Host {
-    /// Returns whether every endpoint is this node itself.
+    /// Returns whether every endpoint is at an address of this node itself.
     pub(super) fn is_own(&self) -> bool {
         let mut all = self.endpoints.iter();
         !self.endpoints.is_empty() && all.all(|one| one.routed == Routed::Here)
     }
 }
 
-/// An interface with its hooks.
+/// An interface, and the programs at its tc hooks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct HookedInterface {
     pub(super) index: u32,
     pub(super) link: LinkFacts,
-    /// The state of the ingress and the egress hook.
+    /// The programs at the ingress hook, then those at the egress hook.
     pub(super) hooks: [HookState; 2],
-    /// The verdicts of foreign programs before portolan's at ingress on the client's packet, in
+    /// The verdicts on the client's packet of the foreign programs before portolan's at ingress, in
     /// their order. Empty if they were not run.
     pub(super) verdicts: Vec<ForeignVerdict>,
-    /// The interface index that the stack uses: the bridge's, if the interface is a port of one.
+    /// The interface index that the kernel's route lookup sees: the bridge's, if the interface is a
+    /// port of one.
     pub(super) stack_index: u32,
 }
 
-/// An endpoint that the packet may go to.
+/// An endpoint that the client's packet may go to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
-    /// True if it is the destination that the client asks for, and no service has that address.
+    /// True if this is no endpoint, but the destination that the client asks for: no service has
+    /// that address.
     pub(super) asked_for: bool,
     pub(super) routed: Routed,
-    /// The interface that packets to it leave by.
+    /// The interface that packets to the endpoint leave by; None if they do not leave the node.
     pub(super) outgoing: Option<HookedInterface>,
-    /// The MTU of the route.
+    /// The smallest MTU of the route to the endpoint and the interfaces on this node; None if
+    /// packets do not leave the node.
     pub(super) mtu: Option<u32>,
-    /// The neighbour, if it does not answer.
+    /// The next hop to the endpoint, if it did not answer the kernel's neighbour request.
     pub(super) silent: Option<IpAddr>,
-    /// True if the packet is masqueraded on its way there.
+    /// True if the packet to this endpoint is masqueraded.
     pub(super) masqueraded: bool,
-    /// The reason why nobody answers there, if one was found.
+    /// Why nobody answers at the endpoint, if a reason was found.
     pub(super) deaf: Option<String>,
 }
 
-/// A chain that forwarded packets pass.
+/// A firewall chain that forwarded packets pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Chain {
     pub(super) name: String,
     pub(super) drops: bool,
     /// True if the chain has rules other than portolan's.
     pub(super) rules: bool,
-    /// True if portolan's rules accept packets with its mark and the packets that follow them.
+    /// True if portolan's rules in the chain accept packets with its mark, and those of established
+    /// connections.
     pub(super) accepts_ours: bool,
 }
 
-/// A connection of nf_conntrack that is translated.
+/// A connection that nf_conntrack translates: the client addressed `to`, and its packets go to
+/// `sent_to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SentElsewhere {
     pub(super) client: SocketAddr,
@@ -103,7 +111,7 @@ pub(super) struct SentElsewhere {
     pub(super) sent_to: SocketAddr,
 }
 
-/// Returns all findings about the host.
+/// Returns all findings about what the host does to the packet.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     found.extend(shadow(host));
@@ -133,7 +141,8 @@ fn shadow(host: &Host) -> Option<Pointed> {
     })
 }
 
-/// Returns a finding if the node has no route to the client, or a route by another interface.
+/// Returns a finding if the node has no route to the client, or one by another interface than the
+/// client's packets come in by.
 fn sources(host: &Host) -> Option<Pointed> {
     match host.to_client.as_ref()? {
         Routed::Here => None,
@@ -176,7 +185,7 @@ fn of_route(routed: &Routed) -> String {
     }
 }
 
-/// Returns a finding if the stack does not forward.
+/// Returns a finding if the kernel does not forward, but the packet needs it.
 fn forwarding(host: &Host) -> Option<Pointed> {
     let setting = host.not_forwarding.as_ref()?;
     is_forwarded(host).then(|| {
@@ -189,13 +198,13 @@ fn forwarding(host: &Host) -> Option<Pointed> {
     })
 }
 
-/// Returns whether the stack forwards the packet.
+/// Returns whether the packet is one that the stack must forward.
 fn is_forwarded(host: &Host) -> bool {
     let leaves = |one: &Endpoint| matches!(one.routed, Routed::Leaves { .. } | Routed::Refused);
     host.incoming.is_some() && !host.redirected && host.endpoints.iter().any(leaves)
 }
 
-/// Returns a finding for each chain that drops forwarded packets.
+/// Returns a finding for each firewall chain that would drop the forwarded packet.
 fn chains(host: &Host) -> Vec<Pointed> {
     if !is_forwarded(host) {
         return Vec::new();
@@ -216,7 +225,7 @@ fn chains(host: &Host) -> Vec<Pointed> {
     findings.collect()
 }
 
-/// Returns findings about rules and connections that another proxy has left.
+/// Returns findings about firewall rules and connections that another proxy has left.
 fn others(host: &Host) -> Vec<Pointed> {
     let rules = kube_proxys(&host.kube_proxy).into_iter();
     let mut found: Vec<_> = rules
@@ -241,7 +250,8 @@ fn others(host: &Host) -> Vec<Pointed> {
     found
 }
 
-/// Returns the packet as the kernel's route lookup sees it; None for a process of this node.
+/// Returns the packet as the kernel's route lookup sees it; None if the client is a process of this
+/// node.
 pub(super) fn incoming(host: &Host, source: IpAddr, mark: u32) -> Option<Incoming> {
     let place = host.incoming.as_ref()?;
     Some(Incoming {

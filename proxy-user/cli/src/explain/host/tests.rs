@@ -51,7 +51,7 @@ fn endpoint() -> Endpoint {
     }
 }
 
-/// Returns a host that lets every packet pass.
+/// Returns facts about a host that lets every packet pass.
 fn host() -> Host {
     Host {
         incoming: Some(place(PORT)),
@@ -61,7 +61,7 @@ fn host() -> Host {
     }
 }
 
-/// Expects exactly one finding, with this level and these words.
+/// Checks that the host has exactly one finding, with this level, whose text contains `words`.
 #[track_caller]
 fn finds(host: &Host, level: Level, words: &str) {
     let found = findings(host);
@@ -228,7 +228,7 @@ fn a_chain_that_drops_is_in_the_way_unless_something_accepts() {
         Level::Differs,
         "unless one of its rules",
     );
-    // Portolan's own rules accept only packets that it masquerades.
+    // Portolan's own rules accept only packets that portolan masquerades.
     finds(
         &with(chain(false, true)),
         Level::InTheWay,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about the route to one endpoint: its neighbour, its MTU, and whether it answered a
-//! probe. Pure.
+//! Findings about the route to one endpoint: its next hop, its MTU, and whether the endpoint
+//! answered a probe. Pure.
 
 use linux::Routed;
 
 use super::{Endpoint, Host, Pointed, of_route};
 use crate::check::finding::Finding;
 
-/// Returns what is wrong with the route to one endpoint. If other endpoints can be reached, the
-/// finding has only the level `Differs`.
+/// Returns findings about the route to one endpoint. Their level is only `Differs` if other
+/// endpoints can be reached.
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
@@ -29,7 +29,7 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let mut found = Vec::new();
     match &endpoint.routed {
         Routed::Leaves { .. } | Routed::Here => {}
-        // `forwarding` reports the cause.
+        // The function `forwarding` in mod.rs reports the cause.
         Routed::Refused if host.not_forwarding.is_some() => {}
         Routed::Refused => {
             let reason = "there is a route, and the kernel refuses to forward from this client and interface: its source is not believed \
