@@ -33,8 +33,8 @@ pub struct Options<'a> {
 }
 
 impl Options<'_> {
-    /// Returns the command `portolan run` for an agent with this manifest folder and pin directory.
-    /// The settings file is written to `folder`.
+    /// Returns the command `portolan run` for an agent that reads the folder `manifests` and pins
+    /// its maps in `pin_dir`. The configuration file is written to `folder`.
     pub(super) fn command(
         &self,
         folder: &Path,
