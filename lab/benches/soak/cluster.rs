@@ -36,7 +36,7 @@ pub(crate) enum Service {
     Sticky,
     /// Two endpoints, which are replaced one by one.
     RollingA,
-    /// Like `RollingA`; pods get addresses that endpoints of `RollingA` had before.
+    /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated node forwards like a real one, in both plumbings and families.
+//! Tests that the simulated node forwards like a real one, with both ways to join pods and both IP
+//! families.
 
 use std::{
     net::{IpAddr, SocketAddr},
