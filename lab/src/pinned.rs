@@ -23,9 +23,8 @@ const GET: i64 = 7;
 /// key, so reading might never end.
 const MOST: u32 = 1 << 20;
 
-/// Calls `change` once with the key and the value of every element of the map pinned at `path`. The
-/// numbers are the bytes of a key and of a value. If `change` returns true, the value is written
-/// back.
+/// Calls `change` once with the key and the value of every element of the map pinned at `path`.
+/// `[key, value]` are their sizes in bytes. If `change` returns true, the value is written back.
 pub fn change(
     path: &Path,
     [key, value]: [usize; 2],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares portolan, kube-proxy nftables and kube-proxy iptables with a node without a proxy. The
-//! proxies run on one node, one after the other, with the same objects of one API server. `cargo
-//! xtask lab` calls it.
+//! proxies run on one node, one after the other, with the same objects of one API server. Called by
+//! `cargo xtask lab`.
 //!
 //! The module `plan` lists the measurements. `packets`, `changes` and `live` make them. `results`
 //! stores them. `report` and `pictures` show them.

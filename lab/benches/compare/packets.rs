@@ -27,8 +27,8 @@ use lab::{
     },
 };
 
-/// Operations of each measurement in one round; for many clients at once, `CLIENTS` and connections
-/// of each.
+/// Operations of one measurement in one round. `EACH` is the number of connections of each of the
+/// `CLIENTS`.
 const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;

@@ -73,7 +73,7 @@ impl Proxy {
     }
 }
 
-/// The conditions of one run: a proxy, the settings of its node, and the number of services.
+/// A cell of the report's tables: a proxy, the settings of its node, and the number of services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) struct Cell {
     pub(crate) services: u32,
@@ -82,12 +82,12 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Returns whether connections and packets are timed.
+    /// Returns whether connections and packets are timed in this cell.
     pub(crate) const fn has_packets(&self) -> bool {
         !self.proxy.is_fast()
     }
-    /// Returns whether changes are timed: for each proxy once, with the settings of the node that
-    /// kube-proxy needs.
+    /// Returns whether changes are timed in this cell: for each proxy once, with the settings of
+    /// the node that kube-proxy needs.
     pub(crate) fn has_changes(&self) -> bool {
         self.setup == Setup::Netfilter
             && !matches!(

@@ -113,7 +113,7 @@ const RULES: &str = "table ip beside {
 
 pub(crate) struct World {
     pub(crate) topology: Topology,
-    /// Declared before `cgroup` because it is below it and must be removed first.
+    /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
     cgroup: Cgroup,
 }

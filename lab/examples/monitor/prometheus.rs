@@ -30,8 +30,8 @@ pub(crate) struct Prometheus<'a> {
 }
 
 impl<'a> Prometheus<'a> {
-    /// Starts Prometheus on a node. `rules` is the file of alerting rules; its data and log are
-    /// written to `folder`.
+    /// Starts Prometheus on a node. `rules` is the file of alerting rules. Prometheus's data and
+    /// log are written to `folder`.
     pub(crate) fn start(
         node: &'a NetNs,
         program: &Path,

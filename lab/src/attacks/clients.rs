@@ -140,7 +140,7 @@ where
     namespace.enter(|| runtime.block_on(work))
 }
 
-/// TCP connections that stay open.
+/// Opens a connection and exchanges a byte. Returns how long connect() took.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
@@ -160,7 +160,7 @@ async fn query(to: SocketAddrV4) -> io::Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// Connections that stay open.
+/// TCP connections that stay open.
 pub(super) struct Open(Vec<TcpStream>);
 
 impl Open {

@@ -3,9 +3,9 @@
 //! a deaf backend, a pod that forges another's packets. Run in full by `cargo xtask bench attacks`,
 //! and with lower numbers by proxy-user/tests/attacks.
 //!
-//! The module `world` is the node with its clients and servers. `proxies` starts the proxy on it.
-//! `flood` and `packets` send the attackers' packets, `clients` are the clients to be served. Each
-//! other module is one attack.
+//! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
+//! pods. `flood` and `packets` send the attackers' packets. `clients` and `open_connections` are
+//! the connections to be served. Each other module is one attack.
 //!
 //! The clients themselves must not be the limit: their ports are 1024 to 65535, and
 //! `tcp_tw_reuse=1` lets them reuse a port one second after its connection has ended.

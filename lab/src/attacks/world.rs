@@ -124,7 +124,7 @@ impl World {
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// The first of the two server pods.
+    /// Returns the network namespace of the first of the two server pods.
     pub(super) fn first_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS]
     }

@@ -90,7 +90,7 @@ impl Config {
         if let Some(addresses) = &self.node_port_addresses {
             settings.insert("nodePortAddresses".to_owned(), json!(addresses));
         }
-        // The text is JSON, because JSON is YAML.
+        // The settings are written as JSON, which is valid YAML.
         if settings.is_empty() {
             return String::new();
         }

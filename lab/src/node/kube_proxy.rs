@@ -37,8 +37,8 @@ pub fn start(
         "clientConnection": {"kubeconfig": kubeconfig},
         "conntrack": {"maxPerCore": 0},
         "metricsBindAddress": METRICS.to_string(),
-        // As portolan does: every address. The default in mode nftables is the node's first
-        // address.
+        // portolan also serves node ports at every IPv4 address. The default in mode nftables is
+        // only the node's first address.
         "nodePortAddresses": ["0.0.0.0/0"],
     });
     if let Some(period) = min_sync_period {

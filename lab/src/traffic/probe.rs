@@ -24,7 +24,8 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// The payload of the client's first packet.
     pub sent: Vec<u8>,
-    /// Packets that left the node by its uplink during this connection; None if none were captured.
+    /// Packets that left the node by its uplink during this connection; None if the uplink was not
+    /// watched.
     pub left: Option<Vec<Packet>>,
 }
 

@@ -27,8 +27,8 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A layout with a node, two pods on it, one pod on another node and a client outside, of both
-/// families.
+/// Returns a layout with a node, two pods on it, other nodes and their pods, a client outside, and
+/// addresses that no host has, of both IP families.
 pub(crate) fn layout() -> Layout {
     Layout {
         node: ["192.168.40.2", "192.168.41.2", "fd00:c0::2"]
