@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls bpf(2) for programs written instruction by instruction: loads, pins and attaches them.
-//! Used for foreign programs next to the agent's, and for the bare programs of benchmarks.
+//! Used for other software's programs next to the agent's, and for the bare programs of benchmarks.
 
 use std::{
     ffi::CString,
@@ -26,7 +26,8 @@ const LINK_CREATE: i64 = 28;
 /// The number of the helper `bpf_map_lookup_elem`.
 pub(crate) const CALL_LOOKUP: i32 = 1;
 
-/// One instruction: code, registers (source high, destination low), offset, immediate.
+/// One eBPF instruction: opcode, registers (source in the high four bits, destination in the low
+/// four), offset, immediate value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
@@ -35,12 +36,12 @@ pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
 /// `TCX_NEXT`.
 pub const PASS: i32 = -1;
 
-/// A program that returns one verdict, whatever the packet: `r0 = verdict; exit`.
+/// Returns a program that returns `verdict` for every packet: `r0 = verdict; exit`.
 pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
 }
 
-/// Plain data without padding, which bpf(2) copies.
+/// Plain data without padding: the value of an [`Element`], which bpf(2) copies.
 ///
 /// # Safety
 /// Every bit pattern is a valid value, and there is no padding.
@@ -52,11 +53,11 @@ unsafe impl<const N: usize> Words for [u32; N] where Self: Default {}
 // SAFETY: numbers of one size.
 unsafe impl<const N: usize> Words for [u64; N] where Self: Default {}
 
-/// An array map of one element.
+/// A BPF array map with one element, whose value is a `T`.
 pub struct Element<T: Words>(OwnedFd, PhantomData<T>);
 
 impl<T: Words> Element<T> {
-    /// Creates the map; the element is zero.
+    /// Creates the map; the element's value is zero.
     pub fn new() -> Result<Self> {
         const ARRAY: u32 = 2;
         let size = size_of::<T>() as u32;
@@ -66,7 +67,7 @@ impl<T: Words> Element<T> {
         let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
         Ok(Self(map, PhantomData))
     }
-    /// The map, for programs that use it.
+    /// Returns the map, for programs that use it.
     pub fn map(&self) -> &OwnedFd {
         &self.0
     }
@@ -95,8 +96,8 @@ impl<T: Words> Element<T> {
 /// A counter of packets that programs made by [`counting`] add to.
 pub type Packets = Element<u64>;
 
-/// A program that counts the packets of one length, Ethernet header included, and returns one
-/// verdict for every packet.
+/// Returns a program that counts the packets of `length` bytes, Ethernet header included, in
+/// `packets`. It returns `verdict` for every packet.
 pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
     let map = packets.map().as_raw_fd();
     [
@@ -119,7 +120,7 @@ pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 1
     ]
 }
 
-/// The name of every loaded program, as the kernel shows it.
+/// The name of every program loaded by this module, as the kernel shows it.
 pub const NAME: &str = "foreign";
 
 #[repr(C)]
@@ -181,8 +182,8 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .with_context(attempt)
 }
 
-/// Attaches a program to an interface of the caller's network namespace by tcx: before or after all
-/// other programs. The link keeps the program attached.
+/// Attaches a program to an interface of the caller's network namespace by tcx: before all other
+/// programs if `first`, else after them. The returned link keeps the program attached.
 pub(crate) fn attach_tcx(
     program: BorrowedFd<'_>,
     interface: u32,
@@ -208,7 +209,7 @@ pub(crate) fn attach_tcx(
     unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
 }
 
-/// Attaches a program at an interface's XDP hook, in its driver. The link keeps the program
+/// Attaches a program at the XDP hook of an interface's driver. The returned link keeps the program
 /// attached.
 pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
     const XDP: u32 = 37;
@@ -227,8 +228,8 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
     unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
 }
 
-/// Runs an XDP program on this many frames, which really go where the program sends them; each
-/// begins as `frame`.
+/// Runs an XDP program on `count` copies of `frame`. The kernel really sends or passes on the
+/// frames as the program says.
 pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()> {
     const TEST_RUN: i64 = 10;
     const LIVE_FRAMES: u32 = 1 << 1;
@@ -266,7 +267,7 @@ pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()>
     Ok(())
 }
 
-/// Makes an array of programs with one slot, which holds `program`.
+/// Makes a map for tail calls (BPF_MAP_TYPE_PROG_ARRAY) with one element, which holds `program`.
 pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     const PROG_ARRAY: u32 = 3;
     let request: [u32; 18] =

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Breaks programs of an ELF object, so that a kernel refuses them. Used by tests of how the agent
-//! behaves then.
+//! Changes programs of an ELF object so that every kernel refuses them. Used by tests of what the
+//! agent does then.
 
-/// A call of the helper function 9999.
+/// The eBPF instruction that calls the helper function 9999, which does not exist.
 const BROKEN: [u8; 8] = [0x85, 0, 0, 0, 0x0f, 0x27, 0, 0];
 
 fn number(bytes: &[u8], at: usize, length: usize) -> usize {

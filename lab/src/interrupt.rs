@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// Set by the first signal.
+/// Set by the first SIGINT, SIGTERM or SIGHUP.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handlers: the first signal sets [`INTERRUPTED`], a second one ends the process at
-/// once.
+/// Installs the signal handlers: the first signal sets [`INTERRUPTED`], a second one ends the
+/// process at once.
 pub fn catch() -> Result<()> {
     extern "C" fn cancel(_: libc::c_int) {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {

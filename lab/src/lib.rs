@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The lab: simulated nodes, servers, clients and load for tests, benchmarks and the demo. It uses
-//! portolan as an operator does: the program, its settings and the pinned maps.
+//! portolan as an operator does: by its program, its settings and its pinned maps.
 //!
-//! `node` builds a node and runs the agent on it, `traffic` sends connections through it, `cases`
-//! runs the cases of conformance/FORMAT.md, `load` measures, `attacks` tests what a node under
-//! attack still serves.
+//! The module `node` builds a node and runs the agent on it. `traffic` sends connections through
+//! it. `cases` runs the cases of conformance/FORMAT.md. `load` measures. `attacks` tests what a
+//! node under attack still serves.
 
 pub mod attacks;
 pub mod bpf;

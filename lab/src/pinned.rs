@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes values of a pinned hash map, as bytes: tests use it to make portolan's flows older.
+//! Changes values of a pinned BPF hash map, as bytes: tests use it to make portolan's flows older.
 
 use std::{
     collections::HashSet,
@@ -19,12 +19,12 @@ use crate::bpf::{MAP_LOOKUP, MAP_UPDATE, call};
 const NEXT_KEY: i64 = 4;
 const GET: i64 = 7;
 
-/// The most keys to read: if a key is removed meanwhile, the kernel starts again from the first
-/// key.
+/// The most keys to read. If a key is removed meanwhile, the kernel starts again from the first
+/// key, so reading might never end.
 const MOST: u32 = 1 << 20;
 
-/// Calls `change` once with the key and the value of every element of the map, whose keys and
-/// values have these sizes. If it returns true, the value is written back.
+/// Calls `change` once with the key and the value of every element of the map pinned at `path`.
+/// `[key, value]` are their sizes in bytes. If `change` returns true, the value is written back.
 pub fn change(
     path: &Path,
     [key, value]: [usize; 2],

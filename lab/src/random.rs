@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random numbers that are the same for a seed on every machine, and the seed of today.
+//! Random numbers that are the same for a seed on every machine, and a seed for today.
 
 use std::{env, time::UNIX_EPOCH};
 
-/// Reads a number from an environment variable.
+/// Returns the number in an environment variable; None if the variable is not set.
 pub fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(
@@ -12,7 +12,7 @@ pub fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// The seed of today.
+/// Returns today's seed: the number of days since 1970.
 pub fn of_today() -> u64 {
     let since = UNIX_EPOCH.elapsed().expect("a clock after 1970");
     since.as_secs() / 86_400
@@ -23,11 +23,11 @@ pub fn of_today() -> u64 {
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers.
+    /// Makes a generator. The same seed gives the same numbers.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
-    /// Any number.
+    /// Returns any number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -35,15 +35,15 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// A number below `n`.
+    /// Returns a number from 0 to `n` - 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.draw() % n
     }
-    /// True once in `n` times.
+    /// Returns true in one of `n` calls on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
-    /// Picks one of the elements.
+    /// Returns one of the elements.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize].clone()
     }

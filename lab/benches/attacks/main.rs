@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures what clients still get while a node is attacked: each attack of `lab::attacks` with no
-//! proxy, with portolan, with portolan whose agent has ended, and with kube-proxy nftables. Needs
-//! root. `cargo xtask bench attacks` calls it.
+//! Measures how well clients are still served while a node is attacked: each attack of
+//! `lab::attacks` with no proxy, with portolan, with portolan whose agent has ended, and with
+//! kube-proxy in mode nftables. Needs root. `cargo xtask bench attacks` calls it.
 //!
-//! Every proxy gets a new node for every attack. The program never fails because of a figure: it
-//! names the goals that are missed.
+//! Every proxy gets a new node for every attack. A missed goal is no failure of the program: it is
+//! named in the report.
 
 mod report;
 
@@ -92,16 +92,17 @@ enum Attack {
     Spoof,
 }
 
-/// Size and duration of the measurements.
+/// Size and duration of the attacks.
 struct Effort {
     windows: u32,
     flood: Duration,
     spoof: Duration,
     open: u32,
-    /// Connections at once in `many`, and how long new ones are made.
+    /// Number of connections that are open at once in the attack `many`; `long` is how long new
+    /// ones are made.
     many: u32,
     long: Duration,
-    /// Entries of portolan's flow table in `many`.
+    /// Entries of portolan's flow table in the attack `many`.
     flows: u32,
 }
 
@@ -239,7 +240,7 @@ impl Attack {
         }
     }
 
-    /// Whether to measure this: a deaf pod without a proxy shows nothing.
+    /// Returns whether to attack this proxy. A deaf pod without a proxy shows nothing.
     fn fits(self, proxy: Proxy) -> bool {
         self != Self::Deaf || proxy != Proxy::Direct
     }

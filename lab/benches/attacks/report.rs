@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report: a Markdown table for each attack, and the goals that portolan misses.
+//! The report on the attacks: a Markdown table for each attack, and the goals that each proxy
+//! misses.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -12,7 +13,8 @@ use anyhow::{Context, Result};
 use k8s_openapi::jiff::Zoned;
 use lab::{attacks::Outcome, node::topology::Plumbing};
 
-/// One proxy's figures under one attack, or the reason why there are none.
+/// One proxy's row in an attack's table: its figures and missed goals, or in `failed` why there are
+/// none.
 pub(crate) struct Row {
     proxy: &'static str,
     figures: Vec<(&'static str, String)>,

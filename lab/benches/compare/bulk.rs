@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! iperf3 servers in the pods of both nodes, for the throughput.
+//! iperf3 servers in the pods of both nodes, for measuring the throughput.
 
 use std::process::{Child, Command, Stdio};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::world::World;
 
-/// The iperf3 processes; dropping it ends them.
+/// The processes of the iperf3 servers. Dropping it ends them.
 pub(crate) struct BulkServers(Vec<Child>);
 
 impl BulkServers {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The time until packets follow a write to the API: from a proxy's start, after a change, among
-//! many changes. Measured by packets, not by what the proxy reports.
+//! Measures how long after a write to the API packets follow it: after a proxy's start, after a
+//! single change, and among many changes. Measured by connections, not by what the proxy reports.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -28,28 +28,29 @@ use crate::{
     world::{NAMES, World},
 };
 
-/// Timeout of a change: longer than any proxy needs.
+/// Timeout until packets follow a change: longer than any proxy needs.
 const MOST: Duration = Duration::from_secs(120);
-/// How often to check that the proxy still runs.
+/// How often to check that the proxy's process still runs.
 const LOOK: Duration = Duration::from_secs(1);
-/// Timeouts of connect() and of the answer: longer than either takes at a serving endpoint.
+/// Timeouts of connect() and of the answer: longer than an endpoint that serves needs.
 const CONNECT: Duration = Duration::from_millis(3);
 const ANSWER: Duration = Duration::from_millis(200);
-/// Pause between two attempts: the proxy and the server need the processors.
+/// Pause between two connections: in it, the proxy and the server can use the processors.
 const REST: Duration = Duration::from_micros(300);
 
-/// Connects to services from the client's pod.
+/// Connects to services from the client's pod of this node.
 pub(crate) struct Prober<'a>(pub(crate) &'a World);
 
 impl Prober<'_> {
-    /// Waits until a service answers through one of these servers.
+    /// Waits until a service answers and the answering server's name is in `by`, at most for
+    /// `most`. Returns how long it took.
     pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
         let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
         self.wait_until(to, answers, most)
     }
 
-    /// Waits until a service without endpoints refuses connections: then the proxy knows the
-    /// service.
+    /// Waits until a service without endpoints refuses connections, which shows that the proxy
+    /// knows the service. Returns how long it took.
     fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
         let refuses = |asked: std::io::Result<u8>| {
             asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -78,7 +79,7 @@ impl Prober<'_> {
     }
 }
 
-/// Connects and returns the name of the server that answers.
+/// Connects to a service and returns the name of the server that answers.
 fn ask(to: SocketAddr) -> std::io::Result<u8> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(ANSWER))?;
@@ -88,7 +89,8 @@ fn ask(to: SocketAddr) -> std::io::Result<u8> {
     Ok(name[0])
 }
 
-/// Measures from the proxy's start until the last service answers.
+/// Measures how long after the proxy's start the last service answers. `since` is the time of the
+/// start. Returns None if there is no proxy.
 pub(crate) fn start(
     prober: &Prober<'_>,
     objects: &Objects<'_>,
@@ -107,9 +109,9 @@ pub(crate) fn start(
         }
     }
     let answered = since.elapsed().as_secs_f64();
-    // Conntrack has entries of early attempts, as untranslated connections.
+    // conntrack has entries of early attempts, as untranslated connections: remove them.
     prober.0.node().feed("conntrack", &["-F"], "")?;
-    // The sync is counted when it ends, a little after the first answer.
+    // The proxy counts a sync when it ends, a little after the first answer.
     let mut synced = 0.0;
     let deadline = Instant::now() + ANSWER * 10;
     while synced == 0.0 && Instant::now() < deadline {
@@ -119,20 +121,20 @@ pub(crate) fn start(
     Ok(Some(Start {
         answered,
         synced,
-        // Programs that a proxy starts are counted once they have ended.
+        // The processor time includes programs that the proxy starts, once they have ended.
         processor: Some(processor_time_of_all(pid)?),
         resident: resident(pid)?,
     }))
 }
 
-/// How many changes are timed, and for how long at most.
+/// How many changes are timed, and after how long no more are begun.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) changes: u32,
     pub(crate) most: Duration,
 }
 
-/// Times single changes, one after the other.
+/// Times single changes, one after the other: first of endpoints, then to new services.
 pub(crate) fn changes(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
@@ -150,8 +152,8 @@ pub(crate) fn changes(
         endpoint.push(follow(prober, objects, service)?);
     }
     let first = objects.count();
-    // All services are created before the first one is timed: each time, the API server counts all
-    // cluster IPs and collects the garbage of that.
+    // All services are created before the first one is timed. Whenever a service is created, the
+    // API server counts all cluster IPs, and its garbage collector runs afterwards.
     let mut number = first;
     for _ in 0..effort.changes {
         number = objects.announce()?;
@@ -177,7 +179,8 @@ pub(crate) fn changes(
     })
 }
 
-/// Makes the other pod the only endpoint of a service; returns how long packets took to follow.
+/// Makes the other server pod the only endpoint of a service. Returns how many milliseconds packets
+/// took to follow.
 fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
     let target = 1 - objects.target_of(service);
     let written = Instant::now();
@@ -186,8 +189,8 @@ fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Resul
     Ok(milliseconds(written))
 }
 
-/// Changes endpoints of other services, `wanted` a second, for this long, and times single changes
-/// meanwhile.
+/// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
+/// changes of one service.
 pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
@@ -205,7 +208,7 @@ pub(crate) fn churn(
     let mut latencies = Vec::new();
     while begin.elapsed() < length {
         latencies.push(follow(prober, objects, probed)?);
-        // The probe's own changes must be few compared with the churn.
+        // The timed changes must be few compared with the others.
         thread::sleep(Duration::from_millis(200));
     }
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);

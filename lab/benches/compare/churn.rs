@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes endpoints through the API continuously, in a thread of its own.
+//! Changes endpoints through the API server all the time, in a thread of its own.
 
 use std::{
     sync::{
@@ -21,14 +21,14 @@ use lab::{load::objects::Objects, node::kubeconfig};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Number of services whose endpoints change: the first ones.
+/// How many services have changing endpoints: the ones with the lowest numbers.
 pub(crate) const SERVICES: u32 = 100;
-/// Above this rate, one write changes ten endpoints: two processors cannot write more slices a
-/// second next to the other work.
+/// If more endpoints than this are to change each second, one write changes ten of them: next to
+/// the other work, two processors cannot write more EndpointSlices a second.
 const MANY: u32 = 500;
 const AT_ONCE: usize = 32;
 
-/// The thread that changes endpoints, until it is stopped.
+/// The thread that changes endpoints until it is stopped.
 pub(crate) struct Writer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u32>>,
@@ -49,7 +49,7 @@ impl Writer {
                 write(client, services, wanted, &stopped).await
             })
         };
-        // A thread stays in the namespace that it was made in.
+        // A thread stays in the network namespace in which it was made.
         let thread = objects.node().enter(|| std::thread::spawn(work))?;
         Ok(Self { stop, thread })
     }
@@ -81,7 +81,8 @@ async fn write(client: Client, services: u32, wanted: u32, stop: &AtomicBool) ->
             let slices = &slices;
             async move {
                 let service = number as u32 % services;
-                // Each round over the services uses the other range of addresses.
+                // From one round over the services to the next, the endpoints' addresses change
+                // between two ranges.
                 let turn = number as u32 / services % 2;
                 let endpoints: Vec<_> = (0..each)
                     .map(|n| json!({"addresses": [format!("10.40.{}.{}", 3 + turn, 1 + n)], "nodeName": "node-b", "conditions": {"ready": true}}))

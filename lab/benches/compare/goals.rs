@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The goals next to the measured figures. From `Results` alone.
+//! Compares the measured figures with portolan's goals. From `Results` alone.
 
 use crate::{
     plan::{Measure, Proxy},
@@ -7,12 +7,12 @@ use crate::{
 };
 use lab::load::setup::Setup;
 
-/// One goal.
+/// A goal and whether the figures reach it.
 pub(crate) struct Goal {
     pub(crate) what: String,
     pub(crate) wanted: String,
     pub(crate) seen: String,
-    /// By how much the goal is missed; none if it is reached.
+    /// By how much the goal is missed; None if it is reached.
     pub(crate) missed: Option<String>,
 }
 
@@ -24,7 +24,7 @@ const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanAuto,
 ];
 
-/// Figures, each with the conditions in which it was measured.
+/// Figures; before each one the conditions in which it was measured, as text.
 type Seen = Vec<(String, f64)>;
 
 struct Figures<'a> {
@@ -32,7 +32,7 @@ struct Figures<'a> {
     services: Vec<u32>,
 }
 
-/// Every goal for which there are measurements.
+/// Returns every goal for which there are measurements.
 pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     let services = results.services();
     let figures = Figures { results, services };
@@ -163,7 +163,8 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     all.into_iter().flatten().collect()
 }
 
-/// Goals of `forwarding: auto`, relative to direct: on a bare node, and with conntrack active.
+/// Returns the goals of `forwarding: auto`, relative to direct connections: for each figure one on
+/// a bare node, and one with conntrack active.
 fn past_the_stack(figures: &Figures<'_>, plumbing: &str) -> Vec<Option<Goal>> {
     let short = match plumbing {
         "bridge" => [1.0, 1.15],
@@ -236,8 +237,9 @@ impl Figures<'_> {
         at_least(what.to_owned(), wanted, these.map(of_flows).collect())
     }
 
-    /// Growth of the cost with the number of services, relative to direct: direct grows as well if
-    /// other programs use the machine's caches.
+    /// Returns by how many percent the time of a short connection grows from the fewest to the most
+    /// services. It is relative to direct connections: these become slower too if other programs
+    /// use the machine's caches.
     fn growth(&self) -> Seen {
         let (Some(fewest), Some(most)) = (self.services.first(), self.services.last()) else {
             return Seen::new();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames a second that one processor forwards through a node port to another node, without the
-//! work of clients and servers. Each proxy has its own node; in every round, each proxy is measured
-//! once.
+//! Measures how many frames a second one processor forwards through a node port to another node,
+//! without the work of clients and servers. Each proxy has its own node. Every round measures each
+//! proxy once.
 //!
-//! Live frames: a generator outside writes every header anew and redirects the frame into the
-//! node's uplink. What the node forwards is counted and dropped at the far end. Before the
+//! A generator outside writes every frame's headers anew and redirects the frame into the node's
+//! uplink. What the node forwards is counted and dropped at the uplink's far end. Before the
 //! measurement, the far end has answered frames of every flow, so each flow is established.
 
 use std::{
@@ -39,7 +39,7 @@ use crate::{
     world::{self, DIRECT, SERVED, World},
 };
 
-/// The measured proxies, each with its kind of node.
+/// The measured proxies, each with the settings of its node.
 const WAYS: [(Setup, Proxy); 8] = [
     (Setup::Bare, Proxy::Direct),
     (Setup::Bare, Proxy::PortolanPacket),
@@ -50,14 +50,15 @@ const WAYS: [(Setup, Proxy); 8] = [
     (Setup::Netfilter, Proxy::PortolanXdp),
     (Setup::Netfilter, Proxy::Nftables),
 ];
-/// Index of the proxy with which all others are compared.
+/// The index in `WAYS` of the proxy with which all others are compared.
 const NFTABLES: usize = WAYS.len() - 1;
-/// Numbers of flows: powers of two. A masquerade has no more than 64 512 ports.
+/// The numbers of flows that are measured: powers of two. A masquerade has no more than 64 512
+/// ports.
 const FLOWS: [u32; 2] = [1, 16_384];
-/// How long a proxy may take to serve the node port.
+/// Time for a proxy to serve the node port.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures in this many rounds, with this many frames each time.
+/// Measures every proxy in `rounds` rounds, with `frames` frames each time.
 pub(crate) fn measure(
     plumbing: Plumbing,
     programs: &Programs,
@@ -121,11 +122,11 @@ fn in_rounds(nodes: &[Node<'_>], rounds: u32, frames: u32) -> Result<Vec<Live>> 
     Ok(all)
 }
 
-/// A node with its generator and its far end.
+/// A node with a proxy, the generator of frames, and the uplink's far end.
 struct Node<'a> {
     outside: &'a NetNs,
     generator: Generator,
-    /// How many frames arrived, and whether the far end answers them.
+    /// The number of frames that have arrived, and whether the far end answers them (1) or not (0).
     far: Element<[u64; 2]>,
     interface: u32,
     _far_end: OwnedFd,
@@ -166,7 +167,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Sends frames of every flow, and has the far end answer them.
+    /// Sends frames of every flow, which the far end answers. Afterwards each flow is established.
     fn establish(&self, flows: u32) -> Result<()> {
         // At first, neighbour entries are missing and the kernel's lazily made lists are empty.
         const EACH: u32 = 8;
@@ -179,8 +180,8 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Fails unless XDP takes most frames of established flows, as the agent counts them; a few may
-    /// not arrive.
+    /// Fails unless the agent's counters show that XDP takes most frames of established flows; a
+    /// few may not arrive.
     fn expect_xdp(&self, flows: u32) -> Result<()> {
         let frames = flows.max(1_000);
         let before = by_xdp(&self.running)?;
@@ -200,7 +201,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the frames a second that arrive.
+    /// Returns how many frames a second arrive.
     fn rate(&self, flows: u32, frames: u32) -> Result<f64> {
         let (came, took) = self.send_most([flows.max(1_000), frames])?;
         Ok(came as f64 / took)
@@ -211,14 +212,14 @@ impl<'a> Node<'a> {
         self.generator.send_most(self.outside, frames, came)
     }
 
-    /// Returns how many frames have arrived.
+    /// Returns how many frames have arrived at the far end.
     fn came(&self) -> Result<u64> {
         let [came, _] = self.far.read()?;
         Ok(came)
     }
 }
 
-/// Waits until a datagram arrives at the other node's pod.
+/// Waits until a datagram sent to `to` arrives at the other node's pod.
 fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
     let socket = world.outside().enter(|| UdpSocket::bind("0.0.0.0:0"))??;
     let deadline = Instant::now() + PATIENCE;
@@ -232,7 +233,8 @@ fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the XDP program is at the uplink: the agent checks the uplink once a second.
+/// Waits until the agent has attached the XDP program to the uplink. It checks the uplink once a
+/// second.
 fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while running.metric("portolan_uplinks_with_xdp")? < 1.0 {
@@ -243,12 +245,12 @@ fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many frames from clients XDP has forwarded.
+/// Returns how many packets from clients XDP has forwarded.
 fn by_xdp(running: &Running<'_>) -> Result<f64> {
     running.metric("portolan_packets_total{outcome=\"forwarded_by_xdp\"")
 }
 
-/// An interface's link-layer address.
+/// Returns an interface's MAC address.
 fn mac(namespace: &NetNs, interface: &str) -> Result<[u8; 6]> {
     let shown = namespace.feed("ip", &["-json", "link", "show", interface], "")?;
     let shown: serde_json::Value = serde_json::from_str(&shown)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machine and the versions that are measured.
+//! Describes the machine and the programs' versions for the report.
 
 use std::{fs, path::Path, process::Command, thread};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use lab::node::topology::Plumbing;
 
-/// The machine and the versions.
+/// The machine, the versions of the measured programs, and the settings of the run.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) date: String,
@@ -52,7 +52,7 @@ pub(crate) fn describe(kube_proxy: &Path, plumbing: Plumbing, rounds: u32) -> Ma
     }
 }
 
-/// The first line of a program's `--version`.
+/// Returns the first line of what a program says to `--version`; "unknown" if there is none.
 fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output();
     let said = output.map(|output| output.stdout).unwrap_or_default();

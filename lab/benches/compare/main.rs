@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares portolan, kube-proxy nftables and kube-proxy iptables: on one node, one after the
-//! other, with the same objects of one API server, next to a node without a proxy.
-//! `cargo xtask lab` calls it.
+//! Compares portolan, kube-proxy nftables and kube-proxy iptables with a node without a proxy. The
+//! proxies run on one node, one after the other, with the same objects of one API server. Called by
+//! `cargo xtask lab`.
 //!
-//! `plan` lists the measurements, `packets`, `changes` and `live` make them, `results` stores them,
-//! `report` and `pictures` show them.
+//! The module `plan` lists the measurements. `packets`, `changes` and `live` make them. `results`
+//! stores them. `report` and `pictures` show them.
 
 mod bulk;
 mod changes;
@@ -89,27 +89,28 @@ struct Arguments {
     bench: bool,
 }
 
-/// Services created in one batch; between batches the benchmark may stop.
+/// Number of services created at once. Between two such batches the benchmark can be interrupted.
 const GROWTH: u32 = 500;
-/// Rates of endpoint changes, per second.
+/// How many endpoints change per second while changes are timed.
 const CHURN: [u32; 2] = [100, 1_000];
-/// With more services than this, the thread that writes changes competes with the proxies for the
-/// processors.
+/// Continuous changes are measured with at most this many services. With more, the thread that
+/// writes changes competes with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// Longest wait for the last service to answer. A kube-proxy that takes longer is given up; a
-/// portolan that takes longer is broken.
+/// Longest wait for the last service to answer. A kube-proxy that takes longer is given up. If
+/// portolan takes longer, the benchmark fails.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
-/// How much is measured.
+/// How much is measured, and for how long.
 struct Scope {
     rounds: u32,
     effort: Effort,
     churn: Duration,
-    /// Churn is measured at this number of services.
+    /// The number of services at which continuous changes are measured; None: they are not
+    /// measured.
     churn_at: Option<u32>,
-    /// For live frames: number of rounds, and frames of one measurement.
+    /// For `live`: the number of rounds, and the frames of one measurement.
     live: [u32; 2],
 }
 
@@ -196,7 +197,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     Ok(())
 }
 
-/// kube-proxy's modes twice: by default and with a short minSyncPeriod.
+/// Returns the proxies, kube-proxy's modes twice: with the default and with a short minSyncPeriod.
 fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
     proxies
         .iter()
@@ -208,7 +209,8 @@ fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
         .collect()
 }
 
-/// Skips a proxy that did not finish with fewer services, or with other settings.
+/// Returns why a measurement is not tried: the proxy did not finish with as many or fewer services,
+/// on either kind of node. None if it can be tried.
 fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
     let gave_up = |(of, outcome): &(Cell, Outcome)| {
         let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
@@ -269,7 +271,7 @@ fn measure(
     Ok(Outcome::Measured(Box::new(measured)))
 }
 
-/// Fails if a cell has no figures.
+/// Fails if one of the cells was not measured completely.
 fn complete(results: &Results, cells: &[Cell]) -> Result<()> {
     for cell in cells {
         let measured = match results.find(cell) {

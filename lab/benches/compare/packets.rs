@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections and packets through services, each compared with the same on an equal node without a
-//! proxy, in rounds.
+//! Times connections and packets through services. Each is compared with the same on an equal node
+//! without a proxy, in rounds.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,8 @@ use lab::{
     },
 };
 
-/// Operations of each kind in one round.
+/// Operations of one measurement in one round. `EACH` is the number of connections of each of the
+/// `CLIENTS`.
 const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
@@ -35,10 +36,10 @@ const EACH: u32 = 40;
 const PACKETS: u32 = 2_000;
 const BYTES: u64 = 64 << 20;
 
-/// Destinations of the connections and packets of one side: direct, or by service.
+/// The destinations of one side of a comparison: the pods themselves, or services.
 struct Side {
     to: Addresses,
-    /// The last address is the last service's.
+    /// The destinations of short connections. The last one is the last service's address.
     many: Vec<SocketAddr>,
 }
 
@@ -51,7 +52,7 @@ impl Side {
         })
     }
 
-    /// Addresses of the services, in an order that is the same in every run.
+    /// Returns the addresses of the services, in an order that is the same in every run.
     fn by_service(services: u32) -> Self {
         let last = services - 1;
         let visited = (0..last).map(|number| records::spread(number, last));
@@ -84,7 +85,7 @@ impl Side {
     }
 }
 
-/// The clients of one node.
+/// The two clients of one node: in a pod and outside.
 struct Clients<'a> {
     world: &'a World,
     pod: Client,
@@ -92,7 +93,7 @@ struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Runs a job. Fails if an answer is missing or comes from another server.
+    /// Runs a job. Fails if an answer is missing or comes from an unknown server.
     fn run(&self, measure: Measure, job: Job) -> Result<Took> {
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
@@ -104,8 +105,8 @@ impl Clients<'_> {
         self.world.empty_sinks();
         let took = self.outside.run(job)?;
         let came = self.world.empty_sinks();
-        // A few packets may still be on their way. The check is needed because a path that drops
-        // packets would look fast.
+        // A few packets may still be on the network. A path that drops packets would look fast, so
+        // their number is checked.
         ensure!(
             came >= PACKETS / 100 * 99,
             "{came} of {PACKETS} packets arrived"
@@ -114,7 +115,8 @@ impl Clients<'_> {
     }
 }
 
-/// Times every operation through services on `served`, and directly on `plain`.
+/// Times every operation in rounds: by services on the node `served`, and directly on the node
+/// `plain`.
 pub(crate) fn measure(
     plain: &World,
     served: &World,
@@ -150,16 +152,16 @@ pub(crate) fn measure(
     })
 }
 
-/// A round's figures: direct, by service.
+/// What one round took: directly, then by service.
 type Pair = [Took; 2];
 
 fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
-    // The first round does not count: caches are cold, neighbours are unknown.
+    // The first round does not count: caches are cold, and neighbours' MAC addresses are unknown.
     one(0, false)?;
     one(0, true)?;
     let round = |number: u32| -> Result<Pair> {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-        // Direct goes first in even rounds, the service in odd ones.
+        // The direct operation goes first in even rounds, the one by service in odd ones.
         Ok(if number.is_multiple_of(2) {
             let direct = one(number, false)?;
             [direct, one(number, true)?]
@@ -203,7 +205,7 @@ fn figures(pairs: &[Pair], again: u32) -> Packets {
     }
 }
 
-/// p50, p99 and p99.9, in microseconds.
+/// Returns p50, p99 and p99.9 in microseconds; None if the histogram is empty.
 fn percentiles(all: &Histogram<u32>) -> Option<[f64; 3]> {
     let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
     (!all.is_empty()).then(|| [at(0.5), at(0.99), at(0.999)])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The measurements, the proxies and the order. Pure.
+//! The proxies, the measurements and their order. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,20 +49,18 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket
-                | Self::PortolanPacket
-                | Self::PortolanAuto
-                | Self::PortolanXdp
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanXdp
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
         !self.is_portolan() && !matches!(self, Self::Direct)
     }
-    /// kube-proxy with a shorter minSyncPeriod: packets are the same, changes are not.
+    /// Whether this is kube-proxy with a shorter minSyncPeriod. Its packets are forwarded as with
+    /// the default; only changes differ.
     pub(crate) const fn is_fast(self) -> bool {
         matches!(self, Self::NftablesFast | Self::IptablesFast)
     }
-    /// The same proxy with default settings.
+    /// Returns the same proxy with default settings.
     pub(crate) const fn slow(self) -> Self {
         match self {
             Self::NftablesFast => Self::Nftables,
@@ -72,7 +70,7 @@ impl Proxy {
     }
 }
 
-/// One proxy on one kind of node at one number of services.
+/// A cell of the report's tables: a proxy, the settings of its node, and the number of services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) struct Cell {
     pub(crate) services: u32,
@@ -81,25 +79,23 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Whether connections and packets are timed in this cell.
+    /// Returns whether connections and packets are timed in this cell.
     pub(crate) const fn has_packets(&self) -> bool {
         !self.proxy.is_fast()
     }
-    /// Whether changes are timed: once per proxy, on the kind of node that kube-proxy needs.
+    /// Returns whether changes are timed in this cell: for each proxy once, with the settings of
+    /// the node that kube-proxy needs.
     pub(crate) fn has_changes(&self) -> bool {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct
-                    | Proxy::PortolanPacket
-                    | Proxy::PortolanAuto
-                    | Proxy::PortolanXdp
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanAuto | Proxy::PortolanXdp
             )
     }
 }
 
 impl Cell {
-    /// Rough number of seconds that the cell takes on two processors, to estimate the remaining
+    /// Returns about how many seconds the cell takes on two processors, to estimate the remaining
     /// time.
     pub(crate) fn expected(&self) -> f64 {
         let thousands = f64::from(self.services) / 1e3;
@@ -118,7 +114,7 @@ impl Cell {
     }
 }
 
-/// All cells to measure, in ascending order of the number of services.
+/// Returns all cells to measure, those with the fewest services first.
 pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     let mut services = services.to_vec();
     services.sort_unstable();
@@ -127,7 +123,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     for services in services {
         for setup in [Setup::Bare, Setup::Netfilter] {
             for proxy in proxies {
-                // kube-proxy works on one kind of node only.
+                // kube-proxy does not work on a bare node.
                 if setup == Setup::Bare && proxy.is_kube_proxy() {
                     continue;
                 }
@@ -142,7 +138,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     cells
 }
 
-/// One operation that is timed by service and directly.
+/// One operation that is timed both through a service and directly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measure {
@@ -150,19 +146,19 @@ pub(crate) enum Measure {
     LastService,
     /// Short connections, each to a service at random.
     RandomService,
-    /// A byte each way on an open connection.
+    /// One byte each way on an open connection.
     OpenConnection,
-    /// A byte each way by UDP.
+    /// One byte each way by UDP.
     Datagrams,
     /// Short connections of many clients at once.
     Crowd,
-    /// Small packets from outside to a node port of a pod here.
+    /// Small packets from outside to a node port whose pod is on the same node.
     NodePortLocal,
-    /// Small packets from outside to a node port of a pod on another node.
+    /// Small packets from outside to a node port whose pod is on another node.
     NodePortRemote,
-    /// As much data as possible on one connection.
+    /// Much data on one connection.
     Throughput,
-    /// Short connections to no service, on the node with the proxy.
+    /// Short connections to pods' addresses, on the node with the proxy.
     NotOurs,
 }
 
@@ -191,7 +187,7 @@ impl Measure {
             Self::NotOurs => "connections to no service",
         }
     }
-    /// The unit of the measured rate.
+    /// Returns the unit of the measured rate.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Throughput => "MB/s",

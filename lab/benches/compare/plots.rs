@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report's pictures: a figure over the number of services, a line for each proxy. SVG.
+//! Draws the report's pictures as SVG: a figure over the number of services, one line for each
+//! proxy.
 
 use std::{fs, ops::Range, path::Path};
 
@@ -12,7 +13,7 @@ use plotters::{
 use crate::plan::Proxy;
 
 const SIZE: (u32, u32) = (760, 420);
-/// Colours of the lines: each proxy has the same colour in every picture.
+/// Colours of the lines, by the proxy's index: a proxy has the same colour in every picture.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
@@ -25,13 +26,13 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(150, 205, 150),
 ];
 
-/// One proxy's figures: numbers of services, each with the value that was measured there.
+/// One proxy's line in a picture. Each point is a number of services and the figure measured there.
 pub(crate) struct Line {
     pub(crate) proxy: Proxy,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What a picture shows.
+/// One picture.
 pub(crate) struct Plot<'a> {
     pub(crate) name: &'a str,
     pub(crate) title: &'a str,
@@ -43,7 +44,7 @@ pub(crate) struct Plot<'a> {
 }
 
 impl Plot<'_> {
-    /// Writes the picture, if there are values to draw.
+    /// Writes the picture into `folder`; nothing if there are no points to draw.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let all = || self.lines.iter().flat_map(|line| &line.points).copied();
         if all().next().is_none() {
@@ -59,7 +60,7 @@ impl Plot<'_> {
         let services = fewest.min(1.0)..most * 1.5;
         let mut text = String::new();
         let drawn = if self.logarithmic {
-            // Space for the names below the lines.
+            // Space for the legend below the lines.
             let figures = low / 50.0..high * 2.0;
             self.draw(&mut text, services, figures.log_scale())
         } else {

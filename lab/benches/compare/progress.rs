@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::plan::Cell;
 
-/// The remaining cells and their time, estimated from the cells that are done.
+/// The cells that remain to be measured and their time, estimated from the cells that are done.
 pub(crate) struct Left {
     number: usize,
     all: usize,

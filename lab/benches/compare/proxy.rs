@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxies on the served node, monitors and ends them, and removes what they leave
-//! behind.
+//! Starts a proxy on the measured node, reads its metrics and log, ends it, and removes what it
+//! leaves behind.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use crate::{
     world::{self, World},
 };
 
-/// A proxy that runs; dropping it ends it.
+/// A proxy that runs. Dropping it ends the proxy and removes kube-proxy's rules.
 pub(crate) struct Running<'a> {
     world: &'a World,
     setup: Setup,
@@ -38,17 +38,17 @@ enum Process<'a> {
     KubeProxy(Child, PathBuf),
 }
 
-/// Paths of the programs.
+/// Paths of the proxies' programs.
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: PathBuf,
-    /// The folder for logs and settings of the programs.
+    /// The folder for the logs and settings of kube-proxy.
     pub(crate) folder: PathBuf,
 }
 
 impl<'a> Running<'a> {
-    /// Starts a proxy that reads the objects of an API server; without one, portolan serves those
-    /// of `world`.
+    /// Starts the cell's proxy, which reads the objects of an API server. Without `kubeconfig`,
+    /// portolan reads the manifests of the module `world` instead.
     pub(crate) fn start(
         world: &'a World,
         cell: &Cell,
@@ -84,7 +84,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// The last lines of the proxy's log.
+    /// Returns the last lines of the proxy's log.
     pub(crate) fn log(&self) -> String {
         match &self.process {
             Process::None => String::new(),
@@ -97,13 +97,14 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// The number of syncs since the proxy's start and the seconds that they took, from a metric
-    /// that both proxies have.
+    /// Returns the number of syncs since the proxy's start and the seconds that they took in total,
+    /// from a metric that portolan and kube-proxy have. Both are 0 without a proxy.
     pub(crate) fn syncs(&self) -> Result<(f64, f64)> {
         if self.pid().is_none() {
             return Ok((0.0, 0.0));
         }
-        // portolan writes both IP families in one sync, which counts for each of them.
+        // portolan writes both IP families in one sync and counts it for each of them: leave one
+        // out.
         let other = match self.process {
             Process::Portolan(_) => "ip_family=\"IPv6\"",
             _ => "no other",
@@ -117,7 +118,7 @@ impl<'a> Running<'a> {
         ))
     }
 
-    /// The sum of the metrics whose lines begin with `begin`.
+    /// Returns the sum of the proxy's metrics whose lines begin with `begin`.
     pub(crate) fn metric(&self, begin: &str) -> Result<f64> {
         Ok(sum(self.metrics()?.lines(), begin))
     }
@@ -148,7 +149,7 @@ impl Drop for Running<'_> {
                 eprintln!("remove kube-proxy's rules: {error:#}");
             }
         }
-        // Old conntrack entries would catch packets from client ports that are used again.
+        // Old conntrack entries would apply to later packets from the same client ports.
         if let Err(error) = self.world.node().feed("conntrack", &["-F"], "") {
             eprintln!("forget connections: {error:#}");
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The results: stored in a file after every cell, so that an interrupted run can continue.
+//! The measured figures. They are stored in a file after every cell, so that an interrupted run can
+//! continue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,30 +20,30 @@ use lab::load::{
     statistics::{Interval, quantiles},
 };
 
-/// The results of a run, finished or not.
+/// The figures of a run, finished or not.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
-    /// Cells in the order in which they were measured.
+    /// The cells in the order in which they were measured, each with its outcome.
     pub(crate) cells: Vec<(Cell, Outcome)>,
-    /// Empty until live frames were measured.
+    /// The figures of `live`; empty until they were measured.
     #[serde(default)]
     pub(crate) live: Vec<Live>,
 }
 
-/// Live frames through a node port to another node.
+/// How many frames a second a proxy forwards through a node port to another node.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Live {
     pub(crate) setup: Setup,
     pub(crate) proxy: Proxy,
     pub(crate) flows: u32,
-    /// The median of frames a second.
+    /// Frames a second, the median over all rounds.
     pub(crate) rate: f64,
     pub(crate) of_nftables: Interval,
 }
 
 impl Live {
-    /// What `flows` counts.
+    /// Returns the unit of `flows` for the report: "flow" or "flows".
     pub(crate) const fn unit(&self) -> &'static str {
         if self.flows == 1 { "flow" } else { "flows" }
     }
@@ -52,7 +53,7 @@ impl Live {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     Measured(Box<Measured>),
-    /// Given up, with the reason.
+    /// The proxy was given up; the text says why.
     GaveUp(String),
 }
 
@@ -64,43 +65,46 @@ pub(crate) struct Measured {
     pub(crate) churn: Vec<Churn>,
 }
 
-/// Operations through a service, compared with direct ones.
+/// Times of one operation through a service, compared with direct ones.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Packets {
-    /// The ratio of the rates; 1 is as fast as direct.
+    /// The rate by service divided by the direct rate; 1 is as fast as direct.
     pub(crate) ratio: Interval,
-    /// Median time of one operation, in microseconds.
+    /// Median time of one operation, in microseconds: directly, and by service.
     pub(crate) direct: f64,
     pub(crate) by_service: f64,
-    /// Processor time of one operation at both ends, in microseconds.
+    /// Processor time of one operation, client and server together, in microseconds: directly, and
+    /// by service.
     pub(crate) direct_processor: f64,
     pub(crate) by_service_processor: f64,
-    /// p50, p99 and p99.9 of connect() in microseconds, where the operation makes connections.
+    /// p50, p99 and p99.9 of connect() in microseconds, directly and by service; None if the
+    /// operation makes no connections.
     pub(crate) direct_connect: Option<[f64; 3]>,
     pub(crate) by_service_connect: Option<[f64; 3]>,
-    /// Rounds that were run again because the direct figure was far from its median.
+    /// Rounds that were run again because their direct figure was far from its median.
     pub(crate) again: u32,
 }
 
 /// Figures of the proxy's start.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Start {
-    /// Time until the last service answered, in seconds.
+    /// Time from the proxy's start until the last service answered, in seconds.
     pub(crate) answered: f64,
-    /// Time that the proxy's syncs took until then, as it reports it, in seconds.
+    /// Seconds that the proxy's syncs took until then, as the proxy reports them.
     pub(crate) synced: f64,
-    /// Processor time until the end of that sync, in seconds.
+    /// Processor time of the proxy until the end of these syncs, in seconds.
     pub(crate) processor: Option<f64>,
-    /// Resident memory at that time, in MiB.
+    /// The proxy's resident memory at that time, in MiB.
     pub(crate) resident: f64,
 }
 
-/// Time from a write to the API until packets follow, in milliseconds.
+/// Latency from a write to the API until packets follow, in milliseconds: for a changed endpoint,
+/// and for a new service.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Changes {
     pub(crate) endpoint: Latency,
     pub(crate) service: Latency,
-    /// Mean time of a sync during these changes, as the proxy reports it, in milliseconds.
+    /// Mean duration of a sync during these changes, as the proxy reports it, in milliseconds.
     pub(crate) sync: f64,
 }
 
@@ -125,22 +129,23 @@ impl Latency {
     }
 }
 
-/// Figures with endpoints that change all the time.
+/// Figures measured while endpoints change all the time.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Churn {
-    /// Changes a second: how many were intended, and how many the API server accepted.
+    /// Changes a second: how many were intended, and how many the API server accepted (`written`).
     pub(crate) wanted: u32,
     pub(crate) written: f64,
     pub(crate) seconds: f64,
-    /// The proxy's processor time, in percent of one processor.
+    /// The proxy's processor time meanwhile, in percent of one processor.
     pub(crate) processor: f64,
-    /// Latency of a change to one more endpoint during the churn.
+    /// Latency of changes to one more endpoint meanwhile, in milliseconds.
     pub(crate) latency: Latency,
     pub(crate) resident: f64,
 }
 
 impl Results {
-    /// The results of an earlier run, if that was on the same machine with the same versions.
+    /// Returns the results saved in `file` if they are from the same machine with the same
+    /// versions, else empty ones.
     pub(crate) fn resume(file: &Path, machine: Machine) -> Result<Self> {
         let fresh = |machine| Self {
             machine,
@@ -176,7 +181,8 @@ impl Results {
         cells.find(|(of, _)| of == cell).map(|(_, outcome)| outcome)
     }
 
-    /// What was measured of a proxy on one kind of node.
+    /// Returns what was measured of a proxy on a node with these settings; None if nothing was or
+    /// the proxy was given up.
     pub(crate) fn measured(&self, setup: Setup, proxy: Proxy, services: u32) -> Option<&Measured> {
         let cell = Cell {
             services,
@@ -189,20 +195,20 @@ impl Results {
         }
     }
 
-    /// The numbers of services, ascending.
+    /// Returns the numbers of services that were measured, ascending.
     pub(crate) fn services(&self) -> Vec<u32> {
         let all: BTreeSet<_> = self.cells.iter().map(|(cell, _)| cell.services).collect();
         all.into_iter().collect()
     }
 
-    /// Adds a cell, and writes all results.
+    /// Adds a cell's outcome, and writes all results to `file`.
     pub(crate) fn add(&mut self, cell: Cell, outcome: Outcome, file: &Path) -> Result<()> {
         self.cells.retain(|(of, _)| *of != cell);
         self.cells.push((cell, outcome));
         self.save(file)
     }
 
-    /// Writes all results.
+    /// Writes all results to `file`.
     pub(crate) fn save(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         let new = file.with_extension("new");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The measured figures, arranged for tables and pictures: a row is one proxy on one kind of node,
-//! a column is one number of services. From `Results` alone.
+//! The measured figures, arranged for tables and pictures. A row is one proxy with the settings of
+//! its node, a column is one number of services. From `Results` alone.
 
 use lab::load::setup::Setup;
 
@@ -9,7 +9,7 @@ use crate::{
     results::{Measured, Packets, Results},
 };
 
-/// One proxy on one kind of node.
+/// The settings of a node, and the proxy on it.
 pub(crate) type Row = (Setup, Proxy);
 
 pub(crate) struct Rows<'a> {

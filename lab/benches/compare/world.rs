@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The nodes that are compared, equal except for the proxy: a client's pod and two pods that
-//! answer, another node's pod, and a client outside. Also the objects that the proxies serve in
-//! addition to the many services.
+//! The nodes that are compared, equal except for the proxy. Each has a pod with the client and two
+//! with servers, a pod on another node, and a client outside. Also a few services with their
+//! objects, which the proxies serve in addition to the many.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -27,12 +27,12 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 40, 2, 10);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// The names that the two pods put into their answers.
+/// The names that the servers in the two pods answer with.
 pub(crate) const NAMES: [u8; 2] = [20, 21];
-/// The port on which the pods behind the many services answer direct calls.
+/// The port at which the pods of the many services answer clients that call them directly.
 pub(crate) const PORT_DIRECTLY: u16 = PORT + 1;
-/// Ports behind the services, and other ports for direct calls, so that no two connections have the
-/// same addresses and ports.
+/// Ports of the servers behind the services, and other ports (`DIRECTLY`) for direct calls, so that
+/// no two connections have the same addresses and ports.
 const ECHO: u16 = PORT + 10;
 const ECHO_DIRECTLY: u16 = PORT + 11;
 const CROWD: u16 = PORT + 20;
@@ -44,7 +44,7 @@ const BULK_DIRECTLY: u16 = 5202;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
-/// The destination of each measurement.
+/// The destination of each kind of operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) echo: SocketAddr,
@@ -58,7 +58,7 @@ const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), port)
 }
 
-/// The pods' own addresses.
+/// The pods' own addresses, for calls without a service.
 pub(crate) const DIRECT: Addresses = Addresses {
     echo: at(SERVER, ECHO_DIRECTLY),
     crowd: at(SERVER, CROWD_DIRECTLY),
@@ -67,7 +67,7 @@ pub(crate) const DIRECT: Addresses = Addresses {
     remote_sink: at(REMOTE, SINK_DIRECTLY),
 };
 
-/// The services' addresses.
+/// The services' addresses: cluster IPs, for the sinks node ports.
 pub(crate) const SERVED: Addresses = Addresses {
     echo: at(Ipv4Addr::new(172, 30, 250, 1), 53),
     crowd: at(Ipv4Addr::new(172, 30, 250, 2), 80),
@@ -76,7 +76,7 @@ pub(crate) const SERVED: Addresses = Addresses {
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
 
-/// The Node object of the served node, as a manifest.
+/// Returns the Node object of the measured node, as a manifest.
 pub(crate) fn node_object() -> String {
     format!(
         "---
@@ -88,7 +88,7 @@ status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
     )
 }
 
-/// The services of [`SERVED`], as manifests.
+/// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
     let one = |name: &str, spec: &str, protocols: &[&str], port: u16, pod: Ipv4Addr, node: &str| {
         let ports: Vec<_> = protocols
@@ -154,7 +154,7 @@ endpoints: [{{addresses: [{pod}], nodeName: {node}, conditions: {{ready: true}}}
     .concat()
 }
 
-/// One node with the hosts around it.
+/// One node with its pods and the hosts around it. Servers run in the pods.
 pub(crate) struct World {
     topology: Topology,
     cgroup: Cgroup,
@@ -222,12 +222,12 @@ impl World {
         &self.cgroup
     }
 
-    /// Ports of the iperf3 servers.
+    /// Returns the ports of the iperf3 servers: behind the service, and for direct calls.
     pub(crate) const fn bulk_ports() -> [u16; 2] {
         [BULK, BULK_DIRECTLY]
     }
 
-    /// Empties the sinks and returns how many datagrams they had received.
+    /// Empties the sinks. Returns how many datagrams they had received in total.
     pub(crate) fn empty_sinks(&self) -> u32 {
         self.sinks.iter().map(Sink::empty).sum()
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ratios of the rounds with their intervals, and which goals they miss. Pure.
+//! Computes the rates' ratios over all rounds, with their intervals, and which goals they miss.
+//! Pure.
 
 use lab::{
     load::{
@@ -12,8 +13,8 @@ use lab::{
 
 use crate::{Case, mode::Mode};
 
-/// The destinations of a round's clients: the backend without an agent, the backend on a node with
-/// an agent, the port behind the service called directly, and the service.
+/// The number of destinations in a round: the pod on the node without an agent, the same on the
+/// node with one, and on the same two nodes the port behind the service and the service.
 pub(crate) const ARMS: usize = 4;
 
 pub(crate) const PLAIN: usize = 0;
@@ -28,12 +29,12 @@ pub(crate) type Round = [[Took; 2]; ARMS];
 
 pub(crate) struct Figures {
     service_tcp: Interval,
-    /// Microseconds that a connection takes longer than a direct one.
+    /// Microseconds that connect() to the service takes longer than to the pod.
     connect: Interval,
     service_udp: Interval,
     other_tcp: Interval,
     other_udp: Interval,
-    /// Microseconds that one direct connection takes.
+    /// Microseconds that one connection to the pod takes.
     direct: f64,
     run_again: u32,
 }
@@ -79,7 +80,7 @@ impl Figures {
         );
     }
 
-    /// The goals that the figures miss, one line each.
+    /// Returns the goals that the figures miss, one line each.
     pub(crate) fn missed(&self, case: &Case<'_>) -> Vec<String> {
         if !case.mode.has_agent() {
             return Vec::new();
@@ -92,7 +93,8 @@ impl Figures {
         if socket {
             goals.push(("TCP by service", self.service_tcp.median, 0.97));
             goals.push(("TCP by service, lower bound", self.service_tcp.low, 0.95));
-            // Connected UDP sockets of pods are translated on the packet path, not at the socket.
+            // Connected UDP sockets of pods are translated on the packet path, not at their
+            // sockets.
             let least = match case.plumbing {
                 Plumbing::Bridge => 0.90,
                 Plumbing::Routed => 0.95,

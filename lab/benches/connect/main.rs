@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cost of a service to a connection: short TCP connections and UDP exchanges from a pod to a
-//! service, and to its pod without the service, on a node with the agent; compared with the same to
-//! the pod on an equal node without the agent. Needs root. `cargo xtask bench connect`.
+//! Measures what a service costs: short TCP connections and UDP exchanges from a pod to a service,
+//! and to its pod without the service, on a node with the agent. They are compared with the same to
+//! the pod on an equal node without the agent. Needs root. `cargo xtask bench connect` calls it.
 //!
-//! Each round runs every client on both nodes, one after the other in changing order, on one CPU;
-//! its result is the ratio of the times. Both nodes' clients connect equally often to equally many
-//! ports, because closed connections slow the next ones down. The table shows the median over the
+//! Each round runs every client on both nodes, one after the other in changing order, on one CPU.
+//! Its result is the ratio of the times. The clients of both nodes connect equally often to equally
+//! many ports, because closed connections slow later ones down. The table shows the median over the
 //! rounds and its 95 % bootstrap interval. Rounds whose figure without the agent is far from the
 //! median are run again and counted.
 
@@ -80,7 +80,7 @@ struct Arguments {
     bench: bool,
 }
 
-/// Operations of each kind in one round.
+/// Connections and UDP exchanges of each client in one round.
 const CONNECTIONS: u32 = 300;
 const EXCHANGES: u32 = 600;
 
@@ -148,9 +148,9 @@ struct Case<'a> {
     mode: Mode,
 }
 
-/// Measures half of the rounds with the agent on one node, half with the agent on the other, joined
-/// in pairs. The memory layout of a node changes results by 0.5 %; pairs with exchanged nodes
-/// cancel it.
+/// Measures half of the rounds with the agent on one node, half with the agent on the other, and
+/// joins them in pairs. The memory layout of a node changes results by 0.5 %; pairs with exchanged
+/// nodes cancel this.
 fn measure(case: &Case<'_>, nodes: [&World; 2], rounds: u32) -> Result<Figures> {
     let [a, b] = nodes;
     let (first, again) = half(case, b, a, rounds.div_ceil(2))?;
@@ -160,15 +160,14 @@ fn measure(case: &Case<'_>, nodes: [&World; 2], rounds: u32) -> Result<Figures> 
     Ok(Figures::of(&pairs, again + again_too))
 }
 
-/// The rounds with the agent on `served`, and the number of rounds that were run again.
+/// Measures the rounds with the agent on the node `served`. Returns them, and the number of rounds
+/// that were run again.
 fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(Vec<Round>, u32)> {
     let _agent = start_agent(case, served)?;
     let frontend = match case.mode {
         Mode::None => BEHIND_SERVICE,
         Mode::Stack => THROUGH_STACK,
-        Mode::Socket | Mode::Packet | Mode::Auto | Mode::SocketAuto => {
-            service(case.services)
-        }
+        Mode::Socket | Mode::Packet | Mode::Auto | Mode::SocketAuto => service(case.services),
     };
     thread::scope(|scope| {
         let without = Client::start(scope, bare.client(), Some(bare.cgroup()));

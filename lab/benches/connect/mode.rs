@@ -35,7 +35,7 @@ impl Mode {
             Self::SocketAuto => "both",
         }
     }
-    /// The agent's settings; none without an agent.
+    /// Returns the agent's settings; None if there is no agent.
     pub(crate) const fn settings(self) -> Option<(SocketBalancing, Forwarding)> {
         match self {
             Self::None | Self::Stack => None,
@@ -48,12 +48,12 @@ impl Mode {
     pub(crate) const fn has_agent(self) -> bool {
         self.settings().is_some()
     }
-    /// Whether packets of services are redirected past the node's stack.
+    /// Returns whether packets to and from services are redirected past the node's stack.
     pub(crate) const fn is_past(self) -> bool {
         matches!(self.settings(), Some((_, Forwarding::Auto)))
     }
-    /// Whether the mode can be measured with this plumbing: packets of routed pods always pass the
-    /// stack.
+    /// Returns whether this mode can be measured with pods joined like this. Packets of routed pods
+    /// pass the stack in any mode, so `Stack` shows nothing new.
     pub(crate) fn fits(self, plumbing: Plumbing) -> bool {
         self != Self::Stack || plumbing == Plumbing::Bridge
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client's and a server's pod, bare or as kube-proxy needs it, and the objects for
-//! an agent on it.
+//! A node with a client's and a server's pod, with the kernel settings of a bare node or of one
+//! that kube-proxy needs. Also the objects for an agent on it.
 
 use std::{
     fmt::Write,
@@ -25,21 +25,21 @@ use lab::{
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
-/// The server's other address, which the client reaches through the node's stack even where pods
-/// are bridged.
+/// The server's other address. The client reaches it through the node's stack, also if pods are
+/// bridged.
 const ROUTED: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 21);
-/// The server's port behind the service.
+/// The server's port that the service leads to.
 const SERVICE_PORT: u16 = 8080;
 /// The server's port for direct calls, so that no two connections have the same addresses and
 /// ports.
 const DIRECT_PORT: u16 = 8081;
 const ROUTED_PORT: u16 = 8082;
 
-/// The server's own address, called without a service.
+/// The server's own address and a port of its own: called without a service.
 pub(crate) const DIRECT: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), DIRECT_PORT);
-/// The server's own address with the port behind the service.
+/// The server's own address with the port that the service leads to.
 pub(crate) const BEHIND_SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), SERVICE_PORT);
-/// The server's other address, reached through the node's stack without a proxy.
+/// The server's other address: reached through the node's stack without a proxy.
 pub(crate) const THROUGH_STACK: SocketAddr = SocketAddr::new(IpAddr::V4(ROUTED), ROUTED_PORT);
 
 pub(crate) struct World {
@@ -81,17 +81,19 @@ impl World {
     }
 }
 
-/// The cluster IP of service `number`, which begins at 1.
+/// Returns the cluster IP of service `number`, which begins at 1.
 fn cluster_ip(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 96, 1, 0).to_bits() + number)
 }
 
-/// The address of the last of `count` services, the only one with the server as its endpoint.
+/// Returns the address and port of the last of `count` services, the only one with the server as
+/// its endpoint.
 pub(crate) fn service(count: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(count).into(), 80)
 }
 
-/// The manifests of `count` services; the endpoints of all but the last are on another node.
+/// Returns the manifests of a node and `count` services. The endpoints of all but the last service
+/// are on another node.
 pub(crate) fn objects(count: u32) -> Result<String> {
     let mut text = format!(
         "apiVersion: v1

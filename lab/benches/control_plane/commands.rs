@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures how long the commands take that people wait for, on a node whose agent has all
+//! Measures how long portolan's commands take that people wait for, on a node whose agent has all
 //! services.
 
 use std::{
@@ -22,7 +22,7 @@ use nix::sys::{
 const RUNS: usize = 10;
 const CLIENT: &str = "10.40.1.10";
 
-/// Runs each command, and prints a row of times for it, in milliseconds.
+/// Runs each command several times, and prints a row of its times in milliseconds.
 pub(crate) fn measure(agent: &Agent<'_>, objects: &Objects<'_>, binary: &Path) -> Result<()> {
     let last = objects.count() - 1;
     let address = records::address_of(last).to_string();
@@ -77,14 +77,14 @@ fn run(agent: &Agent<'_>, binary: &Path, words: &[&str]) -> Result<()> {
         .stderr(Stdio::piped());
     let output = agent.namespace().enter(|| command.output())?;
     let output = output.with_context(|| format!("run portolan {}", words.join(" ")))?;
-    // Status 1 means that something differs, or that there is a problem.
+    // Status 1 means that a command found a difference or a problem. It worked.
     let is_good = matches!(output.status.code(), Some(0 | 1));
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(is_good, "portolan {}: {said}", words.join(" "));
     Ok(())
 }
 
-/// Milliseconds of processor time of all child processes that have ended.
+/// Returns the processor time of all child processes that have ended, in milliseconds.
 fn spent() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("read the times of children")?;
     let microseconds =

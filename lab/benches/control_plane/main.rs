@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent and a real API server on the same processors. Measures the time from the agent's start
-//! until the last service answers, the time from a write to the API until packets follow, memory,
-//! the processor time while nothing changes, and the time of commands. For each change it also
-//! reports when the server had accepted the write and when a bare watch next to the agent's saw it:
-//! the rest is the agent's time. `cargo xtask bench control-plane` calls it.
+//! Measures the agent with a real API server on the same processors: the time from the agent's
+//! start until the last service answers, the time from a write to the API until packets follow,
+//! memory, the processor time while nothing changes, and the time of commands. For each change it
+//! also reports when the API server had accepted the write and when a second watch, without an
+//! agent, saw it: the rest is the agent's time. `cargo xtask bench control-plane` calls it.
 
 mod commands;
 mod witness;
@@ -100,13 +100,13 @@ fn measure(
         kubeconfig: Some(&kubeconfig),
         cgroup_root: world.cgroup(),
     };
-    // Gives the server time to finish the work for its last writes.
+    // Gives the API server time to finish the work for its last writes.
     sleep(Duration::from_secs(3));
     let started = Instant::now();
     let agent = Agent::start(world.node(), &options, &Manifests::Text(""))?;
     let last = objects.count() - 1;
     world.wait_for_answer(records::address_of(last))?;
-    // Most of many endpoints do not exist, so the time of the first answer is random.
+    // If there are many endpoints, most do not exist, so the time of the first answer is random.
     let answered = if endpoints == MANY {
         f64::NAN
     } else {
@@ -138,8 +138,8 @@ fn measure(
     Ok(())
 }
 
-/// Makes this many changes. Returns, for each, the milliseconds from the write until the server had
-/// accepted it, until a bare watch saw it, and until packets followed.
+/// Makes `changes` changes. Returns three lists of milliseconds from the write of each change:
+/// until the API server had accepted it, until a second watch saw it, and until packets followed.
 fn change(world: &World, objects: &mut Objects<'_>, changes: u32) -> Result<[Vec<f64>; 3]> {
     let witness = Witness::start(objects)?;
     let (mut taken, mut seen, mut followed) = (Vec::new(), Vec::new(), Vec::new());
@@ -160,7 +160,8 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The time of the first sync, from the agent's log.
+/// Returns the seconds until the agent's first sync had ended, from its log; NaN if the log does
+/// not say it.
 fn ready(agent: &Agent<'_>) -> f64 {
     let lines = agent.log_tail(1000);
     let line = lines.iter().find(|line| line.contains("ready"));

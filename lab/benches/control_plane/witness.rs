@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A bare watch of all EndpointSlices next to the agent's: it records when the API server has sent
-//! a change, independent of the agent.
+//! A second watch of all EndpointSlices, besides the agent's. It records when the API server has
+//! sent a change, independent of the agent.
 
 use std::{
     collections::HashMap,
@@ -21,13 +21,13 @@ use kube::{
 };
 use lab::{load::objects::Objects, node::kubeconfig};
 
-/// The time of each slice's latest event, by the slice's name.
+/// The time at which each EndpointSlice's latest event arrived. Key: the slice's name.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// How long to wait for the event of a change that packets follow already.
+/// How long to wait for the event of a change after packets follow the change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A watch; dropping it ends it.
+/// A watch of all EndpointSlices; dropping it ends the watch.
 pub(crate) struct Witness {
     seen: Seen,
     watch: AbortHandle,
@@ -40,7 +40,7 @@ impl Drop for Witness {
 }
 
 impl Witness {
-    /// Starts to watch.
+    /// Starts to watch the EndpointSlices of the API server of `objects`.
     pub(crate) fn start(objects: &Objects<'_>) -> Result<Self> {
         let seen = Seen::default();
         let note = Arc::clone(&seen);
@@ -48,7 +48,7 @@ impl Witness {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        // The connection is made in the node's namespace, and the thread stays there.
+        // The connection is made in the node's network namespace, and the thread stays there.
         let stream = objects.node().enter(|| {
             runtime.block_on(async {
                 let slices = Api::<EndpointSlice>::all(kubeconfig::client(&kubeconfig).await?);
@@ -70,13 +70,14 @@ impl Witness {
                 }
                 Ok(())
             });
-            // An error ends the watch. Then `came` fails because the event does not come.
+            // An error ends the watch. Then no event comes, and `came` fails.
             _ = runtime.block_on(each);
         });
         Ok(Self { seen, watch })
     }
 
-    /// Returns when the event of a service's slice arrived whose change was written at this time.
+    /// Waits for the event of a change to the service's EndpointSlice, written at `written`.
+    /// Returns when it arrived.
     pub(crate) fn came(&self, service: u32, written: Instant) -> Result<Instant> {
         let name = format!("s{service}-a");
         let deadline = Instant::now() + PATIENCE;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client and a pod that has two addresses and answers with the one that was called.
+//! A node with a client's pod and a server's pod. The server has two addresses and answers with the
+//! one that was called.
 
 use std::{
     io::{Read, Write},
@@ -50,11 +51,11 @@ impl World {
         self.cgroup.path()
     }
 
-    /// Waits until a service answers through any of the targets.
+    /// Waits until a service answers.
     pub(crate) fn wait_for_answer(&self, to: SocketAddr) -> Result<()> {
         self.until(to, |_| true)
     }
-    /// Waits until a service answers through this target.
+    /// Waits until a service answers and the answering pod's address is `TARGETS[target]`.
     pub(crate) fn wait_for(&self, to: SocketAddr, target: usize) -> Result<()> {
         let wanted: IpAddr = TARGETS[target].parse().context("an address")?;
         self.until(to, |by| by == wanted)
@@ -65,7 +66,7 @@ impl World {
             loop {
                 match ask(to) {
                     Ok(by) if wanted(by) => return Ok(()),
-                    // The agent and the server need the processors as well.
+                    // A pause: the agent and the server need the processors as well.
                     _ => thread::sleep(Duration::from_micros(200)),
                 }
                 if Instant::now() > deadline {
@@ -76,7 +77,7 @@ impl World {
     }
 }
 
-/// Connects and returns the address by which the pod was called.
+/// Connects to a service and returns the address by which it called the pod.
 fn ask(to: SocketAddr) -> Result<IpAddr> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(CONNECT))?;

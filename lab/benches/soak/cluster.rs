@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services and their current endpoints, and their objects for the proxies. `rolling` changes
-//! the endpoints.
+//! The services of the soak test, their current endpoints, and the objects for the proxies.
+//! `rolling` changes the endpoints.
 
 use std::{
     collections::BTreeMap,
@@ -12,31 +12,31 @@ use serde_json::{Value, json};
 
 use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
 
-/// Ports of every pod that serves: for most clients, and for the data connections of FTP.
+/// Ports of every server pod: for most clients, and for the data connections of FTP.
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const DATA_PORT: u16 = 8021;
-/// The services' ports, in the same order.
+/// The services' ports that lead to `PORT` and `DATA_PORT`.
 const SERVICE_PORT: u16 = 80;
 const SERVICE_DATA_PORT: u16 = 21;
 
-/// The service that a client calls.
+/// One of the services of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Service {
     /// One endpoint.
     One,
-    /// Two endpoints of this node.
+    /// Two endpoints, both on the node.
     Two,
     /// Ten endpoints, half of them on other nodes.
     Ten,
-    /// 300 endpoints, most of them on other nodes; TCP only.
+    /// 300 endpoints, most of them on other nodes. Clients call it over TCP only.
     Many,
-    /// The endpoints of `Two`.
+    /// Has the same endpoints as `Two`.
     Shared,
     /// Three endpoints, `sessionAffinity: ClientIP`.
     Sticky,
     /// Two endpoints, which are replaced one by one.
     RollingA,
-    /// Like `RollingA`; pods get addresses that endpoints of `RollingA` had before.
+    /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
 }
 
@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// The last octet of the service's addresses, and its bit among a pod's services.
+    /// Returns the last octet of the service's addresses.
     pub(crate) const fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -91,7 +91,7 @@ fn elsewhere(count: u16) -> impl Iterator<Item = Endpoint> {
     (0..count).map(remote_pod).map(Endpoint::ready)
 }
 
-/// The kind of address by which a client reaches a service.
+/// The kind of address by which a client calls a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Frontend {
     ClusterIp,
@@ -99,7 +99,7 @@ pub(crate) enum Frontend {
     LoadBalancer,
 }
 
-/// The load balancer address of a service.
+/// Returns the load balancer's address of a service.
 pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, 100, service.number())
 }
@@ -107,7 +107,7 @@ pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: Ipv4Addr,
-    /// The endpoint serves open connections, and gets no new ones.
+    /// Whether the endpoint still serves open connections but gets no new ones.
     pub(crate) terminating: bool,
 }
 
@@ -120,7 +120,7 @@ impl Endpoint {
     }
 }
 
-/// The endpoints of all services.
+/// The current endpoints of all services.
 pub(crate) struct Cluster(Mutex<BTreeMap<Service, Vec<Endpoint>>>);
 
 impl Cluster {
@@ -141,20 +141,20 @@ impl Cluster {
         self.all().insert(service, endpoints);
     }
 
-    /// The addresses of the endpoints that get new connections.
+    /// Returns the addresses of the endpoints that get new connections.
     pub(crate) fn ready(&self, service: Service) -> Vec<Ipv4Addr> {
         let endpoints = self.endpoints(service).into_iter();
         let ready = endpoints.filter(|endpoint| !endpoint.terminating);
         ready.map(|endpoint| endpoint.address).collect()
     }
 
-    /// Whether an address is an endpoint of the service, terminating or not.
+    /// Returns whether an address is an endpoint of the service, terminating or not.
     pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
     }
 
-    /// A service's EndpointSlice.
+    /// Returns the EndpointSlice of a service.
     pub(crate) fn slice(&self, service: Service) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
@@ -181,7 +181,7 @@ impl Cluster {
         })
     }
 
-    /// All objects as manifests; the Node object has this version.
+    /// Returns all objects as manifests. `version` is the resource version of the Node object.
     pub(crate) fn manifests(&self, version: u64) -> String {
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -194,13 +194,13 @@ impl Cluster {
     }
 }
 
-/// Objects as one YAML text.
+/// Returns the objects as one YAML text.
 pub(crate) fn text<'a>(objects: impl IntoIterator<Item = &'a Value>) -> String {
     let objects: Vec<_> = objects.into_iter().map(Value::to_string).collect();
     objects.join("\n---\n")
 }
 
-/// Name, protocol, the service's port and the pods' port.
+/// Returns for each port of a service: name, protocol, the service's port and the pods' port.
 fn ports() -> [(&'static str, &'static str, u16, u16); 4] {
     [
         ("tcp", "TCP", SERVICE_PORT, PORT),
@@ -219,7 +219,7 @@ fn node_port(service: Service, port: u16) -> u16 {
     base + u16::from(service.number())
 }
 
-/// The Service object, with the address of its load balancer.
+/// Returns the Service object of a service, with its load balancer's address.
 pub(crate) fn service_object(service: Service) -> Value {
     let affinity = match service {
         Service::Sticky => "ClientIP",
@@ -244,7 +244,7 @@ const fn cluster_ip(service: Service) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 250, service.number())
 }
 
-/// The address that a service's clients call, and the address for data connections.
+/// Returns the address and port that clients of a service call, and those for data connections.
 pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
     let (ip, ports) = match by {
         Frontend::NodePort => (

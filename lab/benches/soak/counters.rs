@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters that must be 0 after ordinary traffic: the hosts' own, portolan's, and the number of
-//! UDP flows that were evicted although they were in use.
+//! Counters that must be 0 after ordinary traffic: of the hosts' network stacks, of portolan, and
+//! the number of UDP flows that portolan evicted although they were in use.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,8 @@ use serde_json::Value;
 
 use crate::{proxy::Running, world::World};
 
-/// Outcomes of packets and calls that ordinary clients cause; no other outcome may be counted.
+/// The outcomes of packets and socket calls that ordinary clients cause, by the names in portolan's
+/// metric. No other outcome may be counted.
 const ORDINARY: [&str; 13] = [
     "untouched",
     "untouched_flow",
@@ -41,18 +42,18 @@ const ORDINARY: [&str; 13] = [
     "socket_restored",
 ];
 
-/// The counter of SYNs that hosts have sent again.
+/// The name of the counter of SYNs that hosts have repeated.
 const SYNS: &str = "SYNs repeated";
-/// Counters that increase when SYNs are sent again.
+/// The names of counters that increase when SYNs are repeated.
 pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
-/// The counter of resets that hosts have sent. A host also resets a FIN that crossed with the end
-/// of its own side, without any proxy.
+/// The name of the counter of TCP resets that hosts have sent. Hosts send some without any proxy:
+/// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
-/// Counters by their names.
+/// Counters by their names; portolan's ordinary outcomes are left out.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
-/// Reads all counters.
+/// Reads the counters of all hosts and of portolan.
 pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     let mut counters = Counters::new();
     for namespace in world.namespaces() {
@@ -75,7 +76,7 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     Ok(counters)
 }
 
-/// The increase of each counter between two reads.
+/// Returns the increase of each counter from `before` to `after`.
 pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
     let since = |(name, count): (&String, &u64)| {
         let before = before.get(name).copied().unwrap_or_default();
@@ -84,8 +85,8 @@ pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
     after.iter().map(since).collect()
 }
 
-/// Reads a counter of a host's network stack: in the file, each line of names is followed by a line
-/// of numbers.
+/// Reads a counter of a host's network stack. In its /proc file, each line of names is followed by
+/// a line of numbers.
 fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
     let path = format!("/proc/thread-self/net/{file}");
     let text = namespace
@@ -103,10 +104,10 @@ fn find(text: &str, field: &str) -> Option<u64> {
     })
 }
 
-/// When `pass_an_hour` runs, idle connections have been silent for at least this long.
+/// When `pass_an_hour` is called, idle connections have been silent for at least this long.
 const SILENT: Duration = Duration::from_secs(15);
 
-/// Makes the flows of silent TCP connections an hour older.
+/// Changes portolan's flows of silent TCP connections as if an hour had passed.
 pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
@@ -125,7 +126,7 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
         }
         has_to_age
     };
-    // One folder per generation of maps; most often there is one.
+    // There is one folder for each generation of maps; two exist only while new maps take over.
     let folders = fs::read_dir(agent.pin_dir()).context("list the pins")?;
     for folder in folders {
         let map = folder?.path().join(FLOWS_V4);
@@ -139,10 +140,10 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
 /// A flow that was used within this many seconds must not be evicted.
 const KEPT: u64 = 30;
 
-/// Part of the names of services whose endpoints are replaced.
+/// Part of the names of the services whose endpoints are replaced.
 const ROLLING: &str = "rolling";
 
-/// Watches the table of UDP flows, which end only by time and by the end of their backend.
+/// Watches portolan's UDP flows. A flow may end only after being idle or with its backend.
 pub(crate) struct Flows {
     before: BTreeMap<String, u64>,
     at: Instant,
@@ -158,8 +159,8 @@ impl Flows {
         }
     }
 
-    /// Records flows that were used in the last 30 s and are gone, of services whose endpoints
-    /// stay.
+    /// Lists the flows, and records those that were used in the last 30 s and are gone now. Flows
+    /// of services whose endpoints are replaced do not count.
     pub(crate) fn look(&mut self, agent: &Agent<'_>, binary: &Path) -> Result<()> {
         let at = Instant::now();
         let mut command = Command::new(binary);
@@ -203,6 +204,6 @@ impl Flows {
         Ok(())
     }
 
-    /// Time between two calls of `look`.
+    /// Time between two calls of [`Self::look`].
     pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 }

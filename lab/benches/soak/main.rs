@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ordinary traffic on one node: clients of every kind, rolling updates, firewall rules of other
-//! programs; with portolan in its default settings, without a proxy and with kube-proxy nftables.
-//! Nothing may fail, no heuristic may be used, and the last minute must be as fast as the first.
-//! Needs root. `cargo xtask soak` calls it.
+//! The soak test: ordinary traffic on one node, with clients of every kind, rolling updates, and
+//! firewall rules of other programs. It runs with portolan in its default settings, without a
+//! proxy, and with kube-proxy in mode nftables. With portolan no exchange may fail, no unusual
+//! outcome may be counted, and the last minute must be as fast as the first. Needs root.
+//! Called by `cargo xtask soak`.
 
 mod clients;
 mod cluster;

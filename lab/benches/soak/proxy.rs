@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxy that serves the node: none, portolan or kube-proxy; and publishes changes to
-//! it.
+//! Starts the proxy that serves the node (none, portolan or kube-proxy), and gives it the changes
+//! of endpoints.
 
 use std::{
     path::{Path, PathBuf},
@@ -48,18 +48,18 @@ impl Proxy {
     }
 }
 
-/// Paths of the programs.
+/// Paths of the proxies' programs.
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: Option<PathBuf>,
 }
 
-/// Time to wait after a write to the API until kube-proxy's rules have the change; kube-proxy does
-/// not report it.
+/// Time to wait after a write to the API until kube-proxy's rules have the change. kube-proxy does
+/// not report when they have it.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(3);
 const TO_SERVE: Duration = Duration::from_secs(60);
 
-/// A proxy that runs; dropping it ends it.
+/// A proxy that runs; dropping it ends the proxy.
 pub(crate) struct Running<'a> {
     cluster: &'a Cluster,
     process: Process<'a>,
@@ -77,7 +77,7 @@ enum Process<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts a proxy, and waits until it serves. `config` is portolan's.
+    /// Starts a proxy, and waits until it serves. `config` is portolan's configuration.
     pub(crate) fn start(
         world: &'a World,
         cluster: &'a Cluster,
@@ -109,7 +109,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Publishes a service's endpoints to the proxy, and waits until they have taken effect.
+    /// Gives the proxy the current endpoints of a service, and waits until they have taken effect.
     pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
         self.version += 1;
         match &mut self.process {
@@ -138,7 +138,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// portolan's agent.
+    /// Returns portolan's agent; None if another proxy or none runs.
     pub(crate) fn agent(&self) -> Option<&Agent<'a>> {
         match &self.process {
             Process::Portolan(agent) => Some(agent),
@@ -146,7 +146,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// portolan's metrics.
+    /// Returns the text of portolan's metrics; None if another proxy or none runs.
     pub(crate) fn metrics(&self) -> Result<Option<String>> {
         let Some(agent) = self.agent() else {
             return Ok(None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records a client's exchanges: counts, times of the first and of the last minute, source ports,
-//! failures.
+//! Records the exchanges of one client: counts, durations in the first and the last minute, source
+//! ports, failures.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +11,10 @@ use std::{
 use hdrhistogram::Histogram;
 use lab::load::client::histogram;
 
-/// At most this many failures of a client are printed.
+/// At most this many failures of each client are printed.
 const PRINTED: usize = 5;
 
-/// The time of the run: it begins when all clients have started.
+/// The time of a run, from the moment when the clients begin.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) begin: Instant,
@@ -22,7 +22,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The length of the first and of the last window: a minute, or a quarter of a short run.
+    /// Returns the length of the first and of the last window of time: a minute, or a quarter of a
+    /// short run.
     pub(crate) fn window(self) -> Duration {
         (self.length / 4).min(Duration::from_secs(60))
     }
@@ -41,25 +42,25 @@ pub(crate) struct Exchange {
     pub(crate) ended: Instant,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) to: SocketAddr,
-    /// The exchange began with a new connection or socket.
+    /// Whether the exchange began with a new connection or socket.
     pub(crate) is_new: bool,
     pub(crate) outcome: Result<(), String>,
 }
 
-/// All exchanges of a client.
+/// Counts and durations of all exchanges of one client.
 pub(crate) struct Tally {
     pub(crate) name: String,
-    /// The client has few source ports, and opens many connections.
+    /// Whether the client has few source ports and opens many connections.
     pub(crate) must_reuse_ports: bool,
-    /// The client calls an endpoint directly, not a service.
+    /// Whether the client calls an endpoint directly, not a service.
     pub(crate) is_direct: bool,
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
-    /// Times of the exchanges in the first and in the last window, in nanoseconds.
+    /// Durations in nanoseconds of the exchanges in the first and in the last window of time.
     pub(crate) first: Histogram<u32>,
     pub(crate) last: Histogram<u32>,
-    /// How often each source port was used for a new connection or socket.
+    /// How often each source port was used for a new connection or socket. Key: the port.
     pub(crate) ports: BTreeMap<u16, u32>,
     pub(crate) failures: Vec<String>,
 }
@@ -115,7 +116,7 @@ impl Tally {
         }
     }
 
-    /// Mean number of connections for each source port that was used.
+    /// Returns the mean number of connections over all source ports that were used.
     pub(crate) fn times_each_port(&self) -> f64 {
         let connections: u32 = self.ports.values().sum();
         f64::from(connections) / self.ports.len().max(1) as f64

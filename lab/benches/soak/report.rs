@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report: tables for a document, and the list of faults.
+//! The report on the soak test: tables in Markdown, and the list of faults.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -15,21 +15,24 @@ use lab::node::topology::Plumbing;
 
 use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 
-/// Each source port of a client with few ports must be used at least this many times.
+/// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
+<<<<<<< HEAD
 /// In a run of a minute on a busy machine, a client makes fewer connections: at least this many
 /// times for each minute is enough.
 const TIMES_A_MINUTE: f64 = 6.0;
 /// Windows with fewer exchanges are not compared.
+=======
+/// Windows of time with fewer exchanges are not compared.
+>>>>>>> d-e
 const ENOUGH: u64 = 100;
-/// The last minute's median may be this many times the first minute's, and additionally this many
-/// times the slowdown of direct calls. The second value is for short runs, whose windows are only
-/// seconds.
+/// The last minute's median may be this many times the first minute's, multiplied by the slowdown
+/// of direct calls. The second value is for short runs, whose windows are only seconds.
 const NOISE: f64 = 1.5;
 const NOISE_OF_SHORT: f64 = 3.0;
 
-/// A SYN is sent again after a second. If the machine stalled for this long, repeated SYNs and
-/// their consequences prove nothing.
+/// If the machine stood still for this long, repeated SYNs and what follows from them prove
+/// nothing. A SYN is repeated after a second.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Report {
@@ -51,7 +54,7 @@ impl Report {
         self.plumbings.push((plumbing, outcomes));
     }
 
-    /// The faults of portolan's runs.
+    /// Returns the faults of portolan's runs, one line each.
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (plumbing, outcomes) in &self.plumbings {
@@ -65,7 +68,8 @@ impl Report {
         faults
     }
 
-    /// Prints a count, which `cargo xtask test` reads, and returns whether there is no fault.
+    /// Prints a count, which `cargo xtask test` reads. Returns the program's exit code: failure if
+    /// there is a fault.
     pub(crate) fn verdict(&self) -> ExitCode {
         let faults = self.faults().len();
         println!("{} passed, {faults} failed", usize::from(faults == 0));
@@ -120,21 +124,23 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>, least: f64) -> Vec<Str
     faults
 }
 
-/// The clients with few ports that open a connection for each request: they reuse ports most often.
+/// Returns the clients with few source ports that open a connection for each request. They use
+/// ports again most often.
 fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
     let tallies = outcome.tallies.iter();
     tallies.filter(|tally| tally.must_reuse_ports)
 }
 
-/// The last window's median divided by the first one's, if both windows have enough exchanges.
+/// Returns the last window's median duration divided by the first one's; None if a window has too
+/// few exchanges.
 fn slowdown(tally: &Tally) -> Option<f64> {
     let [first, last] = [&tally.first, &tally.last];
     let is_enough = first.len() >= ENOUGH && last.len() >= ENOUGH;
     is_enough.then(|| quantile(last, 0.5) / quantile(first, 0.5).max(1e-3))
 }
 
-/// The factor by which the last window's medians may differ. Direct calls of the same run, and all
-/// calls of the run without a proxy, show the machine's own slowdown.
+/// Returns how many times the first window's median the last one's may be. Direct calls of the same
+/// run, and all calls of `yardstick`, the run without a proxy, show the machine's own slowdown.
 fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
     let direct = outcome.tallies.iter().filter(|tally| tally.is_direct);
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
@@ -147,7 +153,7 @@ fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
     slowest.fold(1.0, f64::max) * noise
 }
 
-/// A quantile in milliseconds.
+/// Returns a quantile in milliseconds. `share` is from 0 to 1.
 fn quantile(times: &Histogram<u32>, share: f64) -> f64 {
     times.value_at_quantile(share) as f64 / 1e6
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rolling updates: a new pod becomes ready, an old one serves its open connections while it
-//! terminates, then it ends.
+//! Rolling updates: a new pod becomes ready, an old one still serves its open connections while it
+//! terminates, then the old one ends.
 
 use std::{sync::Arc, thread::sleep, time::Duration};
 
@@ -14,22 +14,23 @@ use crate::{
     world::{SERVERS, World, server_pod},
 };
 
-/// The first pod of the updated services; the last pod does not exist at first.
+/// The number of the first pod of the services that are updated. At first, the pod with the highest
+/// number does not exist.
 const FIRST: u8 = 10;
 const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
-/// How long a terminating pod serves its open connections.
+/// How long a terminating pod still serves its open connections.
 const TO_DRAIN: Duration = Duration::from_secs(4);
-/// Time for datagrams that are on their way when a pod's endpoint is removed.
+/// Time for datagrams that are still on the network when a pod's endpoint is removed.
 const TO_ARRIVE: Duration = Duration::from_millis(500);
 
-/// The pods of the updated services.
+/// The pods of the services that are updated.
 pub(crate) struct Rolling<'a> {
     world: &'a World,
     cluster: &'a Cluster,
     arrivals: &'a Arc<Arrivals>,
-    /// The servers of the pods from [`FIRST`] on.
+    /// The servers of the pods from number [`FIRST`] on; None for the pod that does not exist now.
     servers: Vec<Option<Server>>,
-    /// The pod that does not exist now.
+    /// The number of the pod that does not exist now.
     free: u8,
     random: Random,
     pub(crate) updates: u32,
@@ -72,8 +73,8 @@ impl<'a> Rolling<'a> {
         )
     }
 
-    /// Replaces an endpoint of one of the services by a new pod, which has the address of the pod
-    /// that was removed last.
+    /// Replaces one endpoint of a service by a new pod. The new pod has the address of the pod that
+    /// was removed last.
     pub(crate) fn update(&mut self, running: &mut Running<'_>) -> Result<()> {
         let service = ROLLING[self.updates as usize % ROLLING.len()];
         self.updates += 1;

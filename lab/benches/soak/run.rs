@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One run: a node, a proxy, all clients, an update every minute.
+//! One run of the soak test: a node, a proxy, all clients, an update every minute.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -32,14 +32,14 @@ pub(crate) struct Settings<'a> {
     pub(crate) proxy: Proxy,
     pub(crate) length: Duration,
     pub(crate) seed: u64,
-    /// Only kinds of clients are run whose names contain this.
+    /// A client runs only if its kind contains this text; empty: all clients run.
     pub(crate) only: &'a str,
 }
 
 impl Settings<'_> {
-    /// portolan's configuration. Short runs have a smaller flow table, so that the rings of
-    /// evictable flows are written once around within a minute, but not before 30 s. In the default
-    /// table this takes some minutes.
+    /// Returns portolan's configuration. Short runs have a smaller flow table. Its rings of flows
+    /// that may be evicted are then overwritten once within a minute, but not before 30 s. In the
+    /// default table this takes some minutes.
     fn config(&self) -> &'static str {
         if self.is_long() {
             ""
@@ -52,27 +52,27 @@ impl Settings<'_> {
     }
 }
 
-/// Shortest run in which the rings of the default table are written once around.
+/// The shortest run in which the rings of the default flow table are overwritten once.
 const LONG: Duration = Duration::from_secs(300);
 
-/// The results of a run.
+/// The results of one run.
 pub(crate) struct Outcome {
     pub(crate) proxy: Proxy,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
     pub(crate) updates: u32,
-    /// The run was so long that the rings of the default table were written once around.
+    /// Whether the run was at least as long as [`LONG`].
     pub(crate) is_long: bool,
     /// The longest time for which this process did not get a processor.
     pub(crate) standstill: Duration,
 }
 
-/// The number of pods that serve during the complete run.
+/// The number of server pods that are never replaced.
 const STEADY: u8 = 10;
-/// Exchanges in this last part of the run are not counted.
+/// The counters are read this long before the end of the run.
 const LAST: Duration = Duration::from_secs(1);
-/// Time from one update to the next, in a run of minutes.
+/// Time from one update to the next; short runs update more often.
 const UPDATE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
@@ -137,8 +137,8 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     })
 }
 
-/// The most by which a short sleep was too long. On a machine that is busy otherwise, packets wait
-/// as well.
+/// Returns the most by which a short sleep was too long. On a machine that other programs keep
+/// busy, packets wait as well.
 fn longest_standstill(span: Span) -> Duration {
     const SLEEP: Duration = Duration::from_millis(10);
     let mut longest = Duration::ZERO;
@@ -151,7 +151,8 @@ fn longest_standstill(span: Span) -> Duration {
 }
 
 /// Runs the updates and watches the flows until shortly before the end of the run. Then reads the
-/// counters, because clients that end reset what they have not received.
+/// counters and returns them. Later they would count the resets that ending clients send for what
+/// they have not received.
 fn live(
     scene: &Scene<'_>,
     running: &mut Running<'_>,
@@ -160,7 +161,7 @@ fn live(
     programs: &Programs,
 ) -> Result<Counters> {
     let span = scene.span;
-    // No update in the last seconds: a failure that it causes must still be seen.
+    // No update in the last seconds: a failure that it causes would not be seen any more.
     let period = UPDATE.min(span.length / 4);
     let mut update = span.begin + period / 2;
     let mut look = span.begin;
@@ -184,7 +185,7 @@ fn live(
     counters::read(scene.world, running)
 }
 
-/// Starts the pods that serve during the complete run, on this node and on other nodes.
+/// Starts the servers that run until the end, in pods on this node and on other nodes.
 fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for pod in 0..STEADY {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers in pods. An answer begins with the address of the answering pod, the request's
-//! number, and a word: `ok`, `bye` (the server closes now), `stranger` (the pod is no endpoint of
-//! the requested service).
+//! The servers in the pods of the soak test. An answer consists of the answering pod's address, the
+//! request's number, and one of three words: `ok`, `bye` (the server closes now), `stranger` (the
+//! pod is no endpoint of the requested service).
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,18 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::cluster::{DATA_PORT, PORT};
 
-/// How often a server checks whether it must end.
+/// How often a server checks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Number of clients that may connect at once.
 const BACKLOG: i32 = 1024;
-/// Stack size of a thread, which serves one connection.
+/// Stack size in bytes of a thread that serves one connection.
 const STACK: usize = 128 << 10;
-/// Payload of each datagram that is cut from a large answer, and their number.
+/// A large answer is cut into datagrams: the payload of each in bytes, and their number.
 pub(crate) const SEGMENT: usize = 1200;
 pub(crate) const SEGMENTS: usize = 10;
 
-/// Arrived datagrams of one-way senders: sender and number, with the pod that received them.
+/// The datagrams of one-way senders that have arrived. Key: sender and number of the datagram.
+/// Value: the address of the pod that received it.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
 
@@ -43,7 +44,8 @@ impl Arrivals {
             .unwrap_or_else(PoisonError::into_inner)
             .insert((sender, number), pod);
     }
-    /// Removes an entry: the pod that received a datagram.
+    /// Removes the entry of a datagram. Returns the pod that received it; None if it has not
+    /// arrived.
     pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
         self.0
             .lock()
@@ -53,18 +55,19 @@ impl Arrivals {
 }
 
 struct State {
-    /// Bits of the services that the pod is an endpoint of.
+    /// The bits of the services that the pod is an endpoint of.
     services: u32,
     is_draining: AtomicBool,
     has_ended: AtomicBool,
     arrivals: Arc<Arrivals>,
 }
 
-/// The servers of a pod; dropping it ends them.
+/// The servers of one pod; dropping it ends them.
 pub(crate) struct Server(Arc<State>);
 
 impl Server {
-    /// Serves TCP at every address of the namespace, and UDP at the given addresses.
+    /// Serves TCP at every address of the namespace, and UDP at each of `addresses`. `services` are
+    /// the bits of the services that the pod is an endpoint of.
     pub(crate) fn start(
         namespace: &NetNs,
         cgroup: Option<&Cgroup>,
@@ -100,7 +103,7 @@ impl Server {
         Ok(Self(state))
     }
 
-    /// Makes clients leave: the next answer on each connection is the last one.
+    /// Makes clients go away: the next answer on each connection is its last one.
     pub(crate) fn drain(&self) {
         self.0.is_draining.store(true, Ordering::Relaxed);
     }
@@ -109,7 +112,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.0.has_ended.store(true, Ordering::Relaxed);
-        // Waits until every thread has checked.
+        // Waits until every thread has seen it.
         thread::sleep(3 * LOOK);
     }
 }
@@ -148,7 +151,7 @@ fn accept(listener: &Socket, state: &Arc<State>) {
     }
 }
 
-/// A request: the verb, the service's bit, and numbers.
+/// A request: the verb, the service's bit, and three numbers whose meaning depends on the verb.
 struct Request<'a> {
     verb: &'a str,
     service: u32,
@@ -170,7 +173,7 @@ fn parse(text: &str) -> Option<Request<'_>> {
 }
 
 impl State {
-    /// The answer of the pod at this address, padded to at least `length` bytes.
+    /// Returns the answer of the pod at the address `pod`, padded to at least `length` bytes.
     fn answer(&self, pod: IpAddr, request: &Request<'_>, length: u64, is_last: bool) -> Vec<u8> {
         let word = match is_last {
             _ if self.services & request.service == 0 => "stranger",
@@ -178,7 +181,7 @@ impl State {
             false => "ok",
         };
         let mut bytes = format!("{pod} {} {word}", request.numbers[0]).into_bytes();
-        // Padding stands before the end of the line.
+        // The padding comes before the end of the line.
         bytes.push(b' ');
         bytes.resize(bytes.len().max(length as usize - 1), b'.');
         bytes.push(b'\n');
@@ -270,7 +273,7 @@ fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
     }
 }
 
-/// Sends one buffer, which the kernel or the last interface cuts into datagrams.
+/// Sends one buffer, which the kernel or the last interface cuts into datagrams (GSO).
 fn segments(socket: &UdpSocket, answer: &[u8], to: SocketAddr) -> io::Result<()> {
     setsockopt(socket, sockopt::UdpGsoSegment, &(SEGMENT as i32))?;
     let sent = socket.send_to(&answer.repeat(SEGMENTS), to);

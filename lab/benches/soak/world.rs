@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node of the soak: client pods and server pods, other nodes' pods, clients outside; and the
-//! firewall rules that container engines and CNIs make next to a proxy.
+//! The node of the soak test: client pods and server pods, other nodes' pods, a client outside.
+//! Also the firewall rules that container engines and CNI plugins make besides a proxy.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,20 +22,21 @@ const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods. One of the last five does not exist at any time.
+/// Number of server pods. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
 
-/// Value of `tcp_timestamps`: no random offset for each connection.
+/// Value of `tcp_timestamps` for one clock: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
 
-/// Where a client runs.
+/// The host or pod in which a client runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// A client pod, by its number.
     Pod(u8),
-    /// A pod whose sockets the hooks do not reach, as in a sandbox with a kernel of its own.
+    /// A client pod, by its number, whose sockets the socket hooks do not see, like those of a
+    /// sandbox with its own kernel.
     Sandbox(u8),
-    /// A server pod.
+    /// A server pod, by its number.
     Server(u8),
     Node,
     /// A pod in the node's own network namespace.
@@ -45,12 +46,12 @@ pub(crate) enum Origin {
     Outside,
 }
 
-/// Numbers of source ports of the hosts that have few.
+/// Numbers of source ports of the clients that have few.
 pub(crate) const FEW_PORTS: u16 = 200;
 pub(crate) const SOME_PORTS: u16 = 500;
 
 impl Origin {
-    /// The number of source ports of a client here; none for the usual number of a pod.
+    /// Returns how many source ports a client here has; None for the kernel's usual number.
     pub(crate) const fn ports(self) -> Option<u16> {
         match self {
             Self::Pod(0) | Self::Sandbox(1) => Some(FEW_PORTS),
@@ -90,8 +91,8 @@ const fn client_pod(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 1, 10 + number)
 }
 
-/// Rules that nodes have besides a proxy's: Docker's and flannel's chains, and kube-router's rule
-/// for packets of no connection.
+/// nftables rules that nodes have besides a proxy's: Docker's and flannel's chains, and
+/// kube-router's rule for packets that belong to no connection.
 const RULES: &str = "table ip beside {
   chain forward {
     type filter hook forward priority filter; policy drop;
@@ -112,7 +113,7 @@ const RULES: &str = "table ip beside {
 
 pub(crate) struct World {
     pub(crate) topology: Topology,
-    /// Lies below the node's cgroup, so it is dropped first.
+    /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
     cgroup: Cgroup,
 }
@@ -134,7 +135,7 @@ impl World {
         };
         let topology = Topology::build(layout, plumbing)?;
         let node = &topology.node;
-        // The client on another node is a pod, not that node.
+        // The client on another node is a pod of that node, so it has a source address of its own.
         topology.remote.ip(&format!(
             "route add {NODE}/32 dev eth0 src {REMOTE_CLIENT}\nroute replace default via {NODE} dev eth0 src {REMOTE_CLIENT}\n"
         ))?;
@@ -148,9 +149,9 @@ impl World {
             cgroup,
             topology,
         };
-        // Hosts behind one masquerade address have different clocks. An endpoint that keeps an
-        // address and port in TIME_WAIT refuses a new connection from there if the clock seems to
-        // go back.
+        // The hosts behind one masquerade address have different clocks. An endpoint that keeps an
+        // address and port in TIME_WAIT refuses a new connection from them if the clock seems to go
+        // back.
         for namespace in world.namespaces() {
             namespace.set(&[("ipv4/tcp_timestamps", ONE_CLOCK)])?;
         }
@@ -175,12 +176,12 @@ impl World {
         &self.cgroup
     }
 
-    /// Index of a server pod among the topology's pods.
+    /// Returns the index of a server pod among the topology's pods.
     pub(crate) const fn index(server: u8) -> usize {
         (CLIENTS + server) as usize
     }
 
-    /// The namespaces of all hosts.
+    /// Returns the network namespaces of all hosts.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &NetNs> {
         let Topology {
             node,
@@ -203,7 +204,7 @@ impl World {
         }
     }
 
-    /// Runs a client's work in its namespace and cgroup.
+    /// Runs `work` of a client in the client's network namespace and cgroup.
     pub(crate) fn run<T>(&self, origin: Origin, work: impl FnOnce() -> T) -> Result<T> {
         let cgroup = match origin {
             Origin::Pod(_) | Origin::Server(_) | Origin::Node => &self.cgroup,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the demo shows: the hosts, and flows in the form of conformance/FORMAT.md with the rules
-//! that explain them.
+//! What the demo shows: its hosts, and flows as conformance/FORMAT.md describes them, each with the
+//! rule of portolan that explains it.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,7 +9,7 @@ use lab::{cases::format::Flow, node::layout::Layout};
 
 pub(crate) const NODE: &str = "node-a";
 
-/// The hosts and their addresses, for people to read.
+/// The name of each host, for people to read, and its addresses.
 const HOSTS: [(&str, &[&str]); 6] = [
     ("node-a", &["192.168.40.2", "fd00:c0::2"]),
     ("client pod", &["10.40.1.9", "fd00:40:0:1::9"]),
@@ -19,11 +19,11 @@ const HOSTS: [(&str, &[&str]); 6] = [
     ("outside client", &["203.0.113.9", "2001:db8:113::9"]),
 ];
 
-/// The names in [`HOSTS`] of the pods on the node.
+/// The names in [`HOSTS`] of the pods that run on the node.
 pub(crate) const PODS: [&str; 3] = ["client pod", "web-1", "web-2"];
 
-/// One line of the table: a flow in the form of conformance/FORMAT.md, and the rule that explains
-/// it.
+/// One row of the demo's table: what is done, the flow as conformance/FORMAT.md describes it, and
+/// the rule that explains its outcome.
 pub(crate) struct Exhibit {
     pub(crate) what: &'static str,
     pub(crate) flow: &'static str,

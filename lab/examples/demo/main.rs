@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The demo: a node and its pods in network namespaces, served by the real agent from the manifests
-//! under deploy/demo, and real connections through them. `cargo xtask demo` runs it.
+//! The demo: the real agent on a node in a network namespace, with the manifests in deploy/demo,
+//! and real connections to its services. `cargo xtask demo` runs it.
 
 mod exhibits;
 mod print;
@@ -50,9 +50,9 @@ struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// The version in deploy/demo/node.yaml.
+/// The resource version of the Node object in deploy/demo/node.yaml.
 const NODE_VERSION: u64 = 1;
-/// Number of lines of a map's dump that are printed.
+/// How many lines of a map's content are printed.
 const DUMP_LINES: usize = 14;
 const DUMPED_MAP: &str = "frontends_v4";
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the demo; returns whether all flows were as expected.
+/// Runs the demo. Returns whether all flows were as expected.
 fn run(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     bpffs::prepare()?;
@@ -185,7 +185,7 @@ fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Pat
     Ok(unexpected.is_empty())
 }
 
-/// Reads all manifests, as one stream of documents.
+/// Reads all manifests in a folder, as one stream of YAML documents.
 fn read_all(folder: &Path) -> Result<String> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("read folder {}", folder.display()))?

@@ -27,7 +27,8 @@ pub(crate) fn new_table(header: [&str; 4]) -> Table {
     table
 }
 
-/// Describes the outcome of a flow's connections, for people.
+/// Describes the outcome of a flow's connections for people. `names` are the hosts' names by
+/// address.
 pub(crate) fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, &str>) -> String {
     let name = |ip: IpAddr| names.get(&ip).copied().unwrap_or("a gateway of node-a");
     let mut answered: BTreeMap<&str, usize> = BTreeMap::new();
@@ -72,7 +73,7 @@ pub(crate) fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, &str>) -
     lines.join("\n")
 }
 
-/// Prints a command and its output, up to `lines` lines.
+/// Prints a command and its output, at most `lines` lines of it; None for all.
 pub(crate) fn print_command(
     agent: &Agent<'_>,
     program: &str,
@@ -135,7 +136,7 @@ pub(crate) fn look_around(topology: &Topology, agent: &Agent<'_>, binary: &Path)
     );
 }
 
-/// The folder where the agent's maps are pinned.
+/// Returns the folder in which the agent's maps are pinned.
 pub(crate) fn layout_dir(agent: &Agent<'_>) -> PathBuf {
     agent.pin_dir().join(format!("v{LAYOUT_VERSION}"))
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records the behaviour of a real kube-proxy, for tests, in proxy-user/kube-proxy/VERSION: how it
-//! interprets each configuration and command line there, its flags, and its metrics. Started by
-//! `cargo xtask kube-proxy`; see proxy-user/kube-proxy/README.md.
+//! Records, for tests, how a real kube-proxy behaves: how it interprets each configuration and
+//! command line in proxy-user/kube-proxy, its flags, and its metrics. Writes this to
+//! proxy-user/kube-proxy/VERSION. Started by `cargo xtask kube-proxy`; see
+//! proxy-user/kube-proxy/README.md.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +42,7 @@ spec:
   ports: [{port: 80}]
 ";
 
-/// The service's EndpointSlice, as if its pod had changed at this time.
+/// Returns the service's EndpointSlice, as if its pod had changed at the time `changed`.
 fn slice(changed: Timestamp) -> String {
     format!(
         "
@@ -100,8 +101,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Records how kube-proxy interprets a command line in this folder: in a file with the ending
-/// `yaml`, or `refused`.
+/// Records how kube-proxy interprets a command line, run in `folder`. `place` is the file to write,
+/// without its ending: `yaml` for kube-proxy's effective settings, `refused` for its error.
 fn answer(program: &Path, folder: &Path, arguments: &[String], place: &Path) -> Result<()> {
     let effective = path::absolute(place.with_extension("yaml"))?;
     let mut command = Command::new(path::absolute(program)?);
@@ -116,7 +117,7 @@ fn answer(program: &Path, folder: &Path, arguments: &[String], place: &Path) -> 
     Ok(())
 }
 
-/// The names of kube-proxy's flags, one a line.
+/// Returns the names of kube-proxy's flags, one a line.
 fn flags(program: &Path) -> Result<String> {
     let help = output(Command::new(program).arg("--help"))?;
     let words = help.lines().filter_map(|line| {
@@ -130,7 +131,7 @@ fn flags(program: &Path) -> Result<String> {
     Ok(names.into_iter().map(|name| format!("{name}\n")).collect())
 }
 
-/// kube-proxy's metrics, one a line: the type, the name, the names of its labels.
+/// Returns kube-proxy's metrics, one a line: the type, the name, the names of its labels.
 fn metrics(program: &Path, mode: &str) -> Result<String> {
     let node = NetNs::new("node")?;
     node.ip(&format!(
@@ -156,7 +157,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
     let deadline = Instant::now() + PATIENCE;
     let mut changed = false;
     loop {
-        // Creates the metrics of probes.
+        // These requests create the metrics of health probes.
         for path in ["/healthz", "/livez"] {
             let at = (METRICS.ip(), 10256).into();
             _ = http::get(&node, METRICS.ip(), at, path);
@@ -164,7 +165,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         if let Ok((200, text)) = http::get(&node, METRICS.ip(), METRICS, "/metrics")
             && text.contains("kubeproxy_sync_proxy_rules_duration_seconds_count")
         {
-            // Only changes after kube-proxy's start count as network programming.
+            // kube-proxy measures network programming only for changes after its start.
             if !std::mem::replace(&mut changed, true) {
                 server.apply(&slice(Timestamp::now()))?;
             }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The expressions of the alerts and of the dashboard, each with its location.
+//! The Prometheus expressions of the alerts and of the dashboard, each with the alert or panel that
+//! it is from.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Grafana's variables, and their values here.
+/// Grafana's variables in the dashboard's expressions, and the values put in their places.
 const VARIABLES: [(&str, &str); 2] = [("$__rate_interval", "10s"), ("$instance", ".*")];
 
 pub(crate) struct Expression {
@@ -14,19 +15,19 @@ pub(crate) struct Expression {
     pub(crate) text: String,
 }
 
-/// A panel of the dashboard.
+/// A panel of the Grafana dashboard.
 pub(crate) struct Panel {
     pub(crate) title: String,
-    /// Whether the panel shows the last value only.
+    /// Whether the panel shows the latest value only.
     pub(crate) is_number: bool,
     pub(crate) unit: String,
     pub(crate) lines: Vec<Line>,
 }
 
-/// One expression of a panel.
+/// One expression of a panel, which draws one or more lines.
 pub(crate) struct Line {
     pub(crate) text: String,
-    /// The legend, with labels in double braces.
+    /// The legend. A name in double braces stands for the value of that label.
     pub(crate) legend: String,
 }
 
@@ -51,7 +52,8 @@ pub(crate) fn of_panels(panels: &[Panel]) -> impl Iterator<Item = Expression> {
     })
 }
 
-/// The dashboard's panels, without the headings between them.
+/// Returns the dashboard's panels, without the headings between them. `clone` is the folder of this
+/// repository.
 pub(crate) fn panels(clone: &Path) -> Result<Vec<Panel>> {
     let file = clone.join("deploy/chart/dashboard/portolan.json");
     let json = fs::read(&file).with_context(|| format!("read {}", file.display()))?;

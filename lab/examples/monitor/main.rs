@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Evaluates every expression of the dashboard and of the alerts in deploy/chart in a real
-//! Prometheus that scrapes a real agent with a real API server: each must be valid, and each series
-//! that it selects must exist. After that, an outage of the API server and the end of the agent
-//! must trigger their alerts. Started by `cargo xtask monitor`.
+//! Checks the dashboard and the alerts in deploy/chart: evaluates each of their expressions in a
+//! real Prometheus that scrapes a real agent with a real API server. Each expression must be valid,
+//! and each series that it selects must exist. After that, an outage of the API server and the end
+//! of the agent must trigger their alerts. Started by `cargo xtask monitor`.
 
 mod expressions;
 mod picture;
@@ -39,7 +39,7 @@ struct Arguments {
     picture: Option<PathBuf>,
 }
 
-/// Seconds that the picture covers.
+/// How many seconds the picture of the dashboard shows.
 const DRAWN_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
@@ -74,16 +74,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         &file,
         folder.path(),
     )?;
-    // The API server is not started yet.
+    // The API server does not run now.
     prometheus.wait_for_alert("PortolanSourceOutage", true)?;
     world.serve()?;
     prometheus.wait_for_alert("PortolanSourceOutage", false)?;
-    // A rate needs two scrapes after the last series has appeared.
+    // A rate needs two scrapes after the last series has appeared: wait for them.
     prometheus.scrape_times(3)?;
     run_all(&prometheus, &expressions)?;
     prometheus.check_rules_health(alerts(&rules).count())?;
     if let Some(file) = &arguments.picture {
-        // Rates look back some seconds.
+        // Twelve seconds more, because rates look back some seconds.
         world.have_load(Duration::from_secs(DRAWN_SECONDS + 12))?;
         picture::draw(&prometheus, &panels, DRAWN_SECONDS, file)?;
         println!("{} panels are drawn", panels.len());
@@ -94,7 +94,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rules as Prometheus reads them: without the operator's object around them.
+/// Returns the alerting rules as Prometheus reads them: without the Kubernetes object around them.
 fn rules(clone: &Path) -> Result<Value> {
     let file = clone.join("deploy/chart/alerts/alerts.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -107,7 +107,8 @@ fn alerts(rules: &Value) -> impl Iterator<Item = &Value> {
     groups.flat_map(|group| group["rules"].as_array().into_iter().flatten())
 }
 
-/// Checks the rules by promtool, and runs their own tests, in which every alert must occur.
+/// Checks the rules by promtool, and runs the rules' own tests. Each alert must fire in one of the
+/// tests, and be quiet in another.
 fn check_rules(programs: &Path, clone: &Path, file: &Path, rules: &Value) -> Result<()> {
     let promtool = programs.join("promtool");
     let run = |arguments: &[&Path]| -> Result<()> {
@@ -152,7 +153,7 @@ fn check_rules(programs: &Path, clone: &Path, file: &Path, rules: &Value) -> Res
     Ok(())
 }
 
-/// The rules as their tests compare them: of the annotations, only the summary contains values.
+/// Returns the rules with only the annotation `summary`: the tests compare no other annotation.
 fn with_summaries_only(rules: &Value) -> Value {
     let mut rules = rules.clone();
     let groups = rules["groups"].as_array_mut().into_iter().flatten();
@@ -166,7 +167,8 @@ fn with_summaries_only(rules: &Value) -> Value {
     rules
 }
 
-/// Evaluates all expressions, and fails with the names of those that do not work.
+/// Evaluates all expressions. Fails with those that are invalid or select a series that does not
+/// exist.
 fn run_all(prometheus: &Prometheus<'_>, expressions: &[Expression]) -> Result<()> {
     let mut wrong = Vec::new();
     let mut selectors = BTreeSet::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Draws the dashboard's panels from the series that Prometheus has recorded. SVG.
+//! Draws the dashboard's panels as SVG, from the series that Prometheus has recorded.
 
 use std::{fs, path::Path};
 
@@ -13,14 +13,14 @@ use crate::{
 
 const COLUMNS: usize = 3;
 const PANEL: (u32, u32) = (360, 190);
-/// If a panel has more lines than this, lines that stay at 0 are left out: their legend would hide
+/// If a panel has more lines than this, those that stay at 0 are left out: the legend would cover
 /// the picture.
 const MANY: usize = 3;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Writes a picture of all panels, over the last seconds.
+/// Writes a picture of all panels into `file`. It shows the last `seconds`.
 pub(crate) fn draw(
     prometheus: &Prometheus<'_>,
     panels: &[Panel],
@@ -111,7 +111,7 @@ fn lines(panel: &Panel, series: &[Series], seconds: f64, area: &Area<'_>) -> Dra
     Ok(())
 }
 
-/// A value as Grafana shows it, in few characters.
+/// Formats a value with its unit as Grafana does, in few characters.
 fn with_unit(value: f64, unit: &str) -> String {
     match unit {
         "bytes" => format!("{:.0} MiB", value / 1_048_576.0),

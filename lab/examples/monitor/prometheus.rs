@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Prometheus on the node that scrapes the agent each second, and its query results.
+//! A Prometheus on the node that scrapes the agent each second, and queries to it.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use serde_json::Value;
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A recorded series: seconds before now, and the value.
+/// A recorded series. Each point is the time in seconds from now (0 or negative) and the value.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
@@ -30,7 +30,8 @@ pub(crate) struct Prometheus<'a> {
 }
 
 impl<'a> Prometheus<'a> {
-    /// Starts Prometheus on a node, with these rules.
+    /// Starts Prometheus on a node. `rules` is the file of alerting rules. Prometheus's data and
+    /// log are written to `folder`.
     pub(crate) fn start(
         node: &'a NetNs,
         program: &Path,
@@ -72,7 +73,7 @@ impl<'a> Prometheus<'a> {
         Ok(prometheus)
     }
 
-    /// Evaluates an expression, and returns its selectors. Fails if one of them selects nothing.
+    /// Evaluates an expression. Returns its selectors; fails if one of them selects no series.
     pub(crate) fn run(&self, expression: &str) -> Result<Vec<String>> {
         self.ask("query", "query", expression)?;
         let tree = self.ask("parse_query", "query", expression)?;
@@ -87,8 +88,8 @@ impl<'a> Prometheus<'a> {
         Ok(selectors)
     }
 
-    /// Returns the values of an expression in the last seconds. The series' names are made from the
-    /// legend.
+    /// Returns the series of an expression over the last `seconds`. Each series' name is `legend`
+    /// with the values of its labels put in.
     pub(crate) fn record(
         &self,
         expression: &str,
@@ -112,7 +113,7 @@ impl<'a> Prometheus<'a> {
             let points = result["values"].as_array().into_iter().flatten();
             let points = points.filter_map(|point| {
                 let value: f64 = point[1].as_str()?.parse().ok()?;
-                // A quantile without samples is NaN.
+                // Skips NaN, the value of a quantile without samples.
                 let time = point[0].as_f64()? - now as f64;
                 value.is_finite().then_some((time, value))
             });
@@ -124,7 +125,7 @@ impl<'a> Prometheus<'a> {
         Ok(all)
     }
 
-    /// Waits for this many more scrapes.
+    /// Waits until the agent was scraped `times` more times.
     pub(crate) fn scrape_times(&self, times: u32) -> Result<()> {
         let count = || -> Result<f64> {
             let answer = self.ask("query", "query", "count_over_time(up[10m])")?;
@@ -135,7 +136,7 @@ impl<'a> Prometheus<'a> {
         self.wait("it scrapes", || Ok(count()? >= wanted))
     }
 
-    /// Waits until an alert is active (pending or firing), or is not.
+    /// Waits until an alert is active (pending or firing), or until it is not if `active` is false.
     pub(crate) fn wait_for_alert(&self, name: &str, active: bool) -> Result<()> {
         self.wait(&format!("{name} active: {active}"), || {
             let answer = self.ask("alerts", "x", "")?;
@@ -144,7 +145,7 @@ impl<'a> Prometheus<'a> {
         })
     }
 
-    /// Fails unless Prometheus evaluates this many rules without an error.
+    /// Fails unless Prometheus has `wanted` alerting rules and evaluates all without an error.
     pub(crate) fn check_rules_health(&self, wanted: usize) -> Result<()> {
         let answer = self.ask("rules", "type", "alert")?;
         let groups = answer["groups"].as_array().into_iter().flatten();
@@ -192,8 +193,8 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// Adds the selectors of a parsed expression. A selector that allows several values of a label
-/// becomes one selector for each value: all must exist.
+/// Adds the selectors of a parsed expression to `selectors`. A selector that allows several values
+/// of a label is added once for each value: the series of all values must exist.
 fn collect(tree: &Value, selectors: &mut Vec<String>) {
     match tree {
         Value::Object(node) => {
@@ -224,7 +225,7 @@ fn collect(tree: &Value, selectors: &mut Vec<String>) {
     }
 }
 
-/// Encodes a value for a URL.
+/// Encodes a value for use in a URL.
 fn encoded(value: &str) -> String {
     let each = value.bytes().map(|byte| match byte {
         b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).to_string(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with one pod, an API server and an agent, on which every series is made to appear.
+//! A node with a client, a pod, an API server and an agent. What happens on it makes every series
+//! of the agent's metrics appear.
 
 use std::{
     io::{Read, Write},
@@ -40,7 +41,7 @@ metadata: {name: cart, namespace: default}
 spec: {clusterIP: 172.30.1.1, clusterIPs: [172.30.1.1], ports: [{port: 80, targetPort: 8080}]}
 ";
 
-/// The service's EndpointSlice, as if its pod had changed just now.
+/// Returns the service's EndpointSlice, as if its pod had changed just now.
 fn slice() -> String {
     format!(
         "
@@ -80,7 +81,7 @@ impl<'a> World<'a> {
         Ok(node)
     }
 
-    /// Starts an agent whose API server does not run, and waits until the agent reports that.
+    /// Starts an agent while its API server does not run, and waits until /healthz reports that.
     pub(crate) fn build(node: &'a NetNs, binary: &Path) -> Result<Self> {
         let [client, pod] = [NetNs::new("client")?, NetNs::new("pod")?];
         plug(node, &client, &[CLIENT])?;
@@ -125,7 +126,8 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Starts the API server, and waits until a client reaches the service on the packet path.
+    /// Starts the API server again, and waits until a client reaches the service on the packet
+    /// path.
     pub(crate) fn serve(&mut self) -> Result<()> {
         self.server.revive()?;
         self.wait_for_health(200)?;
@@ -138,8 +140,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Makes connections on the packet path and at sockets, some of them rejected, and changes of
-    /// the endpoints.
+    /// For `time`, makes connections on the packet path and at sockets, some of them rejected, and
+    /// changes the service's endpoints.
     pub(crate) fn have_load(&self, time: Duration) -> Result<()> {
         let begin = Instant::now();
         let nobody = "172.30.1.1:81".parse()?;
@@ -169,8 +171,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Connects with a socket that the socket hooks do not see: this process is not in the node's
-    /// cgroup.
+    /// Connects to the service with a socket that the socket hooks do not see: this thread is not
+    /// in the cgroup of the node.
     fn connect(&self) -> Result<()> {
         let to = SERVICE.parse()?;
         let patience = Duration::from_secs(2);

@@ -19,16 +19,16 @@ use tokio::{
 use super::servers::{read_byte, write_byte};
 use crate::{load::client::histogram, node::netns::NetNs};
 
-/// Timeout of a client's connection or answer. Long enough for two more SYNs.
+/// Timeout of a client's connection or answer. Long enough for two repeated SYNs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// New connections or queries, and their results.
+/// The results of new connections, or of UDP queries: how many were tried, how many succeeded.
 #[derive(Clone)]
 pub struct Made {
     pub asked: u32,
-    /// Connections that also carried a byte back, or answered queries.
+    /// Connections that also carried a byte there and back, or queries that got an answer.
     pub made: u32,
-    /// Duration of every successful connect(), or time until an answer, in nanoseconds.
+    /// Duration in nanoseconds of every successful connect(), or from a query to its answer.
     pub took: Histogram<u32>,
 }
 
@@ -53,12 +53,12 @@ impl Made {
         all
     }
 
-    /// The successful share, from 0 to 1.
+    /// Returns the successful share, from 0 to 1.
     pub fn share(&self) -> f64 {
         f64::from(self.made) / f64::from(self.asked.max(1))
     }
 
-    /// A quantile of the durations, in milliseconds.
+    /// Returns a quantile of the durations, in milliseconds. `quantile` is from 0 to 1.
     pub fn took(&self, quantile: f64) -> f64 {
         self.took.value_at_quantile(quantile) as f64 / 1e6
     }
@@ -81,8 +81,9 @@ impl std::fmt::Display for Made {
     }
 }
 
-/// Makes `count` new connections from a namespace, `per_second` of them each second, independent of
-/// the outcome of earlier ones. Each sends and receives one byte; the client closes first.
+/// Opens `count` new connections to `to` from the network namespace, `per_second` of them each
+/// second, independent of the outcome of earlier ones. Each sends and receives one byte; the client
+/// closes first.
 pub(super) fn at_a_rate(
     namespace: &NetNs,
     to: SocketAddrV4,
@@ -93,7 +94,8 @@ pub(super) fn at_a_rate(
     paced(namespace, per_second, count, patience, || connection(to))
 }
 
-/// Sends `count` queries over UDP in the same way, each from a new port.
+/// Sends `count` UDP queries to `to` from the network namespace, `per_second` of them each second,
+/// each from a new port.
 pub(super) fn queries_at_a_rate(
     namespace: &NetNs,
     to: SocketAddrV4,
@@ -138,7 +140,7 @@ where
     namespace.enter(|| runtime.block_on(work))
 }
 
-/// Makes a connection and returns how long connect() took.
+/// Opens a connection and exchanges a byte. Returns how long connect() took.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
@@ -158,11 +160,11 @@ async fn query(to: SocketAddrV4) -> io::Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// Connections that stay open.
+/// TCP connections that stay open.
 pub(super) struct Open(Vec<TcpStream>);
 
 impl Open {
-    /// Opens `count` connections from a namespace.
+    /// Opens `count` connections to `to` from the network namespace.
     pub(super) fn make(namespace: &NetNs, to: SocketAddrV4, count: u32) -> Result<Self> {
         let connect = || {
             (0..count)
@@ -173,7 +175,7 @@ impl Open {
         Self::of(streams.with_context(|| format!("open connections to {to}"))?)
     }
 
-    /// Takes over existing connections once they have exchanged a byte each.
+    /// Takes existing connections. Fails if one of them does not carry a byte there and back.
     pub(super) fn of(streams: Vec<TcpStream>) -> Result<Self> {
         let mut open = Self(streams);
         let lost = open.lost();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One of two endpoints is deaf: it is ready in the cluster's objects, but its packets are dropped.
-//! A client's next SYN may try the other endpoint.
+//! An attack: one of a service's two endpoints is deaf. The cluster's objects call it ready, but
+//! its packets are dropped. A client's next SYN may try the other endpoint.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 
 /// How long each connection may take: enough for four SYNs.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// Rules of the deaf pod: drop packets for the service.
+/// nftables rules in the deaf pod: they drop the packets of the service's clients.
 const DROP: &str = "table ip deaf {
   chain input {
     type filter hook input priority filter
@@ -30,7 +30,7 @@ pub struct Deaf {
     pub made: Made,
 }
 
-/// Makes this many connections within a second, and waits for each.
+/// Opens `count` connections within a second, and waits for the outcome of each.
 pub fn run(served: &Served<'_>, count: u32) -> Result<Deaf> {
     let (client, to) = (&served.world.clients()[0], served.address(Call::Two));
     served

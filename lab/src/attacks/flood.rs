@@ -17,8 +17,8 @@ use anyhow::{Context, Result, anyhow};
 use super::packets::{BATCH, Kind, Raw, forge};
 use crate::{load::cpu::pin, node::netns::NetNs};
 
-/// The forged sources: these bits of the address are random below a network, and the port is
-/// random.
+/// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
+/// `network`'s; the port is random too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources {
     pub(super) network: Ipv4Addr,
@@ -51,7 +51,8 @@ pub struct Sent {
 }
 
 impl Flood {
-    /// Starts a flood. `limit` is the most packets a second; none for no limit.
+    /// Starts a flood of packets to `to`. `limit` is the most packets a second; None means no
+    /// limit.
     pub(super) fn start(
         namespace: &NetNs,
         kind: Kind,
@@ -134,7 +135,8 @@ fn send(
     })
 }
 
-/// A packet from 0.0.0.0:0, a SYN with sequence number 0, and where its checksum is.
+/// A packet from 0.0.0.0:0, for a SYN with sequence number 0. `checksum_at` is the offset of its
+/// transport checksum.
 struct Template {
     bytes: Vec<u8>,
     checksum_at: usize,
@@ -155,8 +157,8 @@ impl Template {
         }
     }
 
-    /// Writes a source into the packet, and into a SYN a sequence number. The kernel fills in the
-    /// IP header's own checksum.
+    /// Writes a source address and port into the packet, and into a SYN a sequence number; corrects
+    /// the transport checksum. The kernel fills in the IP header's own checksum.
     fn write(&self, packet: &mut [u8], address: u32, port: u16, sequence: u32) {
         let sequence = if self.is_syn { sequence } else { 0 };
         if self.is_syn {

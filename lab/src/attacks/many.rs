@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Very many connections open at once, and new short ones at a rate for a long time. The open
-//! connections must survive, and no new one may be refused because a table is full.
+//! An attack: very many connections are open at once, and new short ones are made at a rate for a
+//! long time. The open connections must survive, and no new one may be refused because a table is
+//! full.
 
 use std::{thread, time::Duration};
 
@@ -15,7 +16,7 @@ use super::{
     world::{CLIENTS, Call},
 };
 
-/// The least share of new connections that must succeed: a busy machine may be late for one.
+/// The least share of new connections that must succeed. Not 1: a busy machine may be late for one.
 pub const LEAST: f64 = 0.999;
 
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub struct Many {
     pub dropped: Dropped,
 }
 
-/// Opens this many connections, without sockets, then makes `per_second` new ones for this long.
-/// All go to the cluster IP from six pods.
+/// Opens `open` connections without sockets, then makes `per_second` new ones each second for
+/// `length`. All go to a cluster IP from six pods.
 pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
     let to = served.address(Call::ClusterIp);
     let clients = served.world.clients();

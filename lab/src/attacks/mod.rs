@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attacks on a node, and what its clients still get meanwhile: floods, exhausted ports, a deaf
-//! backend, a pod that forges another's packets. Run in full by `cargo xtask bench attacks`, and
-//! with lower numbers by proxy-user/tests/attacks.
+//! Attacks on a node, and how well its clients are still served meanwhile: floods, exhausted ports,
+//! a deaf backend, a pod that forges another's packets. Run in full by `cargo xtask bench attacks`,
+//! and with lower numbers by proxy-user/tests/attacks.
 //!
-//! `world` is the node with its clients and servers, `proxies` starts the proxy on it, `flood` and
-//! `packets` attack, `clients` are the clients to be served; each other module is one attack.
+//! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
+//! pods. `flood` and `packets` send the attackers' packets. `clients` and `open_connections` are
+//! the connections to be served. Each other module is one attack.
 //!
 //! The clients themselves must not be the limit: their ports are 1024 to 65535, and
 //! `tcp_tw_reuse=1` lets them reuse a port one second after its connection has ended.
@@ -25,14 +26,14 @@ pub mod world;
 
 /// The result of an attack's run.
 pub trait Outcome {
-    /// Columns of the table, with their values.
+    /// Returns the columns of the result's row in the report: heading and value.
     fn figures(&self) -> Vec<(&'static str, String)>;
 
-    /// Descriptions of the missed goals; none if all are reached.
+    /// Returns one description for each missed goal; empty if all goals are reached.
     fn missed(&self) -> Vec<String>;
 }
 
-/// Returns `what` unless a goal is reached.
+/// Returns the description `what()` of a missed goal; None if the goal is reached.
 fn unless(reached: bool, what: impl FnOnce() -> String) -> Option<String> {
     (!reached).then(what)
 }

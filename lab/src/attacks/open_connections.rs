@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections without sockets: both ends send the packets of a handshake, and each kernel only
-//! counts the packets that arrive. So there can be far more connections than a process may have
-//! files.
+//! TCP connections without sockets: both ends send the packets of a handshake from raw sockets, and
+//! each end's kernel only counts the packets that arrive. So there can be far more connections than
+//! a process may have open files.
 
 use std::{net::SocketAddrV4, ops::Range, thread, time::Duration};
 
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::node::netns::NetNs;
 
-/// Rules that count packets of such connections, and drop them: the kernel would answer with
-/// resets. 8084 is the pod's port, 82 the service's.
+/// nftables rules of both ends: count the packets of connections without sockets, and drop them,
+/// because the kernel would answer with resets. 8084 is the pod's port, 82 the service's.
 const RULES: &str = "table ip held {
   counter got { }
   chain input {
@@ -25,15 +25,15 @@ const RULES: &str = "table ip held {
   }
 }
 ";
-/// The first port of a client.
+/// The first source port of each client.
 const FIRST_PORT: u32 = 2_000;
 /// At most this many connections of each client are half-open at once: a proxy may evict more, as a
 /// flood.
 const PORTION: u32 = 256;
-/// Sequence numbers of the two ends' SYNs.
+/// Sequence numbers of the SYNs of the client and of the server.
 const OF_CLIENT: u32 = 1;
 const OF_SERVER: u32 = 1_000;
-/// Time for packets that are on their way.
+/// Time for packets that are still on the network.
 const UNDERWAY: Duration = Duration::from_millis(200);
 
 pub(super) struct OpenConnections<'a> {
@@ -84,12 +84,12 @@ impl<'a> OpenConnections<'a> {
         Ok((*server).min(clients.iter().sum()))
     }
 
-    /// The server's pod, and the clients'.
+    /// Returns the server's pod first, then the client pods.
     fn hosts(&self) -> impl Iterator<Item = &'a NetNs> {
         std::iter::once(self.world.first_server()).chain(self.world.clients())
     }
 
-    /// Returns what each host has counted since the last call.
+    /// Returns how many packets each of [`Self::hosts`] has received since the last call.
     fn counts(&self) -> Result<Vec<u32>> {
         let count = |host: &NetNs| {
             let said = host.feed("nft", &["reset", "counter", "ip", "held", "got"], "")?;
@@ -125,7 +125,7 @@ impl<'a> OpenConnections<'a> {
         Ok(())
     }
 
-    /// The source ports of each client.
+    /// Returns the source ports that every client uses.
     fn ports(&self) -> Range<u32> {
         FIRST_PORT..FIRST_PORT + self.each
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets with any source, as only the superuser of a host or a pod with CAP_NET_RAW can send
-//! them.
+//! Forges packets with any source address. Only the superuser of a host, or a pod with CAP_NET_RAW,
+//! can send them.
 
 use std::{
     io,
@@ -16,24 +16,24 @@ use crate::node::netns::NetNs;
 
 const HOP_LIMIT: u8 = 64;
 const WINDOW: u16 = 64_240;
-/// Number of messages in one system call.
+/// Number of packets in one call of sendmmsg(2).
 pub(super) const BATCH: usize = 64;
 
-/// The kind of a forged packet.
+/// The kind of a forged packet. The field of `SynAck` and `Ack` is the acknowledgement number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Syn,
-    /// The field of these two is the acknowledgement number.
     SynAck(u32),
     Ack(u32),
     Rst,
     Udp,
-    /// ICMP port unreachable; it quotes a TCP packet as if its receiver had sent that.
+    /// ICMP port unreachable. It contains a TCP packet as if the ICMP packet's receiver had sent
+    /// that.
     Unreachable,
 }
 
-/// Returns an IPv4 packet with correct checksums. `sequence` is the TCP sequence number; for an
-/// ICMP error, that of the quoted packet.
+/// Returns an IPv4 packet with correct checksums. `sequence` is the TCP sequence number; for
+/// [`Kind::Unreachable`], that of the TCP packet inside; UDP has none.
 pub(super) fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
     let addresses =
         |a: Ipv4Addr, b: Ipv4Addr| PacketBuilder::ipv4(a.octets(), b.octets(), HOP_LIMIT);
@@ -76,7 +76,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// Opens a socket in a namespace, towards one address. The packets contain their own ports.
+    /// Opens a raw socket in a network namespace, for packets to the address `to`.
     pub(super) fn open(namespace: &NetNs, to: Ipv4Addr) -> Result<Self> {
         let kind = Type::RAW;
         let make = || Socket::new(Domain::IPV4, kind, Some(Protocol::from(libc::IPPROTO_RAW)));
@@ -93,7 +93,7 @@ impl Raw {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }; BATCH];
-        // SAFETY: a header of zeros is valid: no address, no parts, no control data.
+        // SAFETY: a message header of zeros is valid: no address, no buffers, no control data.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let count = packets.len().min(BATCH);
         for ((packet, part), message) in packets.iter().zip(&mut parts).zip(&mut messages) {
@@ -104,8 +104,8 @@ impl Raw {
             message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: the first `count` headers point to a live address and live packets, which the
-        // call only reads.
+        // SAFETY: the first `count` message headers point to a live address and live packets, which
+        // the call only reads.
         let sent = unsafe {
             let messages = messages.as_mut_ptr();
             libc::sendmmsg(self.socket.as_raw_fd(), messages, count as u32, 0)

@@ -25,9 +25,10 @@ use crate::{
     },
 };
 
-/// Long enough for kube-proxy's start on a busy machine.
+/// Time for a proxy to serve its first connection. Long enough for kube-proxy's start on a busy
+/// machine.
 const TO_SERVE: Duration = Duration::from_secs(60);
-/// The version of the Node object in the manifests.
+/// The version of the Node object in the manifests that portolan reads.
 const VERSION: u64 = 1;
 
 /// Who serves.
@@ -54,14 +55,14 @@ impl Proxy {
     }
 }
 
-/// Paths of the programs.
+/// Paths of the proxies' programs.
 pub struct Programs {
     pub portolan: PathBuf,
     /// Required only for [`Proxy::Nftables`].
     pub kube_proxy: Option<PathBuf>,
 }
 
-/// Packets that portolan has dropped, by reason.
+/// Packets that portolan has dropped: the counter's name without `dropped_`, and its value above 0.
 #[derive(Default, Debug)]
 pub struct Dropped(pub Vec<(String, u64)>);
 
@@ -75,7 +76,7 @@ impl std::fmt::Display for Dropped {
     }
 }
 
-/// A world with a proxy; dropping it ends the proxy.
+/// A node that a proxy serves; dropping this ends the proxy.
 pub struct Served<'a> {
     pub(super) world: &'a World,
     proxy: Proxy,
@@ -89,15 +90,15 @@ enum Process<'a> {
     Portolan(Agent<'a>),
     KubeProxy {
         child: Child,
-        /// The API server of kube-proxy.
+        /// The API server that kube-proxy watches.
         _objects: Box<Objects<'a>>,
         _folder: TempDir,
     },
 }
 
 impl<'a> Served<'a> {
-    /// Starts a proxy and waits until it serves. `config` is portolan's configuration; empty for
-    /// the default.
+    /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
+    /// empty for the default.
     pub fn start(
         world: &'a World,
         proxy: Proxy,
@@ -141,7 +142,7 @@ impl<'a> Served<'a> {
         self.proxy
     }
 
-    /// The address that a client calls: the pod's without a proxy, else the service's.
+    /// Returns the address that a client calls: the pod's if there is no proxy, else the service's.
     pub(super) fn address(&self, call: Call) -> std::net::SocketAddrV4 {
         match self.proxy {
             Proxy::Direct => call.pod(),
@@ -163,8 +164,8 @@ impl<'a> Served<'a> {
         Ok(())
     }
 
-    /// Packets that portolan has dropped so far. If the agent has ended, it is started again,
-    /// because the agent exports the counters.
+    /// Returns the packets that portolan has dropped so far; empty for other proxies. An agent that
+    /// has ended is started again for this, because only the agent exports the counters.
     pub(super) fn dropped(&mut self) -> Result<Dropped> {
         let Process::Portolan(agent) = &mut self.process else {
             return Ok(Dropped::default());

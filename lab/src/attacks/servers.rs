@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers of a pod: they accept any number of connections, and answer bytes and datagrams.
+//! The servers of a pod: they accept any number of connections, and send back bytes and datagrams.
 
 use std::{
     io::{self, ErrorKind},
@@ -25,21 +25,21 @@ use tokio::{
 
 use crate::node::netns::NetNs;
 
-/// The server on this port answers each byte until the client closes.
+/// The server on this TCP port sends each byte back until the client closes.
 pub(super) const CLIENT_CLOSES: u16 = 8080;
-/// The server on this port answers one byte and closes.
+/// The server on this TCP port sends one byte back and closes.
 pub(super) const SERVER_CLOSES: u16 = 8081;
-/// The port of the service with two endpoints; its server behaves as on `CLIENT_CLOSES`.
+/// The port of the service with two endpoints. Its server behaves as the one on `CLIENT_CLOSES`.
 pub(super) const OF_TWO: u16 = 8082;
 /// No server listens on this port.
 pub(super) const NOBODY: u16 = 8084;
-/// The server on this port answers datagrams.
+/// The server on this UDP port sends datagrams back.
 pub(super) const QUERIES: u16 = 8053;
 
 const BACKLOG: i32 = 4096;
 /// Receive buffer for datagrams, in bytes of kernel memory: about 10 000 datagrams.
 const QUEUE: usize = 8 << 20;
-/// How long the thread for datagrams waits before it checks whether to stop.
+/// How long the thread for datagrams waits for one before it checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Running servers; dropping them ends them.
@@ -122,7 +122,7 @@ async fn answer(stream: TcpStream, once: bool) {
     }
 }
 
-/// Reads the next byte; none at the end.
+/// Reads the next byte; None at the end of the stream.
 pub(super) async fn read_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     let mut byte = [0];
     loop {

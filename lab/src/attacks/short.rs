@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Short connections through a node port with one endpoint, masqueraded, from six pods as fast as
-//! possible. Every connection needs its own masquerade port: the rate must not decrease.
+//! An attack: short connections to a node port of a service with one endpoint, masqueraded, from
+//! six pods as fast as possible. Every connection needs its own masquerade port: the rate must not
+//! decrease.
 
 use std::{
     io::{Read, Write},
@@ -21,33 +22,34 @@ use super::{
 };
 use crate::interrupt::INTERRUPTED;
 
-/// The least rate of a window, as a share of the first's.
+/// The least rate of a time window, as a share of the first window's rate.
 pub const LEAST: f64 = 0.9;
 
-/// The connections of all clients, per window of time.
+/// The short connections of all clients, counted in time windows of equal length.
 #[derive(Debug)]
 pub struct Short {
-    /// Connections per second of each window, in the order of time.
+    /// Successful connections per second in each time window, earliest window first.
     pub rates: Vec<f64>,
     pub failed: u32,
 }
 
 impl Short {
-    /// The slowest window's rate as a share of the first's.
+    /// Returns the slowest window's rate as a share of the first window's.
     pub fn kept(&self) -> f64 {
         let slowest = self.rates.iter().copied().fold(f64::INFINITY, f64::min);
         slowest / self.rates[0]
     }
 }
 
-/// Which side closes each connection first; this side keeps the addresses and ports for a minute.
+/// Which side closes each connection first. That side keeps its addresses and ports in TIME-WAIT
+/// for a minute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closes {
     Client,
     Server,
 }
 
-/// Runs the attack for this many windows of this length.
+/// Runs the attack for `windows` time windows of `length`.
 pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
     let to = served.address(match closes {
         Closes::Client => Call::NodePort,
@@ -56,7 +58,7 @@ pub fn run(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) 
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
     let begin = Instant::now();
-    // The current window; none after the last.
+    // Returns the counter of the current time window; None after the last window.
     let window = || {
         let number = begin.elapsed().as_nanos() / length.as_nanos();
         made.get(number as usize)

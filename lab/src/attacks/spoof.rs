@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pod with CAP_NET_RAW forges another pod's packets, to a service and to its backend. The other
-//! pod must not be affected: not on its open connections, not on new ones, and not even on new
-//! connections from the forged ports. And the forger must receive none of the other pod's packets.
+//! An attack: a pod with CAP_NET_RAW forges another pod's packets, to a service and to its backend.
+//! The other pod, the victim, must not be affected: not on its open connections, not on new ones,
+//! and not even on new connections from the forged ports. And the forger must receive none of the
+//! victim's packets.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
@@ -25,14 +26,15 @@ use super::{
 };
 use crate::{node::netns::NetNs, traffic::capture::Capture};
 
-/// Ports of the victim: with a connection to the service, with one to the pod, used later for each
-/// of both, and for datagrams.
+/// Source ports of the victim that the forger uses too. `OPEN`: with an open connection to the
+/// service or to its pod. `LATER`: for connections after the attack. `DATAGRAMS`: for UDP queries.
 const OPEN_BY_SERVICE: Range<u16> = 20_000..20_050;
 const OPEN_TO_POD: Range<u16> = 20_100..20_150;
 const LATER_BY_SERVICE: Range<u16> = 20_200..20_250;
 const LATER_TO_POD: Range<u16> = 20_300..20_350;
 const DATAGRAMS: Range<u16> = 20_400..20_420;
-/// The range from which the victim's kernel chooses ports: none of the ports above.
+/// The sysctl parameter for the ports that the victim's kernel chooses, and its value: none of the
+/// ports above.
 const OWN_PORTS: (&str, &str) = ("ipv4/ip_local_port_range", "30000 60999");
 /// New connections a second during the attack.
 const RATE: u32 = 50;
@@ -40,20 +42,21 @@ const RATE: u32 = 50;
 #[derive(Debug)]
 pub struct Spoof {
     pub forged: u64,
-    /// Lost connections, of 50 open ones each to the service and to the pod.
+    /// Lost connections of the 50 open ones to the service; `lost_to_pod`: of the 50 to its pod.
     pub lost_by_service: u32,
     pub lost_to_pod: u32,
     pub datagrams_lost: u32,
-    /// Connections from other ports during the attack.
+    /// New connections of the victim from other ports than the forged ones, during the attack.
     pub new: Made,
-    /// Connections made from forged ports afterwards, to the service and to the pod, of 50 each.
+    /// Connections made after the attack from 50 forged ports to the service; `later_to_pod`: from
+    /// 50 others to its pod.
     pub later_by_service: u32,
     pub later_to_pod: u32,
-    /// Packets that arrived at the forger.
+    /// Packets that arrived at the forger's pod.
     pub received: u32,
 }
 
-/// Forges packets for this long.
+/// Runs the attack: forges packets for `length`.
 pub fn run(served: &Served<'_>, length: Duration) -> Result<Spoof> {
     let clients = served.world.clients();
     let (victim, forger) = (&clients[0], &clients[CLIENTS - 1]);
@@ -109,8 +112,8 @@ pub fn run(served: &Served<'_>, length: Duration) -> Result<Spoof> {
     })
 }
 
-/// Forges every kind of packet for every port of the victim, again and again; returns the number of
-/// packets.
+/// Forges every kind of packet for every port of the victim, again and again until `stop` is set.
+/// Returns the number of packets.
 fn forge_all(
     forger: &NetNs,
     targets: [SocketAddrV4; 2],
@@ -148,7 +151,7 @@ fn forge_all(
     }
 }
 
-/// Opens a connection from one port.
+/// Opens a connection from the source port `port`.
 fn connect(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<TcpStream> {
     let socket = pod.enter(|| Socket::new(Domain::IPV4, Type::STREAM, None))??;
     socket.set_reuse_address(true)?;
@@ -166,8 +169,9 @@ fn bound(pod: &NetNs, port: u16, to: SocketAddrV4) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends a query from every socket; returns how many get no answer. Answers to forged queries
-/// arrive here as well and are discarded first: the sender of datagrams cannot be verified.
+/// Sends a query from every socket; returns how many sockets get no answer. Answers to forged
+/// queries arrive at these sockets as well and are discarded first: a sender of datagrams cannot be
+/// verified.
 fn exchange(sockets: &[UdpSocket]) -> u32 {
     let mut buffer = [0; 64];
     for socket in sockets {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A SYN flood with forged sources: from outside at a node port, or from a pod at a cluster IP.
-//! Open connections must survive, and new ones must succeed.
+//! An attack: a SYN flood with forged sources, from outside to a node port, or from a pod to a
+//! cluster IP. Open connections must survive, and new ones must succeed.
 
 use std::time::Duration;
 
@@ -16,16 +16,17 @@ use super::{
     world::{CLIENTS, Call},
 };
 
-/// New connections a second.
+/// New connections a second, before, during and after the flood.
 const RATE: u32 = 100;
-/// The least share of new connections that must succeed.
+/// The least share of new connections that must succeed during the flood.
 pub const LEAST: f64 = 0.99;
-/// The 99th percentile of connect() may grow to this many times the value without a flood.
+/// The 99th percentile of connect()'s duration may grow to this many times its value without a
+/// flood.
 const SLOWER: f64 = 3.0;
-/// The most seconds of the measurement before the flood.
+/// The most seconds for which new connections are measured before the flood.
 const QUIET: u32 = 3;
 
-/// Where the attack comes from.
+/// Where the flood comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// A host outside attacks the node port; the clients are outside as well.
@@ -38,7 +39,7 @@ pub enum From {
 pub struct Syn {
     pub sent: Sent,
     pub open: u32,
-    /// Lost connections, of those that were open before.
+    /// How many of the `open` connections were lost.
     pub lost: u32,
     pub quiet: Made,
     pub during: Made,
@@ -48,7 +49,7 @@ pub struct Syn {
     pub dropped: Dropped,
 }
 
-/// Floods for this long, while this number of connections is open.
+/// Floods for `length`, while `open` connections are open.
 pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
     let world = served.world;
     let clients = world.clients();

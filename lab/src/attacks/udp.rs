@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flood of datagrams with forged sources at a node port, while a pod queries the same service at
-//! its cluster IP, like a resolver: each query from a new port.
+//! An attack: a flood of datagrams with forged sources to a node port. Meanwhile a pod queries the
+//! same service at its cluster IP, like a DNS resolver: each query from a new port.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub const LEAST: f64 = 0.99;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
 const RATE: u32 = 50;
-/// Datagrams a second. The server answers all of them and must not be the limit.
+/// Datagrams of the flood a second. The server answers all of them and must not be the limit.
 const LIMIT: u32 = 15_000;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Udp {
     pub dropped: Dropped,
 }
 
-/// Floods for this long.
+/// Floods for `length`.
 pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
     let to = served.address(Call::ClusterIpUdp);
     let node_port = served.address(Call::NodePortUdp);

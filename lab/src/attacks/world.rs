@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that is attacked: six client pods, two server pods, clients outside, and the two
-//! services.
+//! The node that is attacked: six client pods, two server pods, a client outside, and two services.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -27,26 +26,28 @@ pub(super) const SERVERS: [Ipv4Addr; 2] =
 const ONE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 const TWO: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 2);
 
-/// The destination of a client.
+/// The service port that a client calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// The node port of a service with one endpoint, where clients close first.
+    /// A node port of the service with one endpoint. The client closes each connection first.
     NodePort,
-    /// The node port to another endpoint port, where the server closes first.
+    /// Another node port of that service, to another port of the endpoint. The server closes each
+    /// connection first.
     NodePortServerCloses,
     /// The cluster IP of the service with one endpoint.
     ClusterIp,
-    /// The service with one endpoint over UDP, by node port and by cluster IP.
+    /// The UDP port of the service with one endpoint, by node port; `ClusterIpUdp`: by cluster IP.
     NodePortUdp,
     ClusterIpUdp,
     /// The cluster IP of the service with two endpoints.
     Two,
-    /// A port of the first service without a server behind it: for connections without sockets.
+    /// A port of the service with one endpoint where no server listens: for connections without
+    /// sockets.
     OpenConnections,
 }
 
 impl Call {
-    /// The service's address.
+    /// Returns the service's address and port.
     pub(super) const fn service(self) -> SocketAddrV4 {
         match self {
             Self::NodePort => SocketAddrV4::new(NODE, 30_080),
@@ -59,7 +60,7 @@ impl Call {
         }
     }
 
-    /// The pod's own address, the first one's where there are two.
+    /// Returns the address and port of the service's endpoint; of the first one if there are two.
     pub(super) const fn pod(self) -> SocketAddrV4 {
         let port = match self {
             Self::NodePort | Self::ClusterIp => servers::CLIENT_CLOSES,
@@ -72,7 +73,7 @@ impl Call {
     }
 }
 
-/// The node, up and connected; its servers answer.
+/// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
     topology: Topology,
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
@@ -119,11 +120,11 @@ impl World {
     pub(super) fn clients(&self) -> &[NetNs] {
         &self.topology.pods[..CLIENTS]
     }
-    /// The address of a client pod.
+    /// Returns the address of a client pod, by its number from 0.
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// The first of the two server pods.
+    /// Returns the network namespace of the first of the two server pods.
     pub(super) fn first_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS]
     }
@@ -135,7 +136,7 @@ impl World {
     }
 }
 
-/// The Node object and the services, as manifests.
+/// Returns manifests of the two services and their EndpointSlices, as YAML documents.
 pub(super) fn manifests() -> String {
     let [first, second] = SERVERS;
     let slice = |name: &str, ports: &str, endpoints: &[Ipv4Addr]| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects after each step of a case: kept as YAML text and rendered into the one
-//! manifest file that the agent reads.
+//! The cluster's objects after each step of a test case: kept as YAML text and rendered into the
+//! one manifest file that the agent reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,14 +14,14 @@ use serde::Deserialize;
 
 use super::{format::Node, parse::parse_protocol};
 
-/// Objects by kind, namespace and name.
+/// The cluster's objects as YAML text. Key: kind, namespace and name.
 #[derive(Default)]
 pub struct ClusterState {
     objects: BTreeMap<[String; 3], String>,
 }
 
 impl ClusterState {
-    /// Removes an object, named Kind/namespace/name.
+    /// Removes the object that is named as Kind/namespace/name.
     pub fn delete(&mut self, object: &str) -> Result<()> {
         let [kind, namespace, name] = object.split('/').collect::<Vec<_>>()[..] else {
             bail!("delete {object}: write Kind/namespace/name");
@@ -33,7 +33,8 @@ impl ClusterState {
         Ok(())
     }
 
-    /// Adds objects; an object replaces the one with the same kind, namespace and name.
+    /// Adds the objects of a YAML stream; an object replaces the one with the same kind, namespace
+    /// and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
         for document in documents(yaml) {
             let header: Header =
@@ -48,7 +49,8 @@ impl ClusterState {
         Ok(())
     }
 
-    /// The manifest file: the node with `version`, then every object.
+    /// Returns the manifest file: the Node object with the resource version `version`, then every
+    /// object.
     pub fn render(&self, node: &Node, version: u64) -> String {
         let mut text = node_manifest(node, version);
         for object in self.objects.values() {
@@ -78,7 +80,8 @@ fn node_manifest(node: &Node, version: u64) -> String {
     format!("{node}\n")
 }
 
-/// The documents of a YAML stream as they were written; empty ones are left out.
+/// Returns the documents of a YAML stream as they were written, without those that are empty or
+/// hold only comments.
 pub fn documents(yaml: &str) -> Vec<String> {
     let mut documents = vec![String::new()];
     for line in yaml.lines() {
@@ -104,17 +107,17 @@ pub fn documents(yaml: &str) -> Vec<String> {
     documents
 }
 
-/// An endpoint port as an EndpointSlice names it: a server must listen there.
+/// An endpoint's address and port in an EndpointSlice: a test server must listen there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Endpoint {
     pub address: SocketAddr,
     pub protocol: Protocol,
-    /// Whether the slice says that the endpoint runs on the node under test.
+    /// Whether the EndpointSlice says that the endpoint runs on the node under test.
     pub local: bool,
 }
 
-/// Every endpoint port in a manifest's EndpointSlices. Endpoints with a name instead of an address
-/// are left out.
+/// Returns every endpoint port in a manifest's EndpointSlices. Endpoints with a host name instead
+/// of an address are left out. `node` is the name of the node under test.
 pub fn endpoints(yaml: &str, node: &str) -> Result<BTreeSet<Endpoint>> {
     let mut found = BTreeSet::new();
     for document in documents(yaml) {

@@ -18,24 +18,26 @@ use serde_json::{Value, json};
 use super::cluster::documents;
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
-/// Time for a server that has just started to learn its address ranges.
+/// How long a refused change is repeated: a server that has just started must first learn its
+/// address ranges.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time for the agent to receive earlier events of other kinds before the node's event.
+/// Time for the agent to receive earlier events of other kinds before the node's event. Also the
+/// pause before a refused change is repeated.
 const SETTLED: Duration = Duration::from_millis(100);
 const MANAGER: &str = "conformance";
 
-/// The objects of one server.
+/// A real API server, and the objects that were applied to it.
 pub struct ClusterApi<'a> {
     node: &'a NetNs,
     server: ApiServer<'a>,
     client: Client,
     runtime: tokio::runtime::Runtime,
-    /// The objects as last applied, by kind, namespace and name.
+    /// The objects as last applied. Key: kind, namespace (empty for a node) and name.
     objects: BTreeMap<[String; 3], Value>,
 }
 
 impl<'a> ClusterApi<'a> {
-    /// Starts a server on a node.
+    /// Starts an API server on a node. `advertise` is the address that it announces.
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -56,8 +58,8 @@ impl<'a> ClusterApi<'a> {
         &self.server
     }
 
-    /// Makes the server's objects equal to those of a manifest file; returns the new version of the
-    /// Node object.
+    /// Makes the server's objects equal to those of a manifest file. Returns the new resource
+    /// version of the Node object.
     pub fn publish(&mut self, manifests: &str) -> Result<u64> {
         let mut wanted = BTreeMap::new();
         for document in documents(manifests) {
@@ -119,7 +121,7 @@ async fn transfer(
     tokio::time::sleep(SETTLED).await;
     for (_, node) in nodes {
         let mut node = node.clone();
-        // The runner's own version becomes an annotation, so that the object changes every time.
+        // The manifest's version becomes an annotation, so that the object changes every time.
         let ours = node["metadata"]["resourceVersion"].take();
         node["metadata"]["annotations"] = json!({"portolan.test/version": ours});
         if let Some(metadata) = node["metadata"].as_object_mut() {
@@ -152,8 +154,8 @@ fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     })
 }
 
-/// Applies a complete object, including its status. If the server refuses the change, the object is
-/// deleted and created.
+/// Applies a complete object, including its status. If the server refuses the change because a
+/// field is immutable, the object is deleted and created.
 async fn apply(client: &Client, object: &Value) -> Result<DynamicObject> {
     let api = api(client, object)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();

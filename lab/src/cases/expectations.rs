@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares what a flow's connections saw with what the case expects, and describes the difference.
-//! Pure; called by `flows`.
+//! Compares what the connections of a flow saw with what the test case expects, and describes the
+//! difference. Pure; called by `flows`.
 
 use std::{
     collections::BTreeSet,
@@ -18,27 +18,31 @@ use crate::{
     },
 };
 
-/// Connections per listed endpoint: enough that each endpoint is chosen with near certainty.
+/// Connections per endpoint that the test case lists: enough that each endpoint is chosen almost
+/// certainly.
 pub(super) const PER_ENDPOINT: usize = 24;
-/// An unseen endpoint is an error if chance alone explains it with less than this probability.
+/// An endpoint that never answered is an error if the probability that this is pure chance is below
+/// this.
 const CHANCE: f64 = 1e-6;
 
-/// What the check depends on besides the expectation.
+/// Facts about a flow that the check needs besides the expectation.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     pub protocol: Protocol,
     pub to: SocketAddr,
     /// Addresses that belong to the node under test.
     pub node: &'a [IpAddr],
-    /// The client is a process on the node.
+    /// Whether the client is a process on the node.
     pub client_is_node: bool,
-    /// The client's connections are translated at its socket, where no masquerading is needed.
+    /// Whether the client's connections are translated at its socket, where no masquerading is
+    /// needed.
     pub at_the_socket: bool,
-    /// All attempts have one source port.
+    /// Whether all connections of the flow have one source port.
     pub same_port: bool,
 }
 
-/// Ok if the flow is as expected, else what was seen instead.
+/// Returns Ok if the flow's connections are as expected, else a description of what was seen
+/// instead.
 pub fn check(
     expect: &Expect,
     attempts: &[Attempt],
@@ -102,8 +106,8 @@ fn is_answered(
     Err(format!("{} sees {seen} as the source, {what}", answer.by))
 }
 
-/// Returns the attempt's answer if it came in time, undamaged, and from the address that the client
-/// called.
+/// Returns the connection's answer if it came in time, undamaged, and from the address that the
+/// client called; else a description of what was seen instead.
 fn soundly_answered<'a>(
     attempt: &'a Attempt,
     situation: &Situation<'_>,
@@ -145,7 +149,7 @@ fn covers(
         }
         return Ok(());
     }
-    // Datagrams from one port are one flow, which keeps its endpoint.
+    // Datagrams from one source port are one flow to the proxy: all go to one endpoint.
     if situation.same_port && situation.protocol != Protocol::TCP {
         return Ok(());
     }
@@ -230,7 +234,7 @@ fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), Stri
     })
 }
 
-/// Describes what was seen, in a few words.
+/// Describes the outcome of one connection in a few words.
 pub fn describe(attempt: &Attempt) -> String {
     let after = |duration: Duration| {
         if duration < Duration::from_millis(100) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opens a flow's connections on a simulated node and checks them. Called by the conformance runner
-//! for every flow of a case, by the demo, and by the tests of the probes.
+//! Opens the connections of a test case's flow on a simulated node and checks them. Called by the
+//! conformance runner for every flow of a case, by the demo, and by the tests of the probes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -34,16 +34,16 @@ use crate::{
     },
 };
 
-/// Bytes that the first connection of a flow carries each way: enough that segments are merged and
-/// split.
+/// Bytes that a flow's first TCP or SCTP connection carries each way: so many that the kernel
+/// merges and splits segments.
 const BULK: usize = 60_000;
 const DATAGRAM: usize = 1_000;
-/// How long to wait for an answer from an address that nobody owns.
+/// How long to wait for an answer from an address that no host has.
 const NOBODY_PATIENCE: Duration = Duration::from_millis(500);
-/// First port of `source_ports: same`: above the ports of all other connections.
+/// The first source port for `source_ports: same`. Above the ports of all other connections.
 const FIRST_SAME_PORT: u16 = 61_500;
 
-/// The node that flows are opened on, its servers, and what later flows must know of earlier ones.
+/// The node on which flows are opened, its servers, and what later flows must know of earlier ones.
 pub struct Flows<'a> {
     topology: &'a Topology,
     /// The cgroup of the node's own processes and its pods.
@@ -52,12 +52,13 @@ pub struct Flows<'a> {
     cancelled: &'a AtomicBool,
     listening: BTreeMap<(SocketAddr, u8), Listening>,
     servers: Servers,
-    /// The port of `source_ports: same` by client, destination and protocol.
+    /// The source port of flows with `source_ports: same`. Key: client, destination and protocol
+    /// number.
     same_ports: BTreeMap<(IpAddr, SocketAddr, u8), u16>,
 }
 
 impl<'a> Flows<'a> {
-    /// Starts a server for every endpoint that some host of the topology can have.
+    /// Starts a server for every endpoint whose address some host of the topology can have.
     pub fn new(
         topology: &'a Topology,
         cgroup: &'a Cgroup,
@@ -72,8 +73,8 @@ impl<'a> Flows<'a> {
         } in endpoints
         {
             let owner = topology.namespace_of(address.ip());
-            // No server for an address that no host can have: loopback, or a family that the node
-            // lacks.
+            // No server for an address that no host can have: loopback, or of a family that the
+            // node lacks.
             let Some(namespace) = owner.filter(|_| !address.ip().is_loopback()) else {
                 continue;
             };
@@ -92,12 +93,13 @@ impl<'a> Flows<'a> {
         })
     }
 
-    /// Whether the client is a process on the node.
+    /// Returns whether the flow's client is a process on the node.
     fn is_from_node(&self, flow: &Flow) -> bool {
         self.topology.layout.owner(flow.from) == Some(Host::Node)
     }
 
-    /// Checks one flow: Ok, or what was expected and seen. An error if the flow could not be tried.
+    /// Checks one flow. The outer result is an error if the flow could not be tried. The inner one
+    /// is an error if the flow is not as expected; it says what was expected and what was seen.
     pub fn check(&mut self, flow: &Flow) -> Result<Result<(), String>> {
         self.go_on()?;
         if let Some(pause) = flow.wait {
@@ -112,7 +114,8 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// Opens the flow's connections and checks whether they are as expected.
+    /// Opens the flow's connections. Returns them, and whether they are as expected: if not, the
+    /// error says what was expected and what was seen.
     pub fn observe(
         &mut self,
         flow: &Flow,
@@ -137,7 +140,7 @@ impl<'a> Flows<'a> {
     fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {
         let from_node = self.is_from_node(flow);
         let is_pod = matches!(self.topology.layout.owner(flow.from), Some(Host::Pod(_)));
-        // The socket hooks do not see raw sockets, which our SCTP uses.
+        // The socket hooks do not see raw sockets, with which this lab sends SCTP.
         let at_the_socket = flow.protocol != Protocol::SCTP
             && (from_node || is_pod && self.balancing == SocketBalancing::All);
         Situation {
@@ -150,7 +153,8 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// Opens the flow's connections, one after the other.
+    /// Opens the flow's connections, one after the other. Stops at the first one without an answer
+    /// if answers are expected.
     fn call(&mut self, flow: &Flow, to: SocketAddr, expect: &Expect) -> Result<Vec<Attempt>> {
         let port = match flow.source_ports {
             Some(SourcePorts::Same) => {
@@ -166,7 +170,7 @@ impl<'a> Flows<'a> {
         };
         let owner = self.topology.namespace_of(to.ip());
         let untouched = *expect == Expect::Untouched;
-        // The listener of an `untouched` flow exists for this flow only.
+        // The listener exists for this `untouched` flow only.
         let _listening = match owner {
             Some(namespace)
                 if untouched && !self.listening.contains_key(&(to, flow.protocol.0)) =>
@@ -255,7 +259,7 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// How many connections a flow without `repeat` opens.
+/// Returns how many connections a flow without `repeat` opens.
 fn default_count(expect: &Expect) -> usize {
     match expect {
         Expect::Backends(expected) => {

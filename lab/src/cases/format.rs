@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The conformance format (conformance/FORMAT.md) as types; `parse` reads them.
+//! The format of the conformance cases (conformance/FORMAT.md) as types; `parse` reads them.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::node::{
     topology::UPLINK,
 };
 
-/// One scenario.
+/// One conformance case: a node, its settings, and steps to check on it.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -59,14 +59,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The agent's `clusterCIDR`: the ranges by which the agent recognises pods.
+    /// Returns the ranges by which the agent recognises pods: its `clusterCIDR`.
     pub fn cluster_cidrs<'a>(&self, ranges: &'a [IpNet]) -> &'a [IpNet] {
         match self.local_detection.as_deref() {
             Some("none") => &[],
             _ => ranges,
         }
     }
-    /// The agent's configuration file; empty where every setting keeps its default.
+    /// Returns the text of the agent's configuration file; empty if every setting keeps its
+    /// default.
     pub fn render(&self, forwarding: Forwarding, xdp: Xdp) -> String {
         let mut settings = serde_json::Map::new();
         let mut own = serde_json::Map::new();
@@ -89,7 +90,7 @@ impl Config {
         if let Some(addresses) = &self.node_port_addresses {
             settings.insert("nodePortAddresses".to_owned(), json!(addresses));
         }
-        // JSON is YAML.
+        // The settings are written as JSON, which is valid YAML.
         if settings.is_empty() {
             return String::new();
         }
@@ -97,7 +98,7 @@ impl Config {
     }
 }
 
-/// Objects to change, then flows to check.
+/// One step of a case: cluster objects to change, then flows to check.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -131,11 +132,11 @@ pub struct Flow {
     pub wait: Option<Duration>,
 }
 
-/// Which source ports a flow's connections use.
+/// Which source ports a flow's connections use. A flow without this setting uses any.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum SourcePorts {
-    /// The same port for each client and destination, in all steps with this setting.
+    /// One port for each client and destination, in all steps with this setting.
     Same,
 }
 
@@ -156,12 +157,12 @@ pub enum Expect {
     Untouched,
 }
 
-/// The endpoints that may answer, and the source that they must see.
+/// The endpoints that may answer a flow, and the source address that they must see.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Backends {
     pub backends: Vec<SocketAddr>,
-    /// Whether the source must be masqueraded; none: not checked.
+    /// Whether the endpoints must see a masqueraded source address; None: either is right.
     #[serde(default)]
     pub masquerade: Option<bool>,
     #[serde(default)]

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Derives the hosts that a case needs from its addresses. Pure; called by the conformance runner.
+//! Derives the hosts that a conformance case needs from its addresses. Pure; called by the
+//! conformance runner.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{cluster::Endpoint, format::Case};
 use crate::node::layout::Layout;
 
-/// Returns the hosts that a case names. A pod that is on the node in any step exists from the
+/// Returns the hosts that a case needs. A pod that is on the node in any step exists from the
 /// beginning: an endpoint that moves keeps its address and therefore its host.
 pub fn hosts(case: &Case, endpoints: &BTreeSet<Endpoint>) -> Layout {
     let mut layout = Layout {

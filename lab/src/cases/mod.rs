@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cases of conformance/FORMAT.md: parses them, gives their objects to the agent, opens and
-//! checks their flows.
+//! The conformance cases of conformance/FORMAT.md: parses them, gives their objects to the agent,
+//! opens and checks their flows.
 
 pub mod cluster;
 pub mod cluster_api;

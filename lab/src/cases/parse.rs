@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads cases from files. Unknown fields are errors that name the file, the line and the field.
+//! Reads conformance cases from files. Unknown fields are errors that name the file, the line and
+//! the field.
 
 use std::{
     fmt,
@@ -52,7 +53,7 @@ pub(super) fn protocol<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pro
     parse_protocol(&name).ok_or_else(|| D::Error::unknown_variant(&name, &["TCP", "UDP", "SCTP"]))
 }
 
-/// Kubernetes' spelling of a protocol.
+/// Reads a protocol as Kubernetes spells it; None for any other text.
 pub(super) fn parse_protocol(name: &str) -> Option<Protocol> {
     match name {
         "TCP" => Some(Protocol::TCP),
@@ -85,7 +86,7 @@ pub(super) fn pause<'de, D: Deserializer<'de>>(
 }
 
 impl Case {
-    /// Reads one file.
+    /// Reads one case file, and checks that the case has the file's name.
     pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
@@ -103,7 +104,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Reads a case from text and checks what the types cannot express.
+    /// Reads a case from text. Also checks what the types cannot express.
     pub fn parse(text: &str) -> Result<Self> {
         let case: Self = serde_saphyr::from_str(text)?;
         ensure!(
@@ -135,7 +136,7 @@ impl Flow {
     }
 }
 
-/// Every case file of a folder, in order of their names.
+/// Returns the paths of all case files in a folder, ordered by name; an error if there are none.
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;

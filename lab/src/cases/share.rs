@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Distributes the cases over several runs: each case is in exactly one run, and the next day in
-//! the next one.
+//! Distributes the conformance cases over several runs of one day: each case is in exactly one run,
+//! and the next day in the next run.
 
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-/// One of several parts, counted from 1. Written as 2/6.
+/// One of several parts of all cases, counted from 1. Written as 2/6: part 2 of 6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     part: u64,
@@ -14,7 +14,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the items of this part on a day.
+    /// Returns the items that belong to this part on a day; `day` is any number that grows by 1
+    /// each day.
     pub fn of<T>(self, items: Vec<T>, day: u64) -> Vec<T> {
         let numbered = (day..).zip(items);
         numbered

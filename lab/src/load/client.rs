@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The client of a measurement: a thread pinned to one CPU that connects, sends and receives with
+//! The client of a benchmark: a thread pinned to one CPU that connects, sends and receives with
 //! plain blocking sockets.
 
 use std::{
@@ -28,41 +28,41 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One job of a client.
+/// One job of a client. The last number in most variants is how many times it is done.
 pub enum Job {
-    /// Connects, sends and receives one byte, closes; to these addresses in turn, this many times.
+    /// Connects, sends and receives one byte, closes; to the addresses in turn.
     Connections(Vec<SocketAddr>, u32),
-    /// Like `Connections`, by several clients at once on all CPUs: their number, and connections of
-    /// each.
+    /// Like `Connections`, by several clients at once on all CPUs: the number of clients, then of
+    /// connections of each.
     Crowd(SocketAddr, u32, u32),
-    /// Sends and receives one byte on one open connection, this many times.
+    /// Sends and receives one byte on one open TCP connection.
     Exchanges(SocketAddr, u32),
-    /// Sends and receives one byte on one connected UDP socket, this many times.
+    /// Sends and receives one byte on one connected UDP socket.
     Datagrams(SocketAddr, u32),
-    /// Sends this many datagrams of one byte, which nobody answers.
+    /// Sends datagrams of one byte, which nobody answers.
     Flood(SocketAddr, u32),
-    /// Sends this many bytes on one connection, by iperf3.
+    /// Sends this number of bytes on one TCP connection, by iperf3.
     Bulk(SocketAddr, u64),
 }
 
 impl Job {
-    /// Connections to one address, this many times.
+    /// Returns the job of `count` connections to one address.
     pub fn connections(to: SocketAddr, count: u32) -> Self {
         Self::Connections(vec![to], count)
     }
 }
 
-/// The results of a job.
+/// What a job took: times, and who answered.
 pub struct Took {
     /// Time of one connection, exchange, datagram or megabyte, in microseconds.
     pub each: f64,
-    /// Processor time of each operation, at both ends, in microseconds.
+    /// Processor time of each operation, client and server together, in microseconds; 0 for `Bulk`.
     pub processor: f64,
-    /// The median of connect() alone, in microseconds, if there are several connections.
+    /// The median duration of connect() alone, in microseconds; 0 except for `Connections`.
     pub connect: f64,
-    /// Duration of every connect(), in nanoseconds.
+    /// Duration of every connect(), in nanoseconds; empty except for `Connections`.
     pub connects: Histogram<u32>,
-    /// The names of the servers that answered over TCP.
+    /// The names of the servers that answered; empty except for `Connections`.
     pub answered: BTreeSet<u8>,
 }
 
@@ -78,7 +78,7 @@ impl Default for Took {
     }
 }
 
-/// A histogram from nanoseconds to ten seconds, with three digits.
+/// Returns an empty histogram for 1 ns to 10 s, exact to three digits.
 pub fn histogram() -> Histogram<u32> {
     let (lowest, highest) = (1, 10_000_000_000);
     Histogram::new_with_bounds(lowest, highest, 3).expect("the bounds are in order")
@@ -144,7 +144,7 @@ fn run(job: &Job) -> Result<Took> {
     }
 }
 
-/// Times `count` operations; both ends of each are in this process.
+/// Times `work`, which does `count` operations. Client and server of each are in this process.
 fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let processor = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
     let (used, begin) = (processor()?, Instant::now());
@@ -177,7 +177,7 @@ fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
     Ok(took)
 }
 
-/// Makes a connection; returns how long connect() took, and the server's name.
+/// Makes a TCP connection. Returns how long connect() took, and the name that the server answered.
 fn connection(to: &SockAddr) -> Result<(Duration, u8)> {
     let mut byte = [0];
     let mut socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -258,7 +258,7 @@ fn flood(to: SocketAddr, count: u32) -> Result<Took> {
     })
 }
 
-/// Runs iperf3, which inherits this thread's namespace, cgroup and CPU.
+/// Runs iperf3 as the client. It inherits this thread's namespace, cgroup and CPU.
 fn bulk(to: SocketAddr, bytes: u64) -> Result<Took> {
     let output = Command::new("iperf3")
         .args(["--json", "--client", &to.ip().to_string()])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins timed threads to one CPU.
+//! Pins the threads of a benchmark to one CPU.
 
 use anyhow::{Context, Result};
 use nix::{
@@ -7,7 +7,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// The CPU on which all timed threads run.
+/// The CPU on which all threads run whose work is timed.
 pub const CPU: usize = 0;
 
 /// Pins the calling thread to [`CPU`].

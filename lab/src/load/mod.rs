@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Load and measurement for benchmarks: clients and servers, an API server's objects, rounds,
-//! medians with their intervals, and the resources that processes use.
+//! Load and measurement for benchmarks: clients and servers, the objects in an API server, repeated
+//! rounds, medians with their intervals, and the resources that processes use.
 
 pub mod client;
 pub mod cpu;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects in a real API server: many services and their slices.
+//! Many services and their EndpointSlices in a real API server.
 
 use std::path::PathBuf;
 
@@ -26,12 +26,12 @@ pub struct Objects<'a> {
     server: ApiServer<'a>,
     runtime: tokio::runtime::Runtime,
     client: Client,
-    /// The first endpoint of each service, as an index into `TARGETS`.
+    /// The first endpoint of each service, as an index into `TARGETS`. Index: the service's number.
     targets: Vec<usize>,
 }
 
 impl<'a> Objects<'a> {
-    /// Starts the server on a node and creates the Node object with this address.
+    /// Starts an API server on a node and creates the Node object with `address` as its InternalIP.
     pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
         let server = ApiServer::start(node, address)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,7 +72,7 @@ impl<'a> Objects<'a> {
     pub fn server(&self) -> &ApiServer<'a> {
         &self.server
     }
-    /// The server, for tests that end and start it.
+    /// Returns the API server, for tests that end and start it.
     pub fn server_mut(&mut self) -> &mut ApiServer<'a> {
         &mut self.server
     }
@@ -91,7 +91,7 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Creates one more service, without endpoints.
+    /// Creates one more service, without endpoints. Returns its number.
     pub fn announce(&mut self) -> Result<u32> {
         let number = self.count();
         let (services, _) = self.apis();
@@ -102,7 +102,7 @@ impl<'a> Objects<'a> {
         self.targets.push(0);
         Ok(number)
     }
-    /// Creates the endpoints of an announced service.
+    /// Creates two endpoints for a service that `announce` has created.
     pub fn serve(&self, number: u32) -> Result<()> {
         let (_, slices) = self.apis();
         let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
@@ -111,18 +111,18 @@ impl<'a> Objects<'a> {
         self.node.enter(|| self.runtime.block_on(work))??;
         Ok(())
     }
-    /// Removes the services from this number on.
+    /// Removes the services with the number `services` and above.
     pub fn shrink(&mut self, services: u32) -> Result<()> {
         self.store(services..self.count(), records::none_of)?;
         self.targets.truncate(services as usize);
         Ok(())
     }
 
-    /// Gives every service this number of endpoints.
+    /// Gives every service `endpoints` endpoints.
     pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
         self.set_endpoints_of(self.count(), endpoints)
     }
-    /// Gives each of the first `services` services this number of endpoints.
+    /// Gives each of the first `services` services `endpoints` endpoints.
     pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let targets = &self.targets;
         self.store(0..services, |number| {
@@ -131,7 +131,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Makes one target the only endpoint of a service.
+    /// Makes one pod the only endpoint of a service. `target` is the pod's index in `TARGETS`.
     pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
         let (_, slices) = self.apis();
         let work = patch(&slices, service, endpoints_of(target, 1));
@@ -148,7 +148,8 @@ impl<'a> Objects<'a> {
         )
     }
 
-    /// Writes to etcd directly: with 30 000 services the server itself takes a second for 25 more.
+    /// Writes `records` of each service to etcd directly: with 30 000 services the API server
+    /// itself takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,

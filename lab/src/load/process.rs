@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Returns the seconds of processor time that a process's threads have used, exact to the
+/// Returns the seconds of processor time that a process's living threads have used, exact to the
 /// nanosecond.
 pub fn processor_time(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
@@ -19,11 +19,11 @@ pub fn processor_time(pid: u32) -> Result<f64> {
     Ok(nanoseconds * 1e-9)
 }
 
-/// Returns the seconds of processor time of a process, including its ended threads and the children
-/// that it has waited for, in full ticks: kube-proxy starts other programs for its work.
+/// Returns the seconds of processor time of a process, its ended threads, and its children that it
+/// has waited for: kube-proxy starts other programs for its work. Exact to a clock tick.
 pub fn processor_time_of_all(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before the fields may contain any character.
+    // The program's name before the fields may contain any character.
     let (_, fields) = status.rsplit_once(')').context("read its times")?;
     let ticks: u64 = fields
         .split_whitespace()
@@ -35,7 +35,7 @@ pub fn processor_time_of_all(pid: u32) -> Result<f64> {
     Ok(ticks as f64 / per_second as f64)
 }
 
-/// Whether a process has not ended.
+/// Returns whether the process has not ended. A zombie has ended.
 pub fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and slices in the form in which an API server keeps them in etcd, with all defaults
-//! filled in.
+//! Services and EndpointSlices as an API server stores them in etcd, with all defaults filled in.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,14 +7,13 @@ use serde_json::{Value, json};
 
 use crate::node::api_server::Record;
 
-/// The addresses of the pods that answer on the node, and their port. An answer contains the
-/// address that was called.
+/// The addresses of the pods on the node in which servers run, and the servers' port.
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
 pub const PORT: u16 = 8080;
 
 pub(super) const NAMESPACE: &str = "default";
 
-/// A service's cluster IP and port.
+/// Returns the cluster IP and port of a service, by its number.
 pub fn address_of(service: u32) -> SocketAddr {
     let block = service / 250 + 1;
     let [second, third, fourth] =
@@ -23,18 +21,19 @@ pub fn address_of(service: u32) -> SocketAddr {
     (Ipv4Addr::new(172, second, third, fourth), 80).into()
 }
 
-/// A service's namespace and name.
+/// Returns a service's namespace and name as one text.
 pub fn name_of(service: u32) -> String {
     format!("{NAMESPACE}/s{service}")
 }
 
-/// The `number`-th service in an order that is spread over all services. The step is prime, so
-/// every service is visited unless the number of services is a multiple of the step.
+/// Returns the `number`-th service in an order that is spread over all services. The factor is
+/// prime, so every service comes up, unless the number of services is a multiple of the factor.
 pub fn spread(number: u32, services: u32) -> u32 {
     (u64::from(number) * 7919 % u64::from(services)) as u32
 }
 
-/// The records of a service: itself, its claim on the cluster IP, its slice.
+/// Returns the etcd records of a service: the Service, the claim on its cluster IP (IPAddress), the
+/// EndpointSlice.
 pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     [
         record(service_key(number), service(number)),
@@ -43,7 +42,7 @@ pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
     ]
 }
 
-/// The record of the slice alone.
+/// Returns the etcd record of the EndpointSlice alone.
 pub(super) fn of_slice(number: u32, endpoints: Value) -> Record {
     record(slice_key(number), slice(number, endpoints))
 }
@@ -57,7 +56,7 @@ pub(super) fn slice(number: u32, endpoints: Value) -> Value {
     })
 }
 
-/// Records that remove the three records of a service.
+/// Returns records that remove the three etcd records of a service.
 pub(super) fn none_of(number: u32) -> [Record; 3] {
     [slice_key(number), claim_key(number), service_key(number)]
         .map(|key| Record { key, value: None })
@@ -81,8 +80,8 @@ pub(super) fn service(number: u32) -> Value {
     })
 }
 
-/// The claim of a service on its cluster IP. Without it the server would log an error and create it
-/// later.
+/// Returns the IPAddress object that claims the cluster IP for a service. Without it the API server
+/// would log an error and create it later.
 fn claim(number: u32) -> Value {
     let address = address_of(number).ip().to_string();
     let mut metadata = metadata(&address, uid(CLAIM, number));
@@ -128,7 +127,8 @@ fn slice_key(number: u32) -> String {
     format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
 }
 
-/// The target as the first endpoint, and other addresses of the same range.
+/// Returns the endpoints of an EndpointSlice: first the pod `TARGETS[target]`, then other addresses
+/// of its range, which need no pod. In total `count`.
 pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
     let others = (0..count)
         .filter(|number| *number as usize != target)

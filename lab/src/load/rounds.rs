@@ -5,14 +5,16 @@ use anyhow::Result;
 
 use crate::load::statistics::median;
 
-/// A round is run again if its figure without a proxy differs from the median by more than this
-/// share.
+/// A round is run again if its figure without a proxy differs from the median of all rounds by more
+/// than this share.
 const UNSTEADY: f64 = 0.2;
-/// After this many times the requested rounds, the result is returned as it is.
+/// The most rounds, as a multiple of the requested ones. After them the result is returned as it
+/// is.
 const MOST_ROUNDS: u32 = 3;
 
-/// Runs `round` with increasing numbers until `rounds` of them have figures without a proxy near
-/// their medians. Returns these rounds, and how many were run again.
+/// Calls `round` with 0, 1, 2 and so on until there are `rounds` results whose figures without a
+/// proxy are near their median. Each function in `without_proxy` returns one such figure. Returns
+/// these results, and how many rounds were discarded.
 pub fn steady<T>(
     rounds: u32,
     mut round: impl FnMut(u32) -> Result<T>,

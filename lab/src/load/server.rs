@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers of a measurement: threads pinned to one CPU with plain blocking sockets, and a
-//! socket that only counts datagrams.
+//! The servers of a benchmark: threads pinned to one CPU with plain blocking sockets, and a socket
+//! that only counts datagrams.
 
 use std::{
     io::{Read, Write},
@@ -17,12 +17,12 @@ use crate::{
     node::{cgroup::Cgroup, netns::NetNs},
 };
 
-/// The receive buffer of a sink, in bytes of kernel memory: large enough for all datagrams until
-/// the sink is emptied.
+/// The receive buffer of a [`Sink`], in bytes of kernel memory: large enough for all datagrams
+/// until they are counted.
 const SINK: usize = 256 << 20;
 
-/// Answers each byte over TCP with `name` and echoes UDP, on each of the ports, in a pod whose
-/// processes are in the cgroup. The threads run until the program ends.
+/// Answers each byte over TCP with the byte `name` and echoes UDP, on each of the ports, in a pod.
+/// `cgroup` is that of the pod's processes. The threads run until the program ends.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
         serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;
@@ -30,7 +30,7 @@ pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Res
     Ok(())
 }
 
-/// Does the same as `serve`, at one address and port.
+/// Does the same as [`serve`], at one address and port.
 pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u8) -> Result<()> {
     let make = || (TcpListener::bind(at), UdpSocket::bind(at));
     let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
@@ -57,7 +57,7 @@ pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u
     Ok(())
 }
 
-/// Answers TCP to many clients at once, by as many threads as there are processors.
+/// Answers many TCP clients at once, by as many threads as there are processors; else as [`serve`].
 pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Result<()> {
     let make = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
     let tcp = cgroup.inside(|| namespace.enter(make))???;
@@ -74,7 +74,7 @@ pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Re
     Ok(())
 }
 
-/// Answers until the client closes.
+/// Answers each byte with `name` until the client closes.
 fn answer(stream: &mut TcpStream, name: u8) -> std::io::Result<()> {
     let mut byte = [0];
     while stream.read(&mut byte)? == 1 {
@@ -83,7 +83,7 @@ fn answer(stream: &mut TcpStream, name: u8) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A UDP socket that keeps datagrams until they are counted.
+/// A UDP socket that keeps arriving datagrams until they are counted.
 pub struct Sink(UdpSocket);
 
 impl Sink {
@@ -93,7 +93,7 @@ impl Sink {
         Ok(Self(socket))
     }
 
-    /// Reads all datagrams and returns their number.
+    /// Removes all datagrams from the socket and returns their number.
     pub fn empty(&self) -> u32 {
         let mut buffer = [0; 64];
         let mut count = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of nodes, clients and agents for measurements.
+//! Settings of nodes, clients and agents for benchmarks.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
     ("ipv4/tcp_tw_reuse", "1"),
 ];
 
-/// portolan's configuration: maps large enough for 50 000 services with two ports each and the
-/// entry for their unserved ports, the forwarding, and whether XDP is used.
+/// Returns portolan's configuration. Its maps are large enough for 50 000 services, each with two
+/// ports and the map entry for all its other ports.
 pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
     let forwarding = forwarding.name();
     // The agent takes a veth for an uplink only if it is named.
@@ -43,7 +43,7 @@ pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
     )
 }
 
-/// Rules that make conntrack follow every packet of the node.
+/// nftables rules that make conntrack follow every packet of the node.
 const CONNTRACK: &str = "table inet bench {
   chain forward {
     type filter hook forward priority filter
@@ -60,7 +60,7 @@ impl Setup {
         }
     }
 
-    /// Applies the setup to a node; other netfilter rules are removed.
+    /// Applies these settings to a node. All of the node's other netfilter rules are removed.
     pub fn apply(self, node: &NetNs) -> Result<()> {
         let bridged = if self == Self::Netfilter { "1" } else { "0" };
         node.set(&[("bridge/bridge-nf-call-iptables", bridged)])

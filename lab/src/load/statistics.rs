@@ -14,8 +14,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The percentile bootstrap of the median, with a fixed seed: the same samples give the same
-/// bounds.
+/// Returns the median of the samples and its interval by the percentile bootstrap. The seed is
+/// fixed: the same samples give the same interval.
 pub fn interval(samples: &[f64]) -> Interval {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -34,7 +34,7 @@ pub fn interval(samples: &[f64]) -> Interval {
     }
 }
 
-/// The middle sample, or the mean of the middle two.
+/// Returns the middle sample, or the mean of the middle two.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -46,7 +46,8 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The samples at these shares of the sorted samples, without interpolation; NaN if there are none.
+/// Returns the samples at the given shares (0 to 1) of the sorted samples, without interpolation;
+/// NaN if there are no samples.
 pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f64; N] {
     samples.sort_by(f64::total_cmp);
     let last = samples.len().saturating_sub(1);
@@ -56,7 +57,8 @@ pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f6
     })
 }
 
-/// Returns the next number of Xorshift; the high half has the better bits.
+/// Returns the high half of the next number of a Xorshift generator. The high half has the better
+/// bits.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

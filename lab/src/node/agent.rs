@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the real agent on a simulated node, with a folder of manifests or an API server, and
-//! removes everything that it leaves behind. Called by conformance, tests, benchmarks and the demo.
+//! Runs the real agent on a simulated node, with a folder of manifests or an API server. Removes
+//! everything that the agent leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
     fs::{self, File},
@@ -25,10 +25,11 @@ use super::{
 };
 pub use super::{manifests::Manifests, options::Options};
 
-/// Timeout until manifests take effect: long enough for a start on a busy machine.
+/// Timeout until manifests take effect: long enough for the agent's start on a busy machine.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 
-/// A running agent with its folder and its pins. Dropping it ends the agent and removes both.
+/// A running agent with its folder and its pin directory. Dropping it ends the agent and removes
+/// both.
 pub struct Agent<'a> {
     namespace: &'a NetNs,
     child: Child,
@@ -38,7 +39,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node; `manifests` are its first objects.
+    /// Starts the agent on a node. `manifests` are the first objects that it reads.
     pub fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,
@@ -58,7 +59,8 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Ends the agent and starts it again with other options, on the same pins and manifests.
+    /// Ends the agent and starts it again with other options, on the same pin directory and
+    /// manifests.
     pub fn restart(&mut self, options: &Options<'_>) -> Result<()> {
         end(&mut self.child);
         self.child = spawn(
@@ -76,7 +78,7 @@ impl<'a> Agent<'a> {
         end(&mut self.child);
     }
 
-    /// The node that the agent runs on.
+    /// Returns the network namespace of the node that the agent runs on.
     pub fn namespace(&self) -> &NetNs {
         self.namespace
     }
@@ -85,7 +87,7 @@ impl<'a> Agent<'a> {
         self.pins.path()
     }
 
-    /// The manifest folder.
+    /// Returns the folder from which the agent reads manifests.
     pub fn manifests(&self) -> &Path {
         self.manifests.path()
     }
@@ -94,7 +96,7 @@ impl<'a> Agent<'a> {
         self.child.id()
     }
 
-    /// Replaces the complete manifest file.
+    /// Replaces the whole manifest file that the agent reads.
     pub fn publish(&self, manifests: &str) -> Result<()> {
         self.manifests.publish(manifests)
     }
@@ -120,7 +122,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The last lines that the agent wrote.
+    /// Returns the last `lines` lines that the agent wrote.
     pub fn log_tail(&self, lines: usize) -> Vec<String> {
         let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real kube-apiserver with its etcd in a node's namespace; dropping it ends both.
+//! A real kube-apiserver and its etcd in a node's network namespace. Dropping the value ends both
+//! programs.
 
 use std::{
     env,
@@ -33,8 +34,8 @@ pub struct ApiServer<'a> {
 }
 
 impl<'a> ApiServer<'a> {
-    /// Starts both and waits until the server answers. The server advertises this address of the
-    /// node.
+    /// Starts both programs and waits until the API server answers. It announces `advertise`, an
+    /// address of the node, as its own.
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path())?;
@@ -51,25 +52,25 @@ impl<'a> ApiServer<'a> {
         Ok(started)
     }
 
-    /// The path of an administrator's kubeconfig.
+    /// Returns the path of an administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Ends the server at once; etcd continues.
+    /// Ends kube-apiserver at once; etcd continues.
     pub fn kill(&mut self) {
         // SIGTERM would take seconds, and no state of the server is kept.
         _ = self.server.kill();
         _ = self.server.wait();
     }
 
-    /// Starts the server again.
+    /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
         self.server = start_server(self.node, self.folder.path(), &self.advertise)?;
         self.wait_until_ready()
     }
 
-    /// Waits until the server is ready. Also waits for its service `kubernetes`, which the server
+    /// Waits until kube-apiserver is ready. Also waits for the service `kubernetes`, which it
     /// creates once it is ready.
     fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
@@ -105,7 +106,7 @@ impl<'a> ApiServer<'a> {
         self.run(arguments, "")
     }
 
-    /// Lets the server check objects without storing them.
+    /// Lets the API server check objects without storing them.
     pub fn try_out(&self, manifests: &str) -> Result<()> {
         let arguments = ["apply", "--server-side", "--dry-run=server", "-f", "-"];
         self.run(&arguments, manifests).map(drop)
@@ -117,14 +118,14 @@ impl<'a> ApiServer<'a> {
         self.run(&arguments, manifests).map(drop)
     }
 
-    /// Compacts etcd: the history before now is removed.
+    /// Compacts etcd: removes its history up to now.
     pub fn compact(&self) -> Result<()> {
         self.etcd.compact()
     }
 
-    /// Writes and removes records in etcd, in the form in which the server stores them. For many
-    /// services at once: the server itself counts all of its cluster IPs whenever it creates or
-    /// removes a service.
+    /// Writes and removes records in etcd, in the form in which kube-apiserver stores them. For
+    /// many services at once: kube-apiserver itself counts all of its cluster IPs whenever it
+    /// creates or removes a service.
     pub fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
         self.etcd.store(records)
     }
@@ -136,7 +137,7 @@ impl Drop for ApiServer<'_> {
     }
 }
 
-/// The folder with kube-apiserver, etcd and kubectl.
+/// Returns the folder with kube-apiserver, etcd and kubectl.
 fn assets() -> Result<PathBuf> {
     let folder = env::var_os("KUBEBUILDER_ASSETS").context(
         "KUBEBUILDER_ASSETS is not set: run by cargo xtask, or name a folder with kube-apiserver, etcd and kubectl in it",
@@ -149,8 +150,8 @@ fn plain(path: &Path) -> Result<&str> {
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// Writes the key that signs service accounts' tokens, the administrator's token, and a kubeconfig
-/// with it.
+/// Writes the keys for service accounts' tokens, the administrator's token, and a kubeconfig with
+/// that token.
 fn write_credentials(folder: &Path) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");

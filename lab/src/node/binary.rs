@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the program portolan for benchmarks and the demo. The tests of portolan's own package pass
-//! the program that cargo built for them.
+//! Finds the program portolan for benchmarks and the demo. The tests of the package proxy-user need
+//! no search: cargo passes them the program that it built.
 
 use std::{
     env,
@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Returns the given program, else target/PROFILE/portolan, searched from
-/// target/PROFILE/{deps,examples}/PROGRAM.
+/// Returns `given` if there is one, else target/PROFILE/portolan. This program itself is expected
+/// at target/PROFILE/{deps,examples}/PROGRAM.
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         return Ok(given.to_owned());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The BPF file system: mounts it, removes what killed runs left there, and names pin directories.
+//! The BPF file system: mounts it, removes what killed runs left there, and names pin directories
+//! for agents.
 
 use std::{
     fs,
@@ -14,15 +15,16 @@ use nix::{
 };
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Prefix of all names that a run creates outside its namespaces; the process id follows.
+/// Prefix of the names of all files that a run creates outside its namespaces; the process id
+/// follows.
 pub(super) const PREFIX: &str = "portolan-lab-";
 
-/// A pin directory, which exists once an object is pinned there. Dropping it removes the directory
-/// with its content.
+/// A directory for an agent's pins. It exists once an object is pinned there. Dropping this removes
+/// the directory with its content.
 pub struct PinDir(PathBuf);
 
 impl PinDir {
-    /// A path that no other pin directory has.
+    /// Returns a path that no other pin directory has.
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +57,8 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Mounts bpffs if it is not mounted, and removes what killed runs have left there.
+/// Mounts bpffs if it is not mounted. Removes what killed runs have left there and in the folder
+/// for temporary files.
 pub fn prepare() -> Result<()> {
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
@@ -72,7 +75,8 @@ pub fn prepare() -> Result<()> {
     remove_orphans(&std::env::temp_dir())
 }
 
-/// Removes the entries of a folder that belong to processes that have ended.
+/// Removes the entries of a folder whose names begin with [`PREFIX`] and the id of a process that
+/// has ended.
 fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cgroup for each simulated node: the socket hooks attached to it see only the processes and
-//! pods of this node. Used by everything that starts an agent.
+//! A cgroup for each simulated node. The agent attaches its socket hooks to it, so that they see
+//! only the processes and pods of this node. Used by everything that starts an agent.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use nix::unistd::gettid;
 
-/// A threaded cgroup below the process's own. Dropping it removes it.
+/// A threaded cgroup below this process's own. Dropping it removes the cgroup.
 pub struct Cgroup {
     path: PathBuf,
     home: PathBuf,
@@ -29,7 +29,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Makes a cgroup below this one.
+    /// Makes a cgroup named `name` below this one.
     pub fn below(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);
         fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
@@ -45,8 +45,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Runs `work` with the calling thread in the cgroup. A socket belongs to the cgroup in which
-    /// it is created.
+    /// Runs `work` while the calling thread is in the cgroup. A socket belongs to the cgroup in
+    /// which it is created.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
         let thread = gettid().to_string();
@@ -72,7 +72,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("write {text} to {}", file.display()))
 }
 
-/// The folder of this process's cgroup.
+/// Returns the path of this process's cgroup.
 fn own_cgroup() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
     let root = mounts.lines().find_map(|line| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls the CNI plugin `bandwidth` for a pod's interface, in the way a container runtime does.
+//! Calls the CNI plugin `bandwidth` for a pod's interface, as a container runtime does.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use super::netns::NetNs;
 
 /// Path of the plugin in Debian's package.
 const PLUGIN: &str = "/usr/lib/cni/bandwidth";
-/// Size of a burst, in bits.
+/// How many bits may pass at once, faster than the rate.
 const BURST: u32 = 640_000;
 
-/// Limits a pod's traffic to this rate, in bits a second, in each direction. The pod's interface is
-/// `eth0`; `interface` is its other end, at the node. The limits are removed with the namespaces.
+/// Limits a pod's traffic to `rate` bits a second in each direction. The pod's interface is `eth0`;
+/// `interface` is its other end, at the node. The limits vanish with the namespaces.
 pub fn limit_bandwidth(node: &NetNs, interface: &str, pod: &NetNs, rate: u32) -> Result<()> {
     ensure!(
         Path::new(PLUGIN).exists(),

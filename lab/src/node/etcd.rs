@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real etcd in a node's namespace, accessed by its HTTP gateway. Used by `api_server`.
+//! A real etcd in a node's network namespace, accessed by its HTTP gateway. Used by `api_server`.
 
 use std::{
     io::{Read, Write},
@@ -16,7 +16,7 @@ use super::{api_server::spawn, netns::NetNs};
 
 const CLIENTS: &str = "127.0.0.1:2379";
 const PEERS: &str = "127.0.0.1:2380";
-/// Operations in one transaction: as many as etcd accepts.
+/// Most operations in one transaction: as many as etcd accepts.
 const AT_ONCE: usize = 128;
 
 /// A running etcd; dropping it kills it.
@@ -25,10 +25,10 @@ pub(super) struct Etcd<'a> {
     child: Child,
 }
 
-/// One record in etcd.
+/// A key and value to write into etcd, or a key to remove.
 pub struct Record {
     pub key: String,
-    /// The value; none: the record is removed.
+    /// The value to write; None removes the key.
     pub value: Option<Value>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Etcd<'a> {
         Ok(Self { node, child })
     }
 
-    /// Compacts the history before now.
+    /// Removes etcd's history up to now.
     pub(super) fn compact(&self) -> Result<()> {
         let status = self.ask("/v3/maintenance/status", "{}")?;
         let revision = &status["header"]["revision"];
@@ -58,7 +58,7 @@ impl<'a> Etcd<'a> {
         Ok(())
     }
 
-    /// Writes and removes records, many in one transaction.
+    /// Writes or removes the records, many in one transaction.
     pub(super) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
         let mut records = records.into_iter().peekable();
         while records.peek().is_some() {
@@ -95,8 +95,8 @@ impl Drop for Etcd<'_> {
 }
 
 impl Record {
-    /// Returns the transaction's operation for this record. etcd's gateway takes keys and values in
-    /// base64.
+    /// Returns the operation of an etcd transaction for this record. etcd's gateway takes keys and
+    /// values in base64.
     fn step(&self) -> Value {
         let bytes = |text: String| ByteString(text.into_bytes());
         let key = bytes(self.key.clone());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign tc and XDP programs at the node's interfaces: each returns one verdict for every packet,
-//! and may count packets.
+//! tc and XDP programs of other software at the node's interfaces. Each returns the same verdict
+//! for every packet, or is any program that a test writes.
 
 use std::{
     fs,
@@ -14,18 +14,19 @@ use anyhow::{Context, Result};
 use super::netns::NetNs;
 use crate::bpf::{Instruction, always, attach_tcx, attach_xdp, load, load_xdp, pin};
 
-/// `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
+/// The verdict that drops a packet: `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
 
-/// `TC_ACT_OK`, which tcx calls `TCX_PASS`: ends the chain.
+/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, which tcx calls
+/// `TCX_PASS`.
 pub const END: i32 = 0;
 
-/// A position in the chain of an interface's hook.
+/// Where a program runs among the programs of an interface's tc hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChainPosition {
-    /// By tcx, before all other programs.
+    /// Attached by tcx, before all other programs.
     First,
-    /// By tcx, after all other programs.
+    /// Attached by tcx, after all other programs.
     Last,
     /// A filter of the clsact qdisc, which the kernel runs after all tcx programs.
     Filter,
@@ -35,9 +36,9 @@ impl ChainPosition {
     pub const ALL: [Self; 3] = [Self::First, Self::Last, Self::Filter];
 }
 
-/// A program at one hook of one interface; dropping it removes the program.
+/// A program of other software at one hook of one interface. Dropping it removes the program.
 pub enum Foreign<'a> {
-    /// The link keeps the program attached.
+    /// Attached by a link, which keeps the program attached while it is open.
     Link { _link: OwnedFd },
     Clsact {
         node: &'a NetNs,
@@ -48,7 +49,7 @@ pub enum Foreign<'a> {
 }
 
 impl<'a> Foreign<'a> {
-    /// Attaches a program that returns one verdict for every packet.
+    /// Attaches a tc program that returns `verdict` for every packet.
     pub fn new(
         node: &'a NetNs,
         interface: &str,
@@ -58,7 +59,7 @@ impl<'a> Foreign<'a> {
     ) -> Result<Self> {
         Self::with(node, interface, egress, place, &always(verdict))
     }
-    /// Attaches any program.
+    /// Attaches any tc program.
     pub fn with(
         node: &'a NetNs,
         interface: &str,
@@ -81,7 +82,7 @@ impl<'a> Foreign<'a> {
         })??;
         Ok(Self::Link { _link })
     }
-    /// Attaches a program at an interface's XDP hook that passes every frame.
+    /// Attaches an XDP program that passes every frame.
     pub fn at_xdp(node: &NetNs, interface: &str) -> Result<Self> {
         const XDP_PASS: i32 = 2;
         let program = load_xdp(&always(XDP_PASS))?;
@@ -100,7 +101,7 @@ impl<'a> Foreign<'a> {
             std::process::id()
         ));
         pin(program.as_fd(), &pinned)?;
-        // Fails from the second filter on, because the qdisc exists already.
+        // Fails from the second filter on, because the interface has the qdisc already.
         _ = node.feed("tc", &["qdisc", "add", "dev", interface, "clsact"], "");
         let path = pinned.to_str().context("a plain path")?;
         let words = [

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! HTTP GETs inside a network namespace: health, metrics, health check node ports.
+//! HTTP GETs inside a network namespace, of health, metrics and health check node ports.
 
 use std::{
     io::{self, Read, Write},
@@ -15,7 +15,7 @@ use super::netns::NetNs;
 const TO_CONNECT: Duration = Duration::from_secs(1);
 const TO_ANSWER: Duration = Duration::from_secs(3);
 
-/// GETs a path as a client with an address of the namespace; returns status and body.
+/// Sends a GET from the address `from` of the namespace. Returns HTTP status and body.
 pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Result<(u16, String)> {
     let attempt = || format!("GET http://{to}{path} from {from}");
     let answer = namespace
@@ -35,8 +35,8 @@ pub fn get(namespace: &NetNs, from: IpAddr, to: SocketAddr, path: &str) -> Resul
     Ok((status, body))
 }
 
-/// Returns the body of a chunked answer: each chunk follows its length in hexadecimal, and the last
-/// chunk is empty.
+/// Returns the body of an answer in HTTP's chunked coding: each chunk follows its length in
+/// hexadecimal, and the last chunk is empty. None if the answer is incomplete.
 fn dechunked(mut rest: &str) -> Option<String> {
     let mut body = String::new();
     loop {

@@ -13,13 +13,13 @@ use serde_json::json;
 
 use super::{netns::NetNs, options::METRICS, process::end_with_us};
 
-/// The name of kube-proxy's log in its folder.
+/// The name of kube-proxy's log file in the folder given to [`start`].
 pub const LOG: &str = "kube-proxy.log";
-/// The range of the pods' addresses.
+/// The range of all pods' addresses.
 pub const CLUSTER_CIDR: &str = "10.40.0.0/16";
 
-/// Starts kube-proxy in a mode (`nftables`, `iptables`), with this minSyncPeriod instead of its
-/// default if one is given. Its settings and its log are written to `folder`.
+/// Starts kube-proxy in `mode` (`nftables` or `iptables`). None for `min_sync_period` keeps the
+/// mode's default. kube-proxy's settings and log are written to `folder`.
 pub fn start(
     node: &NetNs,
     program: &Path,
@@ -37,7 +37,8 @@ pub fn start(
         "clientConnection": {"kubeconfig": kubeconfig},
         "conntrack": {"maxPerCore": 0},
         "metricsBindAddress": METRICS.to_string(),
-        // The same as portolan serves; the default of nftables is the first address.
+        // portolan also serves node ports at every IPv4 address. The default in mode nftables is
+        // only the node's first address.
         "nodePortAddresses": ["0.0.0.0/0"],
     });
     if let Some(period) = min_sync_period {

@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// The text of a kubeconfig for a server and a token.
+/// Returns the text of a kubeconfig with the server's URL and a user's token.
 pub fn render(server: &str, token: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -21,8 +21,8 @@ pub fn render(server: &str, token: &str) -> String {
     .to_string()
 }
 
-/// Makes a client with the address and rights of a kubeconfig. Its sockets are created where the
-/// client is used.
+/// Makes a Kubernetes client with the address and rights of a kubeconfig. Its sockets are created
+/// in the network namespace where the client is used.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let content = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which host owns which address: the plan for building a `topology`. Pure.
+//! Which host owns which address: the plan from which a `topology` is built. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -9,19 +9,19 @@ use std::{
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 
-/// Which host owns which address.
+/// Which host of a simulated cluster owns which address.
 #[derive(Default, Debug, Clone)]
 pub struct Layout {
     /// The node's own addresses; the first one of a family is its InternalIP.
     pub node: Vec<IpAddr>,
-    /// Pods on the node, each with its addresses.
+    /// The addresses of each pod on the node.
     pub pods: Vec<Vec<IpAddr>>,
     /// Addresses of other nodes and their pods.
     pub remote: BTreeSet<IpAddr>,
     /// Addresses of clients outside the cluster.
     pub outside: BTreeSet<IpAddr>,
-    /// Addresses that some flow calls and no host owns: packets to them that no service takes must
-    /// leave the node by its uplink.
+    /// Addresses that no host owns but some client calls. A packet to them that belongs to no
+    /// service must leave the node by its uplink.
     pub unowned: BTreeSet<IpAddr>,
 }
 
@@ -36,7 +36,7 @@ pub enum Host {
 }
 
 impl Layout {
-    /// Returns the owner of an address.
+    /// Returns the owner of an address; None if no host owns it.
     pub fn owner(&self, ip: IpAddr) -> Option<Host> {
         if self.node.contains(&ip) || ip.is_loopback() {
             return Some(Host::Node);
@@ -54,12 +54,13 @@ impl Layout {
         self.outside.contains(&ip).then_some(Host::Outside)
     }
 
-    /// The addresses of all pods on the node.
+    /// Returns the addresses of all pods on the node.
     pub(super) fn pod_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.pods.iter().flatten().copied()
     }
 
-    /// Returns a free address of the subnet, from its low or its high end.
+    /// Returns an address of the subnet that nobody owns or calls and that is not in `taken`. The
+    /// search begins at the subnet's low end, or at its high end if `from_the_end`.
     pub(super) fn spare(
         &self,
         subnet: IpNet,
@@ -85,17 +86,17 @@ impl Layout {
 /// Returns the /24 or /64 around an address.
 pub(super) fn subnet(ip: IpAddr) -> IpNet {
     let length = if ip.is_ipv4() { 24 } else { 64 };
-    // Cannot fail: both lengths are valid for their families.
+    // Cannot fail: 24 is a valid length for IPv4 and 64 for IPv6.
     IpNet::new(ip, length).map_or_else(|_| IpNet::from(ip), |net| net.trunc())
 }
 
-/// Returns the address as a prefix of a single host.
+/// Returns the address as a prefix of its full length: /32 or /128.
 pub(super) fn host(ip: IpAddr) -> IpNet {
     IpNet::from(ip)
 }
 
-/// Option for `ip address add`: with duplicate address detection, an IPv6 address would not be
-/// usable for a second.
+/// Returns the option for `ip address add` that skips duplicate address detection, empty for IPv4.
+/// With the detection, an IPv6 address would not be usable for a second.
 pub(super) const fn nodad(ip: IpAddr) -> &'static str {
     if ip.is_ipv6() { " nodad" } else { "" }
 }

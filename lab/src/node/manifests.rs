@@ -8,22 +8,23 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// The name of the file while it is written. The agent does not read a file of this name.
+/// The manifest file's name while it is written. The agent does not read a file of this name.
 const HALF_WRITTEN: &str = ".cluster.yaml.new";
 
-/// The first content of the folder.
+/// The manifests with which an agent starts.
 pub enum Manifests<'a> {
-    /// The content of the one file.
+    /// The content of the only file.
     Text(&'a str),
-    /// Copies of all files of a folder.
+    /// Copies of all files of this folder.
     Folder(&'a Path),
 }
 
-/// The folder. Its parent is a temporary folder of `agent`, which removes both.
+/// The folder that an agent reads. `agent` removes it, together with its temporary folder around
+/// it.
 pub(super) struct ManifestFolder(PathBuf);
 
 impl ManifestFolder {
-    /// Creates the folder at a path.
+    /// Creates the folder at `path` with its first manifests.
     pub(super) fn create(path: PathBuf, content: &Manifests<'_>) -> Result<Self> {
         fs::create_dir(&path).with_context(|| format!("make folder {}", path.display()))?;
         let folder = Self(path);
@@ -38,7 +39,7 @@ impl ManifestFolder {
         &self.0
     }
 
-    /// Replaces the complete file.
+    /// Replaces the whole manifest file at once.
     pub(super) fn publish(&self, text: &str) -> Result<()> {
         let new = self.0.join(HALF_WRITTEN);
         fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;

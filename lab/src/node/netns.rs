@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Network namespaces without names: each lives as long as its file descriptor is open, so nothing
-//! is left behind however the process ends. Used by everything that runs on a simulated host.
+//! Network namespaces that exist only as long as their file descriptor is open. So nothing is left
+//! behind however the process ends. Used by everything that runs on a simulated host.
 
 use std::{
     fs::{self, File},
@@ -21,8 +21,8 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Creates a namespace, with only a loopback interface that is down. The name is used in
-    /// messages.
+    /// Creates a network namespace with only a loopback interface, which is down. `name` is used in
+    /// messages only.
     pub fn new(name: &str) -> Result<Self> {
         let back = Return::to_here()?;
         unshare(CloneFlags::CLONE_NEWNET)
@@ -35,8 +35,8 @@ impl NetNs {
         })
     }
 
-    /// Runs `work` on this thread inside the namespace; sockets and processes created there stay
-    /// there.
+    /// Runs `work` on this thread inside the namespace. Sockets and processes that it creates stay
+    /// in the namespace.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let back = Return::to_here()?;
         setns(&self.file, CloneFlags::CLONE_NEWNET)
@@ -50,19 +50,19 @@ impl NetNs {
         &self.name
     }
 
-    /// A path by which other processes reach the namespace while this one lives: `nsenter
-    /// --net=PATH`.
+    /// Returns a path by which other processes reach the namespace while this process lives:
+    /// `nsenter --net=PATH`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Runs iproute2 commands, one a line, as one batch.
+    /// Runs iproute2 commands inside the namespace, one a line, as one batch.
     pub fn ip(&self, batch: &str) -> Result<()> {
         self.feed("ip", &["-batch", "-"], batch).map(|_| ())
     }
 
-    /// Runs a program inside with `input`. Returns its standard output, or an error with its
-    /// messages.
+    /// Runs a program inside the namespace with `input` as its standard input. Returns its standard
+    /// output, or an error with what it wrote to standard error.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let attempt = || format!("{program} {} in {}", args.join(" "), self.name);
         let mut child = self
@@ -87,7 +87,7 @@ impl NetNs {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Sets kernel parameters below /proc/sys/net, which belong to the calling thread's namespace.
+    /// Sets kernel parameters of this namespace: path below /proc/sys/net, and value.
     pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {
             for (name, value) in parameters {
@@ -100,7 +100,7 @@ impl NetNs {
     }
 }
 
-/// Returns the thread to its earlier namespace, also when the work panics.
+/// Dropping it returns the thread to the namespace that it was in, also when a panic unwinds.
 struct Return(File);
 
 impl Return {
@@ -121,7 +121,7 @@ impl Drop for Return {
     }
 }
 
-/// Fails with advice on what to do if this process may not create namespaces.
+/// Fails with advice on what to do if this process may not create network namespaces.
 pub fn check_privilege() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),

@@ -9,17 +9,18 @@ use anyhow::{Context, Result};
 
 const SET_GRO: u32 = 0x2c;
 
-/// Prepares the far end of a veth whose other end gets an XDP program, in the calling thread's
-/// namespace. The far end computes the checksums of what it sends, because XDP cannot see that they
-/// are missing, and accepts frames that the program sends back (by its NAPI).
+/// Prepares the far end of a veth whose other end gets an XDP program. The far end is in the
+/// calling thread's network namespace. It then computes the checksums of what it sends, because XDP
+/// cannot see that they are missing. And it accepts frames that the program sends back (by its
+/// NAPI).
 pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
     take_frames(interface)
 }
 
-/// Makes a veth accept frames that a program redirects into it (by its NAPI), in the calling
-/// thread's namespace.
+/// Makes a veth in the calling thread's network namespace accept frames that a program redirects
+/// into it (by its NAPI).
 pub(super) fn take_frames(interface: &str) -> Result<()> {
     set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))
 }
@@ -31,7 +32,7 @@ fn set(interface: &str, command: u32, data: u32) -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    // A struct ethtool_value.
+    // The two fields of a struct ethtool_value.
     let mut value = [command, data];
     request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let socket = UdpSocket::bind("0.0.0.0:0")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent's options and their command line. Used by `agent`.
+//! The options with which the lab starts an agent, and their command line. Used by `agent`.
 
 use std::{
     fs,
@@ -13,28 +13,28 @@ use ipnet::IpNet;
 
 use super::settings::{SocketBalancing, config_file};
 
-/// The address of /healthz.
+/// The address at which the agent serves /healthz.
 pub const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10256);
-/// The address of /metrics, which is kube-proxy's default as well.
+/// The address at which the agent serves /metrics. It is kube-proxy's default as well.
 pub const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-/// The agent's options.
+/// The options with which an agent starts.
 pub struct Options<'a> {
     pub binary: &'a Path,
     pub node_name: &'a str,
     pub cluster_cidrs: &'a [IpNet],
-    /// Settings in the form of the configuration file, to which the other settings are added.
+    /// Text of the configuration file. The settings of the other fields are added to it.
     pub config: &'a str,
     pub socket_balancing: SocketBalancing,
-    /// The kubeconfig of the API server to read from, in place of the manifests.
+    /// The kubeconfig of the API server that the agent reads from; None: it reads manifests.
     pub kubeconfig: Option<&'a Path>,
-    /// The cgroup that the socket hooks are attached to.
+    /// The cgroup to which the agent attaches its socket hooks.
     pub cgroup_root: &'a Path,
 }
 
 impl Options<'_> {
-    /// Returns the command `portolan run` for an agent with this manifest folder and pin directory.
-    /// The settings file is written to `folder`.
+    /// Returns the command `portolan run` for an agent that reads the folder `manifests` and pins
+    /// its maps in `pin_dir`. The configuration file is written to `folder`.
     pub(super) fn command(
         &self,
         folder: &Path,
@@ -58,8 +58,8 @@ impl Options<'_> {
         Ok(command)
     }
 
-    /// All settings are in the file, because most flags are ignored if there is a configuration
-    /// file.
+    /// Returns the configuration file. All settings are in it, because most flags are ignored if
+    /// there is a configuration file.
     fn config_file(&self) -> String {
         let mut more = vec![
             ("healthzBindAddress", HEALTH.to_string()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Joins single pods to a node, for tests without a complete `topology`.
+//! Joins single pods to a node, for tests that do not build a complete `topology`.
 
 use std::{
     fmt::Write,
@@ -14,12 +14,12 @@ use super::{
     netns::NetNs,
 };
 
-/// The gateways: the node's addresses at every pod's interface.
+/// The pods' gateways: the node has these addresses at every pod's interface.
 const GATEWAY_V4: &str = "169.254.1.1";
 const GATEWAY_V6: &str = "fe80::1";
 
-/// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point
-/// CNIs do.
+/// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNI
+/// plugins do.
 pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     join(node, &interface, pod, addresses, 1500)
 }
 
-/// Sets up an existing pair of interfaces: one end in the node, the other one eth0 of the pod.
+/// Sets up a pair of interfaces that exists: `interface` in the node, and eth0 in the pod.
 pub fn join(
     node: &NetNs,
     interface: &str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts and ends programs so that none outlives the program that started it.
+//! Starts and ends programs so that none lives longer than the program that started it.
 
 use std::{
     os::unix::process::CommandExt,
@@ -16,10 +16,10 @@ use nix::{
     unistd::Pid,
 };
 
-/// Longer than a program needs to end cleanly.
+/// Time for a program to end after SIGTERM. Longer than it needs.
 const TO_END: Duration = Duration::from_secs(5);
 
-/// Makes the kernel send this signal to a program when the thread that starts it ends.
+/// Makes the kernel send `signal` to the command's process when the thread that starts it ends.
 pub fn end_with_us(command: &mut Command, signal: Signal) {
     // SAFETY: prctl is async-signal-safe and touches nothing of this process.
     unsafe {
@@ -27,7 +27,7 @@ pub fn end_with_us(command: &mut Command, signal: Signal) {
     }
 }
 
-/// Ends a process by SIGTERM, and kills it if it does not end.
+/// Ends a process by SIGTERM, and kills it if it does not end in time.
 pub(super) fn end(child: &mut Child) {
     let deadline = Instant::now() + TO_END;
     if let Ok(pid) = i32::try_from(child.id()) {

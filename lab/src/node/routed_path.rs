@@ -16,21 +16,22 @@ use super::{
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
-/// The interface towards the node, in each namespace of the path.
+/// The name of the interface towards the node, at both routers and the host.
 const TO_NODE: &str = "eth0";
-/// The interface towards the host, at the routers.
+/// The name of the interface towards the host, at both routers.
 const TO_HOST: &str = "eth1";
 
-/// The routers and the host, the nearest to the node first. Dropping it removes them.
+/// The two routers and the host, the nearest to the node first. Dropping it removes them.
 pub struct RoutedPath {
     hops: [NetNs; 3],
-    /// The node's interface of the first link.
+    /// The node's interface towards the first router.
     interface: String,
 }
 
 impl RoutedPath {
-    /// Joins a host to a node. `links` are the addresses at both ends of each link, from the node
-    /// to the host. Each link has its own subnet (/24 or /64).
+    /// Joins a far host to a node. `interface` is the name of the node's new interface. `links` are
+    /// the addresses of each link's two ends, from the node to the host; each link has its own
+    /// subnet (/24 or /64).
     pub fn build(node: &NetNs, interface: &str, links: [[IpAddr; 2]; 3]) -> Result<Self> {
         let hops = [
             NetNs::new("the near router")?,
@@ -64,12 +65,12 @@ impl RoutedPath {
         &self.hops[2]
     }
 
-    /// Prepares the first link's far end for an XDP program at the node's end.
+    /// Prepares the first router's interface for an XDP program at the node's end of the link.
     pub fn prepare_for_xdp(&self) -> Result<()> {
         self.hops[0].enter(|| prepare_far_end(TO_NODE))?
     }
 
-    /// Gives the first router another link-layer address.
+    /// Gives the first router's interface towards the node another MAC address.
     pub fn set_address(&self, address: &str) -> Result<()> {
         self.hops[0].ip(&format!("link set {TO_NODE} address {address}\n"))
     }
@@ -81,7 +82,8 @@ impl RoutedPath {
         self.hops[link].ip(&format!("link set {TO_NODE} mtu {mtu}\n"))
     }
 
-    /// The end of a link that is nearer to the node: its namespace and the interface's name.
+    /// Returns the end of a link that is nearer to the node: its namespace and the interface's
+    /// name.
     fn end<'a>(&'a self, node: &'a NetNs, link: usize) -> (&'a NetNs, &'a str) {
         match link.checked_sub(1) {
             None => (node, &self.interface),
@@ -91,8 +93,8 @@ impl RoutedPath {
 }
 
 fn join(from: &NetNs, down: &str, this: IpAddr, to: &NetNs, next: IpAddr) -> Result<()> {
-    // If both ends have the same interface index, the kernel (6.18) may take a second to notice
-    // that a link is up.
+    // Both ends need different interface indexes. With the same one, the kernel (6.18) may take a
+    // second to notice that a link is up.
     static INDEX: AtomicUsize = AtomicUsize::new(200);
     let index = INDEX.fetch_add(1, Ordering::Relaxed);
     let length = subnet(this).prefix_len();

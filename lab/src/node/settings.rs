@@ -55,8 +55,8 @@ impl Forwarding {
     }
 }
 
-/// Returns the text of a configuration file: the header, `settings`, and each setting of `more`
-/// that `settings` does not contain.
+/// Returns the text of a configuration file: the header, `settings`, and each setting (name, value)
+/// of `more` whose name is not in `settings`.
 pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
     let header = [
         ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1".to_owned()),
@@ -69,7 +69,8 @@ pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
     let lines: Vec<_> = lines.collect();
     match settings.trim_start().strip_prefix('{') {
         Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),
-        // At the end of the file: a test counts the lines of its settings.
+        // The other settings are at the end of the file: a test counts the lines of its own
+        // settings.
         None => format!("{}\n{}\n", settings.trim_end(), lines.join("\n")),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Captures packets that leave the node, at the far end of its uplink. Used for `untouched` flows
-//! to addresses that nobody owns.
+//! Captures packets that leave the node, at the far end of its uplink. Used for the conformance
+//! cases' `untouched` flows to addresses that no host has.
 
 use std::{
     ffi::CString,
@@ -16,13 +16,13 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::{node::netns::NetNs, traffic::probe::Packet};
 
-/// An open packet socket; it keeps packets until they are read.
+/// An open packet socket. It keeps captured packets until they are read.
 pub struct Capture {
     socket: Socket,
 }
 
 impl Capture {
-    /// Captures packets that `interface` receives.
+    /// Starts to capture packets that `interface` receives.
     pub fn open(namespace: &NetNs, interface: &str) -> Result<Self> {
         namespace
             .enter(|| open(interface))?
@@ -30,7 +30,7 @@ impl Capture {
             .with_context(|| format!("watch {interface} in {}", namespace.name()))
     }
 
-    /// Returns every TCP, UDP and SCTP packet so far, in order.
+    /// Returns every TCP, UDP and SCTP packet captured since the last call, in order of arrival.
     pub fn packets(&self) -> Result<Vec<Packet>> {
         let mut packets = Vec::new();
         let mut buffer = [MaybeUninit::new(0); 2048];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Servers that report their own address and the client's as they see it, clients that query them,
-//! and captured packets.
+//! Servers that report their own address and the client's as they see it, clients that ask them,
+//! and packets captured at the uplink.
 
 pub mod capture;
 pub mod clients;

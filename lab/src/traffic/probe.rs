@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The requests and answers of the lab's clients and servers, and the result that a client reports.
+//! The requests and answers between the lab's clients and servers, and the result that a client
+//! reports.
 //!
 //! A request is one line with a nonce and a length, then that many bytes of a pattern. The answer
-//! is one line: the nonce, the server's address, the client's source as the server sees it, whether
-//! the pattern was undamaged; then the pattern again.
+//! is one line too, then the same pattern. The line holds the nonce, the length, the server's
+//! address, the client's address as the server sees it, and whether the request's pattern was
+//! undamaged.
 
 use std::{
     io::{self, BufRead, Read},
@@ -15,14 +17,15 @@ use std::{
 /// One connection of a flow and its outcome.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The client's address and port as its socket has them.
+    /// The client's address and port according to its own socket.
     pub source: SocketAddr,
-    /// The time until the outcome was known.
+    /// The time from the client's first packet until the outcome was known.
     pub after: Duration,
     pub outcome: Outcome,
     /// The payload of the client's first packet.
     pub sent: Vec<u8>,
-    /// Packets that left the node by its uplink meanwhile, if they were captured.
+    /// Packets that left the node by its uplink during this connection; None if the uplink was not
+    /// watched.
     pub left: Option<Vec<Packet>>,
 }
 
@@ -32,29 +35,29 @@ pub enum Outcome {
     Answered(Answer),
     /// ICMP port unreachable or a TCP reset arrived.
     Refused,
-    /// Another error from the network.
+    /// Another error from the network, as text.
     Unreachable(String),
     /// The local kernel refused to send (EPERM).
     Denied,
     Silence,
-    /// A connection without a valid answer.
+    /// A connection without a valid answer; the text says what was wrong.
     Broken(String),
 }
 
-/// The server that answered, and the client's source as the server sees it.
+/// What a client learns from a server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Address and port of the answering server.
+    /// Address and port of the answering server, as it says itself.
     pub by: SocketAddr,
-    /// The client as the server sees it.
+    /// Address and port of the client as the server sees them.
     pub seen: SocketAddr,
-    /// Where the answer came from, as the client sees it.
+    /// Source address and port of the answer as the client sees them.
     pub from: SocketAddr,
     /// Whether the data arrived undamaged in both directions.
     pub intact: bool,
 }
 
-/// A packet on the wire, as far as the checks need it.
+/// A captured packet: the parts that the checks need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     pub protocol: u8,
@@ -64,10 +67,10 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
-/// The longest pattern that is accepted.
+/// The longest pattern that is accepted, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// A number that no other request of this process has.
+/// Returns a number that no other request of this process has.
 pub(super) fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << 16 | u64::from(std::process::id() & 0xffff)
@@ -77,14 +80,15 @@ fn pattern(nonce: u64, length: usize) -> impl Iterator<Item = u8> {
     (0..length).map(move |n| (n.wrapping_mul(31) ^ nonce as usize >> (n % 5)) as u8)
 }
 
-/// A request's bytes.
+/// Returns a request's bytes.
 pub(super) fn request(nonce: u64, length: usize) -> Vec<u8> {
     let mut bytes = format!("portolan? {nonce} {length}\n").into_bytes();
     bytes.extend(pattern(nonce, length));
     bytes
 }
 
-/// The answer to a request read from `input`; none if it is no request.
+/// Reads a request from `input` and returns the answer's bytes; None if it is no request. `by` is
+/// the server's address, `seen` the client's.
 pub(super) fn answer(
     input: &mut impl BufRead,
     by: SocketAddr,
@@ -102,7 +106,7 @@ pub(super) fn answer(
     Ok(Some(write_answer(nonce, length, by, seen, intact)))
 }
 
-/// An answer's bytes.
+/// Returns an answer's bytes. `by` is the server's address, `seen` the client's.
 pub(super) fn write_answer(
     nonce: u64,
     length: usize,
@@ -115,7 +119,7 @@ pub(super) fn write_answer(
     bytes
 }
 
-/// Reads an answer that came from `from`; none if it answers another request.
+/// Reads an answer that came from `from`; None if it is no answer to the request with this nonce.
 pub(super) fn read_answer(
     input: &mut impl BufRead,
     nonce: u64,

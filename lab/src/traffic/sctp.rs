@@ -4,29 +4,30 @@
 
 use std::net::SocketAddr;
 
-/// IP protocol number.
+/// SCTP's IP protocol number.
 pub(super) const PROTOCOL: i32 = 132;
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
-/// A parameter of an INIT ACK whose content is free; ours holds the answer.
+/// A parameter of an INIT ACK whose content the server chooses. The lab's server puts its answer
+/// there.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
 /// Length of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
 const INIT_CHUNK: usize = 20;
 
-/// A packet with a correct checksum.
+/// An SCTP packet whose checksum is correct.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) source_port: u16,
     pub(super) destination_port: u16,
-    /// The tag that the packet's receiver has chosen; 0 for an INIT.
+    /// The tag that the packet's receiver has chosen for packets to it; 0 for an INIT.
     pub(super) verification_tag: u32,
     pub(super) chunk: Chunk,
 }
 
-/// The first chunk of a packet.
+/// The first chunk of an SCTP packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
     Init { tag: u32 },
@@ -35,19 +36,19 @@ pub(super) enum Chunk {
     Other(u8),
 }
 
-/// Why the bytes are no valid packet.
+/// Why the received bytes are no valid SCTP packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Truncated,
     Checksum { found: u32, right: u32 },
 }
 
-/// An INIT with the given initiate tag.
+/// Returns an INIT packet with `tag` as its initiate tag.
 pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8> {
     packet([source_port, destination_port], 0, INIT, tag, None)
 }
 
-/// The answer to an INIT that came with `tag`; the cookie carries `text`.
+/// Returns the INIT ACK packet for an INIT with `tag`. Its cookie contains `text`.
 pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
     packet(
         [source_port, destination_port],
@@ -87,7 +88,7 @@ fn packet(
     bytes
 }
 
-/// Reads a packet from behind the IP header.
+/// Parses an SCTP packet; `bytes` begin behind the IP header.
 pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
     let word = |at: usize| -> Result<[u8; 4], Fault> {
         bytes
@@ -126,7 +127,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
     })
 }
 
-/// The payload of what a raw socket delivered: IPv4's sockets leave the IP header in front.
+/// Returns the bytes behind the IP header of what a raw socket delivered; None if there are too
+/// few. Only IPv4 sockets deliver the header. `local` is any address of the socket's family.
 pub(super) fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
     if local.is_ipv6() {
         return Some(received);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TCP, UDP and SCTP servers in the lab's namespaces that report their own address and the client's
-//! as they see it. One thread runs all servers of a case; `flows` and tests start it.
+//! TCP, UDP and SCTP servers in the lab's network namespaces that report their own address and the
+//! client's as they see it. One thread waits for the clients of all servers. Started by `flows` and
+//! tests.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const TO_BE_FREE: Duration = Duration::from_secs(2);
 const STOP: u64 = 0;
 
-/// A running set of servers.
+/// The thread of all servers. Dropping it ends the servers.
 pub struct Servers {
     shared: Arc<Shared>,
     stop: EventFd,
@@ -50,7 +51,7 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// A listening server. Dropping it closes the socket.
+/// A listening server. Dropping it closes the server's socket.
 pub struct Listening {
     shared: Arc<Shared>,
     token: u64,
@@ -87,7 +88,7 @@ impl Servers {
         })
     }
 
-    /// Serves an address and port in a namespace until the result is dropped.
+    /// Serves an address and port in a namespace until the returned value is dropped.
     pub fn listen(
         &self,
         namespace: &NetNs,
@@ -126,8 +127,8 @@ impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(listener) = self.shared.listeners().remove(&self.token) {
             let _ = self.shared.epoll.delete(listener.fd());
-            // The thread may be using the listener now. Wait, so that the port is free when this
-            // returns.
+            // The thread may be using the listener now. Wait for it, so that the port is free when
+            // this returns.
             while Arc::strong_count(&listener) > 1 {
                 thread::yield_now();
             }
@@ -165,9 +166,9 @@ impl Shared {
 }
 
 impl Listener {
-    /// Opens a listener. Retries while the address is in use: a process that another case is
-    /// starting has copies of all descriptors until its program runs, including that of a listener
-    /// that is closed here.
+    /// Opens a server's socket. Retries while the address is in use. A process that another case is
+    /// starting has copies of all descriptors until its program runs, also of a socket that is
+    /// closed here.
     fn open_when_free(protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
         let deadline = Instant::now() + TO_BE_FREE;
         loop {
@@ -225,7 +226,7 @@ impl Listener {
                 let (stream, seen) = listener.accept()?;
                 let by = *by;
                 thread::Builder::new().spawn(move || {
-                    // As above: the client reports the error.
+                    // On an error the client gets no answer and reports that.
                     let _ = converse(stream, by, seen);
                 })?;
             }
@@ -242,7 +243,8 @@ impl Listener {
     }
 }
 
-/// Answers one request; the client closes first, so that no port here is left in TIME_WAIT.
+/// Answers one request. The client closes first, so that no port of the server is left in
+/// TIME_WAIT.
 fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -256,7 +258,7 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
-/// Answers an INIT with an INIT ACK. Other packets and wrong checksums get no answer.
+/// Answers an INIT with an INIT ACK. Other packets and packets with wrong checksums get no answer.
 fn answer_init(socket: &Socket, by: SocketAddr) -> io::Result<()> {
     let mut buffer = [MaybeUninit::new(0); 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parser reads the complete case format, and errors name everything that is not in it.
+//! Tests of the conformance cases' parser: it reads the complete format, and errors name everything
+//! that is not in it.
 
 use std::{path::Path, time::Duration};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values of pinned maps can be changed.
+//! Tests that values of pinned maps can be changed.
 
 use std::{fs, os::fd::AsFd, path::PathBuf};
 

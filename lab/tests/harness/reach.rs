@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated node forwards like a real one, in both plumbings and families.
+//! Tests that the simulated node forwards like a real one, with both ways to join pods and both IP
+//! families.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -26,8 +27,8 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A layout with a node, two pods on it, one pod on another node and a client outside, of both
-/// families.
+/// Returns a layout with a node, two pods on it, other nodes and their pods, a client outside, and
+/// addresses that no host has, of both IP families.
 pub(crate) fn layout() -> Layout {
     Layout {
         node: ["192.168.40.2", "192.168.41.2", "fd00:c0::2"]

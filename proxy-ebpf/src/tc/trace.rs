@@ -58,7 +58,11 @@ pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
         } else {
             0
         };
-        told::<F>(skb, outcome.counter(), place.0 | (path as u32) << Location::PATH);
+        told::<F>(
+            skb,
+            outcome.counter(),
+            place.0 | (path as u32) << Location::PATH,
+        );
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report: Markdown tables of everything that was measured. From `Results` alone.
+//! Writes the report: Markdown tables of everything that was measured. From `Results` alone.
 
 mod changes;
 mod packets;
@@ -18,7 +18,7 @@ use crate::{
     rows::{Row, Rows},
 };
 
-/// Writes the tables; the pictures that they refer to are in the same folder.
+/// Writes the report into `folder`. The pictures that it refers to are in the same folder.
 pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     let report = Report {
         rows: Rows::new(results),
@@ -27,7 +27,7 @@ pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     fs::write(&file, report.text()?).with_context(|| format!("write {}", file.display()))
 }
 
-/// Published figures of proxies that cannot be run here.
+/// Figures that others have published about proxies that cannot run here.
 const PUBLISHED: &str = include_str!("published.md");
 
 struct Report<'a> {
@@ -122,7 +122,8 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
         Ok(())
     }
 
-    /// A table with a column for each number of services; rows without any figure are left out.
+    /// Writes a table with a row for each proxy and a column for each number of services. Rows
+    /// without any figure are left out.
     fn table<T: Display>(
         &self,
         text: &mut String,
@@ -160,7 +161,7 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
     }
 }
 
-/// The number with a space between thousands.
+/// Returns the number with a space between thousands.
 fn grouped(number: u32) -> String {
     if number < 1_000 {
         number.to_string()

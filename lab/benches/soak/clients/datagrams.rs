@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! UDP clients: requests from many sockets and from one, one-way senders, one request with a long
-//! stream of answers, and answers that are cut into fragments or segments.
+//! UDP clients: with a socket for each request, with one socket for all, one-way senders, one
+//! request with a long stream of answers, and answers that are cut into fragments or segments.
 
 use std::{
     io::{self, ErrorKind},
@@ -14,15 +14,15 @@ use crate::{
     servers::{SEGMENT, SEGMENTS},
 };
 
-/// A datagram or an answer that takes longer counts as lost: a busy machine may stall for a second.
+/// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LENGTH: u64 = 100;
-/// Length of a large answer: more than two packets.
+/// Length of a large answer in bytes: more than fit into two packets.
 const LARGE: u64 = 4000;
-/// Datagrams of one stream, and milliseconds between two.
+/// Datagrams of one stream of answers, and milliseconds between two of them.
 const STREAM: u64 = 900;
 const PERIOD: u64 = 50;
-/// One-way senders check whether a datagram has arrived after this many more datagrams.
+/// A one-way sender checks that a datagram has arrived after this many later datagrams.
 const LATER: u64 = 30;
 
 /// A UDP socket, connected or not.
@@ -56,7 +56,8 @@ impl Datagrams {
         sent.map(drop).map_err(named)
     }
 
-    /// The next answer to this request, and its length.
+    /// Waits for the next answer to the request with this number. Returns it and its length in
+    /// bytes.
     fn receive(&self, number: u64) -> io::Result<(Answer, usize)> {
         let deadline = Instant::now() + PATIENCE;
         let mut buffer = vec![0; 65_536];
@@ -84,7 +85,7 @@ impl Datagrams {
                 return Err(io::Error::other(text));
             }
             let answer = Answer::parse(&String::from_utf8_lossy(&buffer[..length]))?;
-            // An answer to an earlier request may come late.
+            // An answer to an earlier request may come late: skip it.
             if answer.number == number {
                 return Ok((answer, length));
             }
@@ -98,7 +99,7 @@ impl Datagrams {
     }
 }
 
-/// A new socket for each request, alternately connected and not, as resolvers do.
+/// A client with a new socket for each request, alternately connected and not, as DNS resolvers do.
 #[derive(Default)]
 pub(super) struct Queries {
     count: u64,
@@ -114,7 +115,7 @@ impl Client for Queries {
     }
 }
 
-/// One socket for all requests.
+/// A client with one socket for all requests.
 pub(super) struct Socket {
     socket: Option<Datagrams>,
     is_connected: bool,
@@ -137,11 +138,11 @@ impl Socket {
     pub(super) const fn connected() -> Self {
         Self::new(true, "ask", LENGTH)
     }
-    /// A socket whose answers come in fragments.
+    /// Makes a client whose answers come in IP fragments.
     pub(super) const fn fragments() -> Self {
         Self::new(false, "ask", LARGE)
     }
-    /// A socket whose answers come as segments of one buffer.
+    /// Makes a client whose answers the server sends as segments of one buffer (GSO).
     pub(super) const fn segments() -> Self {
         Self::new(true, "segments", SEGMENT as u64)
     }
@@ -162,7 +163,7 @@ impl Socket {
 }
 
 impl Client for Socket {
-    /// The socket is kept even when there is no answer: many programs never open another one.
+    /// The socket is kept even if there is no answer: many programs never open another one.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
@@ -180,7 +181,7 @@ impl Client for Socket {
     }
 }
 
-/// Datagrams that nobody answers, from one socket. All must arrive at one pod.
+/// A client that sends datagrams that nobody answers, from one socket. All must arrive at one pod.
 #[derive(Default)]
 pub(super) struct Simplex {
     socket: Option<Datagrams>,
@@ -227,7 +228,7 @@ impl Client for Simplex {
     }
 }
 
-/// One request with a long stream of answers.
+/// A client that sends one request and receives a long stream of answers.
 #[derive(Default)]
 pub(super) struct Question {
     socket: Option<(Datagrams, u64)>,

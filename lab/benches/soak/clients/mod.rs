@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clients. Each is a thread that does one exchange after the other, at its pace, until the end
-//! of the run.
+//! The clients of the soak test. Each is a thread that does one exchange after the other, at its
+//! pace, until the end of the run.
 
 mod datagrams;
 mod plan;
@@ -28,24 +28,25 @@ use crate::{
     world::World,
 };
 
-/// Timeout of a TCP connection or of an answer over TCP. It allows for a SYN that is sent again
+/// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
 /// after a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause between two short connections, for clients that use each of few source ports again and
-/// again.
+/// Clients that use each of a few source ports again and again pause less than this between two
+/// short connections.
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// A kind of client.
+/// What one kind of client does.
 pub(crate) trait Client {
-    /// Does one or several exchanges, and reports the outcome of each to `note`.
+    /// Does one or several exchanges, and calls `note` with the outcome of each.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange));
 }
 
-/// The destination of a client's calls, and what else a client needs.
+/// The service that a client calls, and what else it needs for its calls.
 pub(crate) struct Calls<'a> {
     service: Service,
-    /// The service's addresses; none without a proxy, where clients choose an endpoint themselves.
+    /// The service's address and its address for data connections. None if there is no proxy or the
+    /// client calls an endpoint directly.
     frontend: Option<[SocketAddr; 2]>,
     cluster: &'a Cluster,
     arrivals: &'a Arrivals,
@@ -65,7 +66,7 @@ impl Calls<'_> {
         }
     }
 
-    /// The address of data connections that belong to a control connection.
+    /// Returns the address for data connections that belong to the control connection to `control`.
     fn data(&self, control: SocketAddr) -> SocketAddr {
         match self.frontend {
             Some([_, data]) => data,
@@ -73,7 +74,8 @@ impl Calls<'_> {
         }
     }
 
-    /// Whether an address that was called can still be called: an endpoint may have been removed.
+    /// Returns whether an address that was called can still be called: an endpoint may have been
+    /// removed.
     fn stays(&self, address: SocketAddr) -> bool {
         self.frontend.is_some() || self.cluster.serves(self.service, address.ip())
     }
@@ -93,18 +95,18 @@ pub(crate) struct Scene<'a> {
     pub(crate) span: Span,
 }
 
-/// A number that no other request has.
+/// Returns a number that no other request has.
 fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The answer of a server.
+/// A server's answer to a request.
 #[derive(Debug)]
 struct Answer {
     by: Ipv4Addr,
     number: u64,
-    /// Whether the server closes the connection now.
+    /// Whether the server closes the connection after this answer.
     is_last: bool,
 }
 
@@ -153,7 +155,7 @@ impl Begun {
             is_new: true,
         }
     }
-    /// Begins another exchange on the same connection or socket.
+    /// Begins another exchange on the same connection or socket. It is not new any more.
     fn again(self) -> Self {
         Self {
             began: Instant::now(),
@@ -173,7 +175,7 @@ impl Begun {
     }
 }
 
-/// Fails unless the same pod answers as before.
+/// Fails unless the same pod answers now as before.
 fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
     if before == now {
         return Ok(());
@@ -183,7 +185,8 @@ fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
 }
 
 impl Plan {
-    /// Does exchanges until the end of the run.
+    /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
+    /// their tally.
     pub(crate) fn run(&self, scene: &Scene<'_>, seed: u64) -> Result<Tally> {
         scene.world.run(self.origin, || self.exchanges(scene, seed))
     }
@@ -216,7 +219,7 @@ impl Plan {
             random: Random::new(seed),
             span,
         };
-        // Spreads the clients' starts.
+        // Spreads the times at which the clients start.
         let offset = Duration::from_millis(calls.random.below(500));
         sleep((span.begin + offset).saturating_duration_since(Instant::now()));
         while !span.is_over() {

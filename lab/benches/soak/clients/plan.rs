@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which clients there are: what each does, from where, to which service, and how often.
+//! Lists all clients: what each does, from where, to which service, and how often.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{
 /// A function that makes a client.
 type Make = fn() -> Box<dyn Client>;
 
-/// A client.
+/// One client: what it does and where.
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
-    /// The kind of address by which the client reaches the service; none: it calls an endpoint
+    /// The kind of address by which the client reaches the service. None: it calls an endpoint
     /// directly.
     pub(crate) by: Option<Frontend>,
-    /// Time from one exchange to the next.
+    /// Time from the beginning of one exchange to the next.
     pub(crate) pace: Duration,
     pub(crate) make: Make,
 }
@@ -38,11 +38,11 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 pub(super) const SHORT_CONNECTIONS: &str = "short connections";
 pub(super) const AT_ONCE: &str = "200 connections at once";
 
-/// Ending of the names of clients that call an endpoint directly. Their times show how fast the
-/// machine itself is.
+/// The names of clients end with this if they call an endpoint directly. Their times show how fast
+/// the machine itself is.
 pub(super) const DIRECT: &str = "direct";
 
-/// The clients of one kind: where each is, and which service it calls.
+/// All clients of one kind: the origin of each, and the service that it calls.
 type Who = &'static [(Origin, Service)];
 
 const SHORT: Who = &[
@@ -83,7 +83,7 @@ const POOL: Who = &[
     (Origin::Node, Service::Ten),
     (Origin::Outside, Service::Two),
 ];
-/// For clients that do not react to endpoints that come and go.
+/// Services for clients that do not react to endpoints that come and go.
 const STEADY: Who = &[
     (Origin::Pod(4), Service::Two),
     (Origin::Sandbox(5), Service::Two),
@@ -96,7 +96,7 @@ const STICKY: Who = &[
     (Origin::Sandbox(5), Service::Sticky),
     (Origin::Outside, Service::Sticky),
 ];
-/// For FTP, and for direct calls.
+/// For FTP, and for clients that call an endpoint directly.
 const TRANSFERS: Who = &[
     (Origin::Pod(4), Service::One),
     (Origin::Sandbox(5), Service::One),
@@ -124,7 +124,7 @@ const ASSOCIATIONS: Who = &[
     (Origin::Outside, Service::Two),
 ];
 
-/// All clients of a run.
+/// Returns all clients of a run.
 pub(crate) fn plans() -> Vec<Plan> {
     let kinds: [(&'static str, u64, Who, Make); 20] = [
         (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),

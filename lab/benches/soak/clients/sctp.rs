@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SCTP: the first two packets of an association, from a new port each time.
+//! A client that sends the first packet of an SCTP association and reads the second, from a new
+//! port each time.
 
 use std::{
     io,
@@ -24,7 +25,7 @@ impl Client for Associations {
 }
 
 fn answer(calls: &Calls<'_>, begun: &mut Begun) -> io::Result<()> {
-    // With a loopback address the kernel chooses the source.
+    // A loopback address here makes the kernel choose the source.
     let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
     let attempt = client.call(Protocol::SCTP, begun.to, 0);
     let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;

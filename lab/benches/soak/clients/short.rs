@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a connection for each request: one after another, 200 at once, and FTP's pairs
-//! of connections.
+//! Clients that open a TCP connection for each request: one after another, 200 at once, and FTP's
+//! pairs of connections.
 
 use std::{
     fs,
@@ -15,15 +15,16 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::{Answer, Begun, Calls, Client, PATIENCE, ensure_same, nonce};
 use crate::record::Exchange;
 
-/// Connections at once.
+/// Number of connections that are open at once.
 const CROWD: usize = 200;
 const LENGTH: u64 = 100;
 
-/// A TCP connection.
+/// A TCP connection to a server.
 pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects, from `port` unless it is 0; records the local address in `begun`.
+    /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
+    /// `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -36,7 +37,7 @@ impl Connection {
             begun.local = socket.local_addr()?.as_socket();
             match connected {
                 Ok(()) => break socket,
-                // The previous connection from the same port still waits for the last
+                // The previous connection from the same port still waits for its last
                 // acknowledgement.
                 Err(error)
                     if port != 0
@@ -73,7 +74,8 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and waits for the server to close if the answer says that it does.
+    /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
+    /// the connection, waits for it.
     pub(super) fn ask(
         &mut self,
         calls: &Calls<'_>,
@@ -94,8 +96,8 @@ impl Connection {
     }
 }
 
-/// Where the SYNs of a still open socket go: to an endpoint if the connection was translated at the
-/// socket.
+/// Returns text on where the SYNs of the socket at `local` go, which is still connecting: to an
+/// endpoint if the connection was translated at the socket. Empty if no such socket is found.
 fn sent_to(local: Option<SocketAddr>) -> String {
     const SYN_SENT: &str = "02";
     let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
@@ -117,7 +119,8 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{attempt}: {error}"))
 }
 
-/// One connection with one request; `server_closes`: the server closes first, else the client.
+/// Opens a connection and sends one request. The server closes first if `server_closes`, else the
+/// client.
 fn ask(calls: &Calls<'_>, begun: &mut Begun, server_closes: bool) -> io::Result<Answer> {
     Connection::open(begun, 0)?.ask(calls, LENGTH, server_closes)
 }
@@ -128,7 +131,7 @@ fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
     begun.ends(&answer)
 }
 
-/// Short connections, one after another.
+/// A client with short connections, one after another.
 #[derive(Default)]
 pub(super) struct Short {
     count: u64,
@@ -142,7 +145,7 @@ impl Client for Short {
     }
 }
 
-/// Short connections that must all be answered by one pod.
+/// A client with short connections that must all be answered by one pod.
 #[derive(Default)]
 pub(super) struct Sticky {
     pod: Option<Ipv4Addr>,
@@ -152,7 +155,7 @@ impl Client for Sticky {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let mut begun = Begun::now(calls.address());
         let answer = ask(calls, &mut begun, false).and_then(|answer| {
-            // Without a proxy nothing keeps a client at its endpoint.
+            // Without a proxy, answers of different pods are right.
             let before = self
                 .pod
                 .replace(answer.by)
@@ -165,7 +168,7 @@ impl Client for Sticky {
     }
 }
 
-/// 200 connections at once.
+/// A client with 200 connections at once.
 #[derive(Default)]
 pub(super) struct Crowd;
 
@@ -188,7 +191,7 @@ impl Client for Crowd {
     }
 }
 
-/// FTP, passive: a control connection, and a data connection to the same pod.
+/// A client of passive FTP: a control connection, and a data connection to the same pod.
 #[derive(Default)]
 pub(super) struct Ftp;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients with long TCP connections: keep-alive, a pool that reuses its source ports, long
+//! Clients with long TCP connections: keep-alive, a pool that uses its source ports again, long
 //! streams, idle connections.
 
 use std::{io, time::Duration, time::Instant};
@@ -7,21 +7,21 @@ use std::{io, time::Duration, time::Instant};
 use super::{Answer, Begun, Calls, Client, ensure_same, nonce, short::Connection};
 use crate::record::Exchange;
 
-/// Requests on one connection.
+/// Requests on one connection of `KeepAlive`.
 const REQUESTS: u32 = 100;
-/// Connections of a pool, and requests on each.
+/// Connections of a `Pool`, and requests on each.
 const POOL: usize = 8;
 const POOL_REQUESTS: u32 = 20;
-/// The first source port of the pool: outside every range that the kernel chooses from.
+/// The first source port of a `Pool`: outside every range that the kernel chooses from.
 const POOL_PORTS: u16 = 20_000;
-/// Messages of one stream: more than fit into a run.
+/// Messages of one stream: more than a run has time for.
 const MESSAGES: u64 = 1_000_000;
 const PERIOD: Duration = Duration::from_millis(50);
 const IDLE: usize = 5;
-/// Idle connections are used again when less than this is left of the run.
+/// Idle connections are used again when less than this time is left of the run.
 const END: Duration = Duration::from_secs(8);
 
-/// An open connection and its first exchange.
+/// An open connection, its server's last answer, and the number of requests so far.
 struct Open {
     connection: Connection,
     begun: Begun,
@@ -30,8 +30,10 @@ struct Open {
 }
 
 impl Open {
-    /// Sends a request on the connection in `kept`, which is opened if there is none. The
-    /// connection is dropped after an error, or when the server has closed it.
+    /// Sends a request for an answer of `length` bytes on the connection in `kept`. If it is None,
+    /// opens one from the source port `port` (0: any). The `most`-th request asks the server to
+    /// close the connection. `kept` is None afterwards if the server has closed it, or after an
+    /// error.
     fn ask(
         kept: &mut Option<Self>,
         calls: &mut Calls<'_>,
@@ -76,7 +78,7 @@ impl Open {
     }
 }
 
-/// Requests of many sizes on one connection; after a hundred requests, a new connection.
+/// A client with requests of many sizes on one connection, and a new connection after 100 requests.
 #[derive(Default)]
 pub(super) struct KeepAlive(Option<Open>);
 
@@ -87,7 +89,7 @@ impl Client for KeepAlive {
     }
 }
 
-/// A pool of connections: each is opened again from its previous source port.
+/// A client with a pool of connections. Each is opened again from its previous source port.
 #[derive(Default)]
 pub(super) struct Pool {
     connections: [Option<Open>; POOL],
@@ -103,7 +105,7 @@ impl Client for Pool {
     }
 }
 
-/// One connection on which messages arrive all the time.
+/// A client with one connection on which messages arrive all the time.
 #[derive(Default)]
 pub(super) struct Stream(Option<(Connection, Begun)>);
 
@@ -132,7 +134,7 @@ impl Client for Stream {
     }
 }
 
-/// Connections without traffic between the beginning and the end of the run.
+/// A client whose connections have no traffic between the beginning and the end of the run.
 #[derive(Default)]
 pub(super) struct Idle {
     connections: [Option<Open>; IDLE],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Live frames in large numbers, and the bare XDP programs that generate, return and count them.
-//! Used by benchmarks.
+//! Sends frames in large numbers, by the kernel's test runs of XDP programs with live frames. Also
+//! the bare XDP programs that generate, return and count such frames. Used by benchmarks.
 
 mod programs;
 
@@ -20,16 +20,17 @@ use crate::{
 
 pub use programs::{far_end, looking_mirror, mirror, sink};
 
-/// The most flows that a generator makes.
+/// The most flows of a [`Generator`].
 pub const MOST_FLOWS: u32 = 65_536;
 /// The first two bytes of all clients' addresses: 198.18.
 const CLIENTS: u16 = 0xc612;
-/// Mask of the upper four bits of a flow's number, which are in the third byte of the source
-/// address. The identification compensates for them, so that the header's checksum stays correct.
+/// Mask for the upper four bits of a flow's number, which are in the third byte of the source
+/// address. The IP identification compensates for them, so that the IP header's checksum stays
+/// correct.
 const UPPER: i32 = 15;
 
-/// A datagram of flow 0 in the shortest possible frame, without a UDP checksum. For a
-/// [`Generator`], whose flows come from `198.18.N.1`.
+/// Returns a frame with a UDP datagram of flow 0, as short as possible, without a UDP checksum. For
+/// a [`Generator`], whose flows come from `198.18.N.1`. `macs`: source, destination.
 pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
     const CHECKSUM: usize = 40;
     let payload = [0; 18];
@@ -49,7 +50,7 @@ pub fn datagram(macs: [[u8; 6]; 2], to: Ipv4Addr, port: u16) -> Vec<u8> {
     frame
 }
 
-/// The client's address and port of a flow of a [`Generator`].
+/// Returns the source address and port of a flow of a [`Generator`]; `flow` is its number.
 pub fn client(flow: u32) -> (Ipv4Addr, u16) {
     let [first, second] = CLIENTS.to_be_bytes();
     let address = Ipv4Addr::new(first, second, (flow >> 12) as u8, 1);
@@ -60,12 +61,12 @@ pub fn client(flow: u32) -> (Ipv4Addr, u16) {
 pub struct Generator {
     program: OwnedFd,
     frame: Vec<u8>,
-    /// The number of the next frame, the mask of flows, the interface's index.
+    /// The number of the next frame, the number of flows minus 1, the interface's index.
     state: Element<[u32; 3]>,
 }
 
 impl Generator {
-    /// Makes a generator. Its frames equal this [`datagram`] except for the client.
+    /// Makes a generator. Its frames equal `frame`, made by [`datagram`], except for the source.
     pub fn new(frame: Vec<u8>) -> Result<Self> {
         let state = Element::new()?;
         let program = load_xdp(&programs::generator(state.map(), &frame))?;
@@ -76,14 +77,14 @@ impl Generator {
         })
     }
 
-    /// Sets the number of flows, a power of two, and the index of the interface for the next
-    /// frames.
+    /// Prepares the next frames: `flows` is their number of flows, a power of two, `interface` the
+    /// index of the interface that they leave by.
     pub fn aim(&self, flows: u32, interface: u32) -> Result<()> {
         self.state.write([0, flows - 1, interface])
     }
 
-    /// Sends this many frames from the interface's namespace. Returns how many arrived, as `count`
-    /// reports it, and in how many seconds.
+    /// Sends `frames` frames from the namespace of the interface. Returns how many of them arrived,
+    /// as `count` reports it, and the seconds that it took.
     pub fn send(
         &self,
         from: &NetNs,
@@ -97,8 +98,8 @@ impl Generator {
         Ok((count()? - before, took))
     }
 
-    /// Like `send`, after `first` other frames, and repeated until nine of ten frames arrive: if
-    /// other programs use the processor, a device's queue overflows now and then.
+    /// Like `send`, but sends `first` other frames before, and repeats both until nine of ten
+    /// frames arrive: if other programs use the processor, a device's queue overflows now and then.
     pub fn send_most(
         &self,
         from: &NetNs,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bare XDP programs for live frames, written instruction by instruction: a generator that writes
+//! Bare XDP programs for benchmarks, written instruction by instruction: a generator that writes
 //! every header anew, a mirror that only sends frames back, a sink that counts and drops them, and
 //! a far end that counts or answers.
 
@@ -12,8 +12,8 @@ const CALL_REDIRECT: i32 = 23;
 const DROP: i32 = 1;
 const PASS: i32 = 2;
 const TX: i32 = 3;
-/// Offsets in the frame: Ethernet's type, IPv4's identification, protocol and addresses, and UDP's
-/// ports.
+/// Byte offsets in the frame: Ethernet's type, IPv4's identification, protocol and addresses, and
+/// UDP's ports.
 const TYPE: i16 = 12;
 const IDENTIFICATION: i16 = 18;
 const PROTOCOL: i16 = 23;
@@ -23,8 +23,8 @@ const SOURCE_PORT: i16 = 34;
 const DESTINATION_PORT: i16 = 36;
 const DATAGRAM: i32 = 17;
 
-/// Looks up the element whose key lies at this offset of the stack. Afterwards the element is in
-/// r0; the frame is dropped if there is none.
+/// Returns instructions that look up a map's element, whose key is at this offset of the stack.
+/// Afterwards r0 points to the element's value; the frame is dropped if there is no element.
 fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
     [
         Instruction(0x18, 0x11, 0, map.as_raw_fd()),
@@ -38,14 +38,15 @@ fn lookup(map: &OwnedFd, key_at: i32) -> [Instruction; 8] {
     ]
 }
 
-/// Looks up element 0 of an array.
+/// Returns instructions that look up element 0 of an array map. Afterwards r0 points to its value.
 fn element(map: &OwnedFd) -> Vec<Instruction> {
     let mut program = vec![Instruction(0x62, 10, -4, 0)];
     program.extend(lookup(map, -4));
     program
 }
 
-/// Sets r2 to the frame of the context in r1. The frame is dropped if it is shorter than `length`.
+/// Returns instructions that set r2 to the start of the frame whose context is in r1. The frame is
+/// dropped if it is shorter than `length`.
 fn frame_of(length: i32) -> [Instruction; 7] {
     [
         Instruction(0x61, 0x12, 0, 0),
@@ -58,9 +59,9 @@ fn frame_of(length: i32) -> [Instruction; 7] {
     ]
 }
 
-/// Writes `frame` into every frame, with the number of a flow in source address and port, and
-/// redirects it. The element of `state`: number of the next frame, mask of flows, index of the
-/// interface.
+/// Returns a program that overwrites every frame with `frame`, writes a flow's number into its
+/// source address and port, and redirects it. The element of `state`: number of the next frame,
+/// number of flows minus 1, index of the interface.
 pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(element(state));
@@ -103,7 +104,8 @@ pub(super) fn generator(state: &OwnedFd, frame: &[u8]) -> Vec<Instruction> {
     program
 }
 
-/// Adds 1 to the first word of an array's element 0, which is in r0 afterwards.
+/// Returns instructions that add 1 to the first word of an array map's element 0. Afterwards r0
+/// points to the element's value.
 fn counted(map: &OwnedFd) -> Vec<Instruction> {
     let mut program = element(map);
     program.extend([
@@ -114,21 +116,22 @@ fn counted(map: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// Counts frames and drops them.
+/// Returns a program that counts frames in element 0 of an array map and drops them.
 pub fn sink(count: &OwnedFd) -> Vec<Instruction> {
     let mut program = counted(count);
     program.extend(always(DROP));
     program
 }
 
-/// Does what [`mirror`] does, after one look-up of the frame's flow, of whose value it reads a
-/// word.
+/// Returns a program that does what [`mirror`] does, but first looks up the frame's flow in the map
+/// `flows` and reads a word of the flow's value.
 pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
-    /// Offset of a word behind the first cache line of an element, which contains the key.
+    /// Offset of a word of the value that is not in the element's first cache line, where the key
+    /// is.
     const IN_VALUE: i16 = 40;
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
-    // Both addresses and both ports are the key.
+    // The key is both addresses, both ports and the protocol.
     for (from, to) in [(SOURCE, -16), (DESTINATION, -12), (SOURCE_PORT, -8)] {
         program.extend([
             Instruction(0x61, 0x25, from, 0),
@@ -149,9 +152,10 @@ pub fn looking_mirror(flows: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// The far end: passes everything except IPv4 datagrams, and drops datagrams to the generator's
-/// clients, which are answers. It counts other datagrams in the first word of the element of
-/// `state`, and drops them, or sends them back as answers if the second word is not 0.
+/// Returns the program of the far end. It passes on everything except IPv4 datagrams, and drops
+/// datagrams to the generator's clients, because these are answers. It counts other datagrams in
+/// the first word of the element of `state`. It sends them back as answers if the second word is
+/// not 0, else it drops them.
 pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     let mut program = vec![Instruction(0xbf, 0x16, 0, 0)];
     program.extend(frame_of(42));
@@ -189,7 +193,7 @@ pub fn far_end(state: &OwnedFd) -> Vec<Instruction> {
     program
 }
 
-/// Swaps the link-layer addresses and sends the frame back.
+/// Returns a program that swaps a frame's MAC addresses and sends it back.
 pub fn mirror() -> Vec<Instruction> {
     let mut program = Vec::from(frame_of(14));
     program.extend([

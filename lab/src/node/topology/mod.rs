@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. Each
-//! host is a network namespace. Built from a `Layout` by the conformance runner, the demo,
-//! benchmarks and tests.
+//! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. The
+//! node and each of its pods is a network namespace. All clients outside share one, and so do all
+//! other nodes. Built from a `Layout` by the conformance runner, the demo, benchmarks and tests.
 //!
-//! `outside` is the segment that the node's uplink is on: a bridge with the addresses of the router
-//! and of every outside client. `remote` stands for all other nodes, one hop away on the same
-//! segment. Its default route leads through the node, so that answers to a client that was not
-//! masqueraded pass the node.
+//! The namespace `outside` holds the network segment of the node's uplink: a bridge with the
+//! addresses of the router and of every outside client. `remote` stands for all other nodes, one
+//! hop away on the same segment. Its default route leads through the node, so that answers to a
+//! client that was not masqueraded pass the node.
 
 mod wiring;
 
@@ -49,14 +49,14 @@ pub const UPLINK: &str = "eth0";
 pub const UPLINK_PEER: &str = "to-node";
 
 const TO_SETTLE: Duration = Duration::from_secs(5);
-/// How iproute2 prints a link that is not up yet.
+/// Texts that iproute2 prints for a link that is not up yet.
 const DOWN: [&str; 3] = [
     "state DOWN",
     "state LOWERLAYERDOWN",
     "bridge_slave state disabled",
 ];
 
-/// The namespaces, up and connected. Dropping it removes all of them.
+/// The network namespaces of all hosts, up and connected. Dropping it removes them.
 pub struct Topology {
     pub layout: Layout,
     pub plumbing: Plumbing,
@@ -64,7 +64,7 @@ pub struct Topology {
     pub outside: NetNs,
     pub remote: NetNs,
     pub pods: Vec<NetNs>,
-    /// Every address that the node may use as a source: its own and its gateways'.
+    /// Every address that the node may use as a source: its own addresses and the pods' gateways.
     pub node_addresses: Vec<IpAddr>,
 }
 
@@ -95,18 +95,18 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Prepares the uplink's far end for an XDP program at the node's end.
+    /// Prepares the uplink's far end for an XDP program at the node's end of the uplink.
     pub fn prepare_for_xdp(&self) -> Result<()> {
         self.outside.enter(|| prepare_far_end(UPLINK_PEER))?
     }
 
-    /// Makes the node's uplink accept live frames from the outside namespace.
+    /// Makes the node's uplink accept frames that an XDP program outside redirects into it.
     pub fn take_live_frames(&self) -> Result<()> {
         self.node.enter(|| take_frames(UPLINK))?
     }
 
     /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its
-    /// sender asks for the neighbour again only after a second.
+    /// sender repeats the ARP or neighbour request only after a second.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + TO_SETTLE;
         let hosts = [&self.node, &self.outside, &self.remote];
@@ -131,7 +131,7 @@ impl Topology {
         Ok(())
     }
 
-    /// The namespace that owns an address.
+    /// Returns the network namespace of the host that owns an address; None if none owns it.
     pub fn namespace_of(&self, ip: IpAddr) -> Option<&NetNs> {
         Some(match self.layout.owner(ip)? {
             Host::Node => &self.node,
@@ -142,8 +142,8 @@ impl Topology {
     }
 }
 
-/// Kernel parameters of every host except the node. They ignore ICMP redirects, which would send
-/// packets around the node.
+/// Kernel parameters of every host except the node. These hosts ignore ICMP redirects, which would
+/// send packets around the node.
 pub const HOST_PARAMETERS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),

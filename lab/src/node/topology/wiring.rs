@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Joins a topology's namespaces: links, addresses and routes, as scripts for iproute2.
+//! Joins a topology's network namespaces: links, addresses and routes, as scripts for iproute2.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,19 +16,19 @@ use super::{
     Plumbing, Topology, UPLINK, UPLINK_PEER,
 };
 
-/// Interface indexes at one end of each pair. If both ends have the same index in their namespaces,
-/// the kernel (6.18) takes up to a second to notice that the link is up.
+/// Interface indexes at one end of each veth pair. If both ends have the same index in their
+/// namespaces, the kernel (6.18) takes up to a second to notice that the link is up.
 const UPLINK_INDEX: usize = 50;
 const FIRST_POD_INDEX: usize = 100;
 const SEGMENT: &str = "segment";
 const POD_BRIDGE: &str = "cni0";
-/// The gateways of routed pods, as in CNI plugins of that kind.
+/// The gateways of pods with `Plumbing::Routed`, as in CNI plugins that route to each pod.
 const POINT_TO_POINT_GATEWAY: [&str; 2] = ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"];
 const POINT_TO_POINT_MAC: &str = "ee:ee:ee:ee:ee:ee";
 const BRIDGE_MAC: &str = "02:00:00:00:ff:01";
 
 impl Topology {
-    /// Connects the node's uplink, the router with the clients behind it, and the other nodes.
+    /// Connects the node's uplink, the router and the clients behind it, and the other nodes.
     pub(super) fn wire_segment(&self) -> Result<()> {
         let layout = &self.layout;
         let mut node = String::from("link set lo up\n");
@@ -96,7 +96,8 @@ impl Topology {
                     nodad(*ip)
                 )?;
             }
-            // Packets to an unowned address in a subnet of the node must also pass the node.
+            // Packets to an unowned address must pass the node, also if it is in a subnet of the
+            // node.
             for ip in layout.unowned.iter().filter(same) {
                 writeln!(node, "route add {} via {router} dev {UPLINK}", host(*ip))?;
                 writeln!(
@@ -112,9 +113,9 @@ impl Topology {
     }
 
     pub(super) fn wire_bridge(&mut self) -> Result<()> {
-        // The bridge needs an explicit link-layer address. An address derived from its ports may
-        // change when a pod comes or goes; then frames on their way to the old address are lost,
-        // with any proxy.
+        // The bridge needs an explicit MAC address. One derived from its ports may change when a
+        // pod comes or goes. Frames on their way to the old address would then be lost, with any
+        // proxy.
         let mut node = format!(
             "link add {POD_BRIDGE} address {BRIDGE_MAC} type bridge forward_delay 0\nlink set {POD_BRIDGE} up\n"
         );
@@ -136,7 +137,7 @@ impl Topology {
         self.node.ip(&node)
     }
 
-    /// Joins all pods to the node.
+    /// Joins all pods to the node, on the bridge or by routes.
     pub(super) fn wire_pods(&self) -> Result<()> {
         let mut node = String::new();
         for number in 0..self.pods.len() {
@@ -149,14 +150,15 @@ impl Topology {
         Ok(())
     }
 
-    /// Removes a pod's interface, and with it what the pod's and the node's kernel know about it.
+    /// Removes a pod's interface. The kernels of the pod and the node forget what they know about
+    /// it.
     pub fn unplug(&self, pod: usize) -> Result<()> {
         self.node.ip(&format!("link del veth{pod}\n"))
     }
 
-    /// Joins a pod that was unplugged: its interface has another index and another link-layer
-    /// address, like that of a new pod. A bridged pod announces its addresses to its neighbours, as
-    /// with CNI plugins.
+    /// Joins a pod again after `unplug`. Its interface has another index and another MAC address,
+    /// like that of a new pod. A bridged pod announces its addresses to its neighbours, as with CNI
+    /// plugins.
     pub fn plug(&self, pod: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +167,7 @@ impl Topology {
         namespace.ip(&self.addresses(pod)?)?;
         self.settle()?;
         if self.plumbing == Plumbing::Routed {
-            // The pod has no neighbours except the node.
+            // A routed pod has no neighbours except the node.
             return Ok(());
         }
         // Packets that are sent before the bridge forwards are lost.
@@ -179,7 +181,7 @@ impl Topology {
         ))
     }
 
-    /// Commands for the node that create a pod's pair of interfaces.
+    /// Returns commands for the node that create a pod's veth pair.
     fn link(&self, number: usize, index: usize) -> String {
         let pod = self.pods[number].path();
         match self.plumbing {
@@ -199,7 +201,7 @@ impl Topology {
         }
     }
 
-    /// Commands for a pod that set addresses and routes of its interface.
+    /// Returns commands for a pod that set the addresses and routes of its interface.
     fn addresses(&self, number: usize) -> Result<String> {
         let mut script = String::from("link set lo up\n");
         let addresses = &self.layout.pods[number];

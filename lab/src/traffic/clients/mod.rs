@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients in the lab's namespaces: each call is one connection with its outcome. Called by `flows`
-//! and tests.
+//! Clients in the lab's network namespaces: each call opens one connection and returns its outcome.
+//! Called by `flows` and tests.
 
 mod sctp;
 mod tcp;
@@ -26,12 +26,12 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait for the rest of an answer.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A client at an address of a host.
+/// A client at one address of a host.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     pub namespace: &'a NetNs,
     pub address: IpAddr,
-    /// The source port; 0: any.
+    /// The source port; 0 means any.
     pub port: u16,
     /// How long to wait for the first answer.
     pub patience: Duration,
@@ -47,7 +47,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Opens one connection and asks who answers, with `length` bytes to carry each way.
+    /// Opens one connection and asks for the server's name. Each side sends `length` bytes of data.
     pub fn call(&self, protocol: Protocol, to: SocketAddr, length: usize) -> Result<Attempt> {
         self.namespace
             .enter(|| match protocol {
@@ -65,7 +65,7 @@ impl<'a> Client<'a> {
             })
     }
 
-    /// A socket at the client's address and port. Loopback clients connect without binding
+    /// Makes a socket at the client's address and port. Loopback clients connect without binding
     /// (conformance/FORMAT.md).
     fn socket(&self, kind: Type, protocol: Option<i32>) -> io::Result<Socket> {
         let at = SocketAddr::new(self.address, if kind == Type::RAW { 0 } else { self.port });
@@ -91,8 +91,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A port that no earlier datagram came from. With a random port, a datagram could belong to an
-/// earlier flow, which keeps its endpoint.
+/// Returns a source port that no earlier datagram has used. A datagram from a used port could
+/// belong to an earlier flow, which keeps its endpoint.
 fn fresh_port() -> u16 {
     const FIRST: u16 = 33_000;
     const COUNT: u16 = 27_000;

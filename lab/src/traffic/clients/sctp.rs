@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first two packets of an SCTP handshake, over a raw socket.
+//! A client that sends the first packet of an SCTP handshake over a raw socket and reads the
+//! second.
 
 use std::{
     io::{self, ErrorKind},
@@ -17,8 +18,8 @@ use crate::traffic::{
     sctp::{self, Chunk},
 };
 
-/// Time to wait after an ABORT: a kernel with its own SCTP sends one in addition to our server's
-/// answer.
+/// Time to wait for our server's answer after an ABORT: a kernel with its own SCTP sends an ABORT
+/// in addition.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
 
 impl Client<'_> {

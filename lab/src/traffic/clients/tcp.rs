@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One TCP connection: a request, its answer, a clean end.
+//! A client that opens one TCP connection: a request, its answer, a clean end.
 
 use std::{
     io::{self, BufReader, Read, Write},
@@ -61,8 +61,9 @@ impl Client<'_> {
     }
 }
 
-/// Ends a connection by a reset, which leaves no TIME_WAIT: the port can be reused at once. Closing
-/// is not enough: a process that another thread is starting may still have the socket open.
+/// Ends a connection by a reset, which leaves no TIME_WAIT, so that the port can be reused at once.
+/// Closing the socket is not enough: a process that another thread is starting may still have it
+/// open.
 fn disconnect(stream: &TcpStream) -> io::Result<()> {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,

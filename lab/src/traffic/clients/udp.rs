@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One datagram and its answer.
+//! A client that sends one datagram and reads its answer.
 
 use std::{
     io::{self, ErrorKind},
@@ -35,8 +35,8 @@ impl Client<'_> {
         })
     }
 
-    /// Waits for the answer. The socket is not connected, so that an answer from a wrong address is
-    /// seen.
+    /// Waits for the answer to the request with this nonce. The socket is not connected, so that it
+    /// also receives an answer from a wrong address.
     fn await_datagram(
         &self,
         socket: &UdpSocket,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `backends`: which endpoint answers, which source it sees, and whether the answer is complete.
+//! Tests of flows that expect an answer (`backends`): which endpoint answers, which source it sees,
+//! and whether the answer is complete.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ fn a_connection_translated_at_its_socket_needs_no_masquerade_but_nobody_elses_so
     assert!(checked(&expect, &[answered(POD, CLIENT)], at_the_socket).is_ok());
     assert!(checked(&expect, &[answered(POD, NODE)], at_the_socket).is_ok());
     assert!(checked(&expect, &[answered(POD, "203.0.113.77:1")], at_the_socket).is_err());
-    // The exception is for `masquerade: true` only.
+    // Only `masquerade: true` allows both sources.
     let kept = backends(&[POD], Some(false), false);
     assert!(checked(&kept, &[answered(POD, NODE)], at_the_socket).is_err());
 }
@@ -77,7 +78,7 @@ fn an_endpoint_that_is_never_seen_fails_the_flow() {
     let mut both = one_sided;
     both.push(answered(OTHER_POD, CLIENT));
     assert!(holds(&expect, &both));
-    // Five connections may miss one of two endpoints by chance.
+    // With five connections, one of two endpoints may be missed by chance.
     assert!(holds(&expect, &both[..5]));
 }
 

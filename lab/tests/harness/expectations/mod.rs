@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The check of a flow can fail: it distinguishes every kind of wrong result from the right one.
+//! Tests that the check of a flow can fail: it distinguishes every kind of wrong result from the
+//! right one.
 
 mod answered;
 mod unanswered;

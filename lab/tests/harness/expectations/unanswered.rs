@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `reject`, `drop` and `untouched`.
+//! Tests of flows that expect no answer of an endpoint: `reject`, `drop` and `untouched`.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ fn what_nobody_owns_must_be_seen_leaving_the_node_unchanged(
         holds(&Expect::Untouched, std::slice::from_ref(&silent)),
         expected
     );
-    // With an answer, some host owns the address.
+    // With an answer, some host has the address.
     for outcome in [Outcome::Refused, Outcome::Answered(answer(VIP, CLIENT))] {
         assert!(!holds(
             &Expect::Untouched,

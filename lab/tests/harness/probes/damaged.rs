@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers from a wrong address, wrong checksums, changed payloads.
+//! Tests that the lab's clients notice answers from a wrong address, wrong checksums and changed
+//! payloads.
 
 use lab::node::topology::Plumbing;
 
@@ -7,8 +8,8 @@ use super::{check, flow, mangle};
 
 #[test]
 fn an_answer_from_another_address_is_noticed() {
-    // The rule translates only packets to the pod, without conntrack: the answer comes from the pod
-    // itself.
+    // The rule translates only packets to the pod, without conntrack. So the answer has the pod's
+    // own address as its source.
     let there = "chain x { type filter hook prerouting priority -150; ip daddr 198.51.100.1 ip daddr set 10.40.1.10 }";
     let expect = "{backends: ['10.40.1.10:8080'], masquerade: false}";
     let seen = check(Plumbing::Routed, there, &flow("UDP", expect)).expect_err("from elsewhere");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every kind of probe against imitations of a proxy, right and wrong ones, made of nft rules on
-//! the simulated node: each check of conformance must be able to fail.
+//! Tests of the lab's clients and servers. nft rules on the simulated node imitate right and wrong
+//! proxies: each check of conformance must be able to fail.
 
 mod damaged;
 mod refused;
@@ -33,7 +33,7 @@ ports: [{port: 8080}, {port: 8080, protocol: UDP}, {port: 8080, protocol: SCTP}]
 endpoints: [{addresses: [10.40.1.10], nodeName: node-a}, {addresses: [10.40.2.10]}]
 ";
 
-/// Flows whose probes expect pods' connections to be translated per packet.
+/// Returns [`Flows`] that expect pods' connections to be translated per packet, not at sockets.
 fn flows_of<'a>(
     topology: &'a Topology,
     cgroup: &'a Cgroup,
@@ -49,7 +49,7 @@ fn flows_of<'a>(
     .expect("servers")
 }
 
-/// Checks whether a flow is as expected on a node with these rules.
+/// Checks whether a flow is as expected on a node with these nft rules.
 fn check(plumbing: Plumbing, rules: &str, flow: &str) -> Result<(), String> {
     let topology = Topology::build(layout(), plumbing).expect("topology");
     if !rules.is_empty() {
@@ -89,7 +89,7 @@ fn forward(rule: &str) -> String {
     format!("chain through {{ type filter hook forward priority 0; {rule} }}")
 }
 
-/// A chain that changes packets without conntrack, after routing.
+/// Returns a chain whose rule changes forwarded packets without conntrack.
 fn mangle(rule: &str) -> String {
     format!("chain mangle {{ type filter hook forward priority -150; {rule} }}")
 }

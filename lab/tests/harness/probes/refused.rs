@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rejected and dropped packets, and silence.
+//! Tests that the lab's clients distinguish rejected packets, dropped packets and silence.
 
 use std::{net::SocketAddr, time::Duration};
 

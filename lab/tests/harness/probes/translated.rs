@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows that are translated: correctly, wrongly, not at all.
+//! Tests that the lab's clients notice whether flows are translated correctly, wrongly or not at
+//! all.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that must pass unchanged.
+//! Tests that the lab's clients notice whether packets pass unchanged.
 
 use lab::node::topology::Plumbing;
 use rstest::rstest;
