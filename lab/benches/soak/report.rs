@@ -17,14 +17,10 @@ use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 
 /// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
-<<<<<<< HEAD
 /// In a run of a minute on a busy machine, a client makes fewer connections: at least this many
 /// times for each minute is enough.
 const TIMES_A_MINUTE: f64 = 6.0;
-/// Windows with fewer exchanges are not compared.
-=======
 /// Windows of time with fewer exchanges are not compared.
->>>>>>> d-e
 const ENOUGH: u64 = 100;
 /// The last minute's median may be this many times the first minute's, multiplied by the slowdown
 /// of direct calls. The second value is for short runs, whose windows are only seconds.
