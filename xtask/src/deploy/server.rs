@@ -72,7 +72,7 @@ impl Server {
             .args(["--etcd-servers", &etcd, "--cert-dir", &path("certs")])
             .args(["--bind-address", "127.0.0.1"])
             .args(["--secure-port", &ports[2].to_string()])
-            // An address that leads nowhere: nobody uses the service `kubernetes`.
+            // An address at which nobody can reach the API server.
             .args(["--advertise-address", "192.0.2.1"])
             .args(["--endpoint-reconciler-type", "none"])
             .args(["--authorization-mode", "RBAC"])

@@ -108,7 +108,8 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(text.into_bytes()))
 }
 
-/// Packs the binary with its manual pages and completions, for machines without a package.
+/// Packs the binary with its manual pages, completions, systemd unit and licences, for machines
+/// without a package.
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
     for (name, content) in &parts.pages {

@@ -75,7 +75,7 @@ pub(crate) struct Facts {
     pub(crate) llvm_dev: Vec<u32>,
     /// Whether this process may call apt.
     pub(crate) can_install: bool,
-    /// Whether apt's package lists have been fetched in this run.
+    /// Whether apt's package lists have been downloaded in this run.
     pub(crate) lists_updated: bool,
     /// The version of Debian's compiler that apt offers; None if apt offers none.
     pub(crate) apt_compiler: Option<(u32, u32)>,
