@@ -116,8 +116,7 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     check(&mut command, "build the agent")
 }
 
-/// Builds the integration test `target` of the agent's or lab's package; returns its program's
-/// path.
+/// Builds the integration test `target` and returns the path of its program.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     build_test_by(target, |_| ())
 }

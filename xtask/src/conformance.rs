@@ -139,8 +139,7 @@ pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
         .collect()
 }
 
-/// Returns the test program's arguments. It starts in another folder, so the path of the case files
-/// is made absolute.
+/// Returns the test program's arguments. It starts in another folder, so paths become absolute.
 fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let mut rest = Vec::new();
     if let Some(dir) = &arguments.dir {

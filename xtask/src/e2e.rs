@@ -166,8 +166,7 @@ fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(runs)
 }
 
-/// Returns a Markdown table with a row for each test and a column for each run. A cell has the
-/// duration.
+/// Returns a Markdown table: a row for each test, a column for each run, with the duration.
 fn table(runs: &BTreeMap<String, Results>) -> String {
     let names: Vec<_> = runs.keys().map(String::as_str).collect();
     let mut text = format!("| test | {} |\n", names.join(" | "));

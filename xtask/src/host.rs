@@ -20,8 +20,7 @@ pub(crate) fn is_root() -> bool {
     Uid::effective().is_root()
 }
 
-/// Fails unless this process is root. `what` begins the message; `instead` ends it: it names what
-/// works without root.
+/// Fails unless this process is root. The error begins with `what` and ends with `instead`.
 pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     ensure!(
         is_root(),

@@ -92,8 +92,7 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Replaces the file `copy` by `binary`. It is renamed into place because the old file may be
-/// running.
+/// Replaces the file `copy` by `binary`, by renaming: the old file may be running.
 fn place(binary: &Path, copy: &Path) -> Result<()> {
     let partial = copy.with_extension("partial");
     fs::copy(binary, &partial)
@@ -207,8 +206,7 @@ fn remapped() -> String {
     named
         .iter()
         .filter_map(|(folder, name)| Some((folder.as_ref()?.to_str()?, name)))
-        // rustc's flags are separated by spaces, so folders with a space in their path stay as they
-        // are.
+        // Flags are separated by spaces, so folders with spaces in their path stay.
         .filter(|(folder, _)| !folder.contains(' '))
         .map(|(folder, name)| format!("--remap-path-prefix={folder}={name}"))
         .collect::<Vec<_>>()

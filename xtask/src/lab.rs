@@ -37,14 +37,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     let mut command = prepare("bench")?;
-    // The path of the report is relative to the root folder of the clone, unless an argument
-    // changes it.
+    // By default the report's path is relative to the root folder of the clone.
     command.args(&arguments.rest).current_dir(cargo::root());
     cargo::check(&mut command, "run the lab")
 }
 
-/// Builds the agent and returns the command that runs the benchmark; `subcommand` is `bench` or
-/// `test` of cargo.
+/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     setup::tools(&PACKAGES)?;

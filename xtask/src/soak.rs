@@ -63,8 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Builds the agent and returns the command that runs the benchmark; `subcommand` is `bench` or
-/// `test` of cargo.
+/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;

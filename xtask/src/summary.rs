@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads test results from the output of test programs, and makes a table of all stages. Used by
-//! `test`.
+//! Reads test results from the output of test programs, and makes a table of all stages.
 
 use std::{mem, time::Duration};
 
@@ -79,8 +78,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Returns the stage's counts for the sum. A stage that failed without a failed test counts as
-    /// one failed test.
+    /// Returns the stage's counts for the sum; a failed stage has at least one failed test.
     pub(crate) fn counted(&self) -> Tally {
         let mut tally = self.tally;
         if self.failure.is_some() && tally.failed == 0 {
@@ -89,8 +87,7 @@ impl Stage {
         tally
     }
 
-    /// Returns the result after the complete stage has been run again (`again`): failed only if
-    /// both runs failed.
+    /// Returns the result after the whole stage has run `again`: failed only if both runs failed.
     pub(crate) fn replaced_by(self, mut again: Stage) -> Stage {
         again.time += self.time;
         if again.counted().failed > 0 {

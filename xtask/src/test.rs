@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask test`: runs the lints and all tests, stage by stage, and prints one summary at the
-//! end.
+//! `cargo xtask test`: runs lints and all tests, stage by stage, with one summary at the end.
 
 use std::{
     io::{BufRead, BufReader},
@@ -141,8 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(twice(|| soaked(&arguments.rest)));
     }
     if wanted(Suite::Deploy) {
-        // Tools that take minutes to build are built only if the suite `deploy` is selected by
-        // itself.
+        // Only the suite `deploy` by itself builds tools that take minutes.
         let tools = if suite == Suite::All {
             Tools::AsTheyAre
         } else {

@@ -39,9 +39,8 @@ fn a_syn_flood_costs_no_connection(
     assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
     assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
     assert!(seen.during.share() >= 0.97, "new ones: {seen:?}");
-    // The endpoint may still have a half-open connection with a masquerade port that the flood has
-    // used; then a client must repeat its SYN. An endpoint keeps about a thousand of them, of 28
-    // 000 ports.
+    // The endpoint may have a half-open connection from the flood with a client's masquerade port;
+    // then the client must repeat its SYN. It keeps about 1000 of them, for 28 000 ports.
     assert!(seen.during.took(0.85) < BEFORE_THE_SECOND_SYN, "{seen:?}");
     assert_eq!(seen.after.made, seen.after.asked, "afterwards: {seen:?}");
 }

@@ -45,8 +45,7 @@ impl Explainer<'_> {
                 answered(&report, true)
             }
             Expect::Backends(expected) => is_answered(expected, &report),
-            // The node itself rejects: the destination is not a service's port, no longer or not
-            // yet.
+            // The node itself rejects: no service has the destination, no longer or not yet.
             Expect::Reject if is_untouched(&report) => answered(&report, false),
             Expect::Reject => outcome(&report, "rejected_"),
             Expect::Drop => outcome(&report, "dropped_"),

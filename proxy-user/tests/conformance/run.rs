@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     pub(crate) explain: Explain,
 }
 
-/// Where the agent reads Kubernetes objects.
+/// Where the agent's objects come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum ObjectSource {
     Manifests,
@@ -58,8 +58,7 @@ enum Target<'a> {
 }
 
 impl Target<'_> {
-    /// Writes the objects. Returns the version of the node's object, which the agent shows when it
-    /// has applied them.
+    /// Writes the objects; returns the Node's version, which the agent shows once applied.
     fn publish(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
         match self {
             Self::Folder => agent.publish(manifests).map(|()| version),

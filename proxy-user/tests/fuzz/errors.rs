@@ -50,8 +50,7 @@ pub(crate) enum About {
     Request,
     /// The client sends it and quotes the answer as it reached the client.
     Answer,
-    /// The node itself sends it to the client and quotes the packet as it was between ingress and
-    /// egress.
+    /// The node itself sends it to the client and quotes the packet between ingress and egress.
     Inside,
 }
 

@@ -148,8 +148,7 @@ impl Generator {
         let base = self.random.pick(&[40_000, 40_000, 2000]);
         base + self.random.below(self.ports) as u16
     }
-    /// Returns protocol and address of a random service; seldom an address without a service or of
-    /// a backend.
+    /// Returns protocol and address of a service; seldom of no service, or a backend's address.
     pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
         let service = self.random.pick(&self.services);
@@ -218,8 +217,7 @@ impl Generator {
             Kind::Syn
         };
         self.send(conversation, kind);
-        // The backend answers half of them, and the client acknowledges most answers, so that flows
-        // become established.
+        // The backend answers half of them, and the client mostly acknowledges the answer.
         if !self.is_flood && self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
             if !self.random.one_in(4) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads BPF maps with few system calls: the counters after each packet, complete tables at the end
-//! of a sequence.
+//! Reads BPF maps with few system calls: counters after each packet, tables after a sequence.
 
 use std::{
     io,

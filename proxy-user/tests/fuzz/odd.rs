@@ -14,8 +14,7 @@ use crate::{
 };
 
 impl Generator {
-    /// Sends a datagram in fragments; sometimes the later one comes first, or one of them is
-    /// missing.
+    /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
         let v6 = self.v6;
         let conversations = self.conversations.iter();

@@ -28,8 +28,7 @@ pub(crate) enum Operation {
     /// Whoever got the last packet of a client's conversation sends one back. The packet's tuple is
     /// that of the client's packets.
     Answer(Interface, Packet),
-    /// A packet leaves the node; `true`: a process of the node sends it, `false`: it arrived at the
-    /// uplink.
+    /// A packet leaves the node; `true`: its process sends it, `false`: it came from the uplink.
     Out(bool, Packet),
     /// An ICMP error about the last packet or answer of a conversation arrives.
     Complain(Interface, Complaint),

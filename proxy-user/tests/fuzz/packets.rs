@@ -70,8 +70,7 @@ pub(crate) struct Shape {
     /// TCP: how far the sequence number is ahead of the one after the sender's SYN. SCTP: how far
     /// the tag is from the correct one.
     pub(crate) ahead: i32,
-    /// TCP: the same for the acknowledgement number. SCTP: the same for the tag that the sender of
-    /// an INIT ACK wants.
+    /// TCP: the same for its acknowledgement number. SCTP: for the tag that an INIT ACK wants.
     pub(crate) acked: i32,
     /// The TCP timestamp; 0 for none.
     pub(crate) timestamp: u32,
@@ -96,8 +95,7 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 impl Packet {
-    /// Returns the frame to this MAC. `by_client`: true gives it the numbers of a client, false of
-    /// a backend.
+    /// Returns the frame to this MAC; `by_client`: with a client's numbers, else a backend's.
     pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
         let Shape {
             fragment,
@@ -247,8 +245,7 @@ impl Packet {
         }
     }
 
-    /// Returns SCTP's tags: that of the packet, and the one that the sender of an INIT or INIT ACK
-    /// wants.
+    /// Returns SCTP's tag of the packet, and the tag that an INIT's or INIT ACK's sender wants.
     fn tags(&self, by_client: bool) -> (u32, u32) {
         let (own, other) = if by_client {
             (CLIENT_TAG, BACKEND_TAG)

@@ -59,8 +59,7 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Returns a packet that has left after one program only, without egress; None if it is no IP
-    /// packet.
+    /// Returns a packet that has left without egress; None if it is no IP packet.
     fn whole(frame: Vec<u8>) -> Option<Self> {
         let tuple = wire::read(&frame)?.tuple;
         Some(Self {
@@ -78,13 +77,11 @@ pub(crate) struct Run<'a> {
     packets: u64,
     /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
-    /// The last packets of each conversation. Key: the client's interface, and the tuple of its
-    /// packets.
+    /// The last packets of each conversation. Key: the client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence on a node without flows. `thorough`: compares the tables after every operation,
-/// which is slow.
+/// Runs a sequence on an empty node. `thorough`: compares tables after each operation (slow).
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -217,8 +214,7 @@ impl Run<'_> {
         };
         let by = Interface::towards(answer.tuple.src.ip());
         let frame = answer.frame(by.mac(), false);
-        // As long as the flow exists, its replies must come from the frontend that the client
-        // called.
+        // While the flow exists, replies must come from the frontend that was called.
         let is_alive = interface == Interface::towards(packet.tuple.src.ip())
             && !is_node(packet.tuple.src.ip())
             && packet.shape.fragment.is_none()
@@ -277,8 +273,7 @@ impl Run<'_> {
             inside: inside.frame,
         }))
     }
-    /// Runs the XDP program at the uplink; returns the frame that leaves if XDP takes it, else
-    /// None.
+    /// Runs XDP at the uplink; returns the frame that XDP sends, None if it leaves it to tc.
     fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let given = Given {
             interface: Interface::Uplink,

@@ -14,8 +14,7 @@ use crate::{
 };
 
 impl Generator {
-    /// Makes an established connection, changes its service, and lets the client send more SYNs and
-    /// data.
+    /// Makes an established connection, changes its service, and sends more SYNs and data.
     pub(crate) fn drain(&mut self) {
         self.begin();
         let Some(conversation) = self.conversations.last().copied() else {
@@ -57,8 +56,7 @@ impl Generator {
             }
         }
     }
-    /// Sends with a client's source address from another interface, from every port that the client
-    /// might be given.
+    /// Sends with a client's address from another interface, from all ports that it may be given.
     pub(crate) fn crowd(&mut self) {
         const PORTS: (u16, u16) = (5000, 5003);
         let v6 = self.v6;

@@ -148,8 +148,7 @@ pub(crate) struct NodeSettings {
     pub(crate) mark_only: bool,
     pub(crate) resets: bool,
     pub(crate) answer_ping: bool,
-    /// True if the ranges of cluster IPs are known: packets to unallocated addresses in them are
-    /// dropped.
+    /// True if packets to unallocated addresses in the cluster IP ranges are dropped.
     pub(crate) allocated: bool,
     /// The first and last masquerade port.
     pub(crate) ports: (u16, u16),

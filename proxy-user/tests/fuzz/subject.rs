@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node under test: the loaded programs and their maps, in a network namespace with its own
-//! interfaces.
+//! The node under test: loaded programs and their maps, in a network namespace.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -60,8 +59,7 @@ pub(crate) struct Subject {
     pub(crate) backend_ports: HashSet<u16>,
     /// The slots of the map `direct` that may be in use.
     direct_places: Vec<u32>,
-    /// When [`Subject::hold_time`] last corrected the times of flows for the real time that had
-    /// passed.
+    /// When [`Subject::hold_time`] last corrected the times of flows.
     pub(crate) held: Instant,
 }
 
@@ -156,7 +154,7 @@ impl Subject {
     pub(crate) fn datapath(&mut self) -> &mut Datapath {
         self.datapath.as_mut().expect("open")
     }
-    /// Ends the agent's part and starts it again with the same maps.
+    /// Closes and opens the programs with the same maps, as a restart of the agent does.
     pub(crate) fn restart(&mut self) {
         self.datapath = None;
         let datapath = Datapath::open(&self.options).expect("opens again");
@@ -164,8 +162,7 @@ impl Subject {
         self.datapath().set_idle_times(IDLE);
     }
 
-    /// Removes every flow, session affinity and fragment, and takes the current counters as the
-    /// start.
+    /// Removes all flows, affinities and fragments, and takes the current counts as the start.
     pub(crate) fn reset(&mut self) {
         self.counters.reset();
         self.flows.0.clear();
@@ -211,8 +208,7 @@ impl Subject {
             assert!(result.failures.is_empty(), "{:?}", result.failures);
         }
     }
-    /// Runs a program on a packet; an error if it changes several counters or another bit of the
-    /// mark.
+    /// Runs a program on a packet; fails if several counters or other bits of the mark change.
     pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
         // As long as the longest `__sk_buff` of any kernel, because the kernel returns all of it.
         const FIELDS: usize = 64;
@@ -249,8 +245,7 @@ impl Subject {
     /// Runs the XDP program on a frame that arrives at the uplink.
     pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
         const PASS: u32 = 2;
-        // A struct xdp_md: start and end of the frame, metadata, interface, queue, outgoing
-        // interface.
+        // A struct xdp_md: start and end of frame, metadata, interface, queue, egress.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
         self.hold_time();

@@ -23,8 +23,7 @@ impl Subject {
     /// Makes flows younger by the real time since the last call, so that the real duration of a run
     /// does not matter: programs record some packets only once a second.
     pub(crate) fn hold_time(&mut self) {
-        // Far more often than once a second. The programs' clock is behind the real time by no more
-        // than the margin.
+        // Several times a second. The programs' clock is at most the margin behind real time.
         const OFTEN: Duration = Duration::from_millis(200);
         const MARGIN: Duration = Duration::from_millis(50);
         let passed = self.held.elapsed();

@@ -120,8 +120,7 @@ fn a_fast_open_connects_with_its_first_bytes() {
 
 /// Disconnects a socket, by a connect to the address family AF_UNSPEC.
 pub(crate) fn disconnect(socket: &impl AsRawFd) {
-    // SAFETY: an address of zeros has the family AF_UNSPEC, and the length is that of the
-    // structure.
+    // SAFETY: zeros are an address of family AF_UNSPEC; the length is the structure's.
     let result = unsafe {
         let nowhere: libc::sockaddr_in = mem::zeroed();
         libc::connect(

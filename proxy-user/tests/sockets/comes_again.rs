@@ -58,8 +58,7 @@ fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     Ok(Open::over(socket.into())?.answer.by)
 }
 
-/// Connects `CONNECTIONS` times from one client port; returns the failed attempts' numbers and
-/// errors.
+/// Connects `CONNECTIONS` times from one port; returns the failed attempts' numbers and errors.
 fn failures(world: &World, to: SocketAddr) -> Vec<(usize, io::Error)> {
     let connect = |n| Some((n, connect_from(45_000, to).err()?));
     world.run(From::Pod, || (0..CONNECTIONS).filter_map(connect).collect())

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of each kind of socket: TCP, connected and unconnected UDP, IPv4 and IPv6, of pods and of
-//! the node.
+//! Tests of each kind of socket: TCP, connected and other UDP, IPv4, IPv6, of pods and the node.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
@@ -223,8 +222,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
     drop(holder);
     let left = world.after_closing(1);
     assert_eq!(left.len(), 1, "{left:?}");
-    // A new connect moves the socket's entry to the bucket that is free now, and leaves no other
-    // entry.
+    // A new connect moves the entry to the bucket that is free now; no other entry is left.
     guest.connect(vip(2)).expect("connect");
     let moved = world.sockets();
     assert_eq!(moved.len(), 1, "{moved:?}");

@@ -90,8 +90,7 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
 }
 
-/// Returns the manifests of these services and of the node, whose version the agent shows after it
-/// has applied them.
+/// Returns the manifests of services and of the Node, whose version the agent shows once applied.
 pub(crate) fn objects(version: u64, services: &[Service]) -> String {
     let mut text = format!(
         "apiVersion: v1

@@ -50,8 +50,7 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
     drop(inner);
 }
 
-/// The inner cluster uses the same service addresses as the outer one, in its own network
-/// namespaces.
+/// The inner cluster has the same service addresses, in its own network namespaces.
 #[rstest]
 #[case::translated(SocketBalancing::All, "other", false)]
 #[case::excepted(SocketBalancing::All, "inner-cluster", true)]

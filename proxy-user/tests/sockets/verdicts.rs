@@ -56,8 +56,7 @@ fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] 
     assert_eq!(world.sockets(), []);
 }
 
-/// Returns a service with `internalTrafficPolicy: Local`, to which tests add only an endpoint on
-/// another node.
+/// Returns a service with `internalTrafficPolicy: Local`; endpoints are only on another node.
 fn local_only(number: u8, protocol: &'static str) -> Service {
     Service {
         // The service has no endpoints of its own, so no EndpointSlice names this node for it.
@@ -172,8 +171,7 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
         "nothing leaves the node"
     );
     drop(socket);
-    // Its datagrams are dropped at first. After a connect to another address it works again, with
-    // its own mark.
+    // Its datagrams are dropped until a connect to another address; its mark is its own again.
     let socket = marked(Type::DGRAM);
     socket.connect(&vip(3).into()).expect("silence is no error");
     socket.send(b"who?").expect("dropped on its way");

@@ -108,8 +108,7 @@ impl World {
     pub(crate) fn publish(&mut self, services: &[Service]) {
         self.publish_with(services, "");
     }
-    /// Replaces all services and adds other objects (YAML), and waits until the agent has applied
-    /// them.
+    /// Replaces all services, adds other objects (YAML), and waits until the agent applied them.
     pub(crate) fn publish_with(&mut self, services: &[Service], more: &str) {
         self.version += 1;
         self.agent
@@ -118,8 +117,7 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
-    /// Restarts the agent with another socketBalancing, and waits until it has applied the
-    /// services.
+    /// Restarts the agent with another socketBalancing, and waits until it serves again.
     pub(crate) fn restart(&mut self, balancing: SocketBalancing) {
         let agent = &mut self.agent;
         with_options(balancing, &self.config, &self.cgroup, |options| {
@@ -134,8 +132,7 @@ impl World {
         self.agent.end();
     }
 
-    /// Ends the agent and starts `cleanup --drain`, which serves existing connections until they
-    /// end.
+    /// Ends the agent and starts `cleanup --drain`, which serves connections until they end.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
         let mut command = Command::new(BINARY);

@@ -94,8 +94,7 @@ fn start_dns(tools: &Tools) -> Result<()> {
     )
 }
 
-/// Returns YAML of a service and an EndpointSlice for the DNS server, which runs outside of the
-/// cluster.
+/// Returns YAML of the DNS service; its endpoint is the DNS server outside of the cluster.
 pub(super) fn dns_objects() -> String {
     format!(
         "apiVersion: v1

@@ -48,8 +48,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Returns a text that changes whenever the file is written again: its size and modification
-    /// time.
+    /// Returns the file's size and modification time, which change when it is written again.
     pub(super) fn version(&self) -> Result<String> {
         let metadata =
             fs::metadata(&self.file).with_context(|| format!("look at {}", self.file.display()))?;

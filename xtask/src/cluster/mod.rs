@@ -92,8 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Prints a line for each step of `cluster up`: the time since the start, and the step's usual
-/// duration.
+/// Prints a line for each step of `cluster up`: the time so far, and the step's usual duration.
 struct Steps(Instant);
 
 impl Steps {
@@ -252,8 +251,7 @@ fn down() -> Result<()> {
         remove_cgroups(&cgroup)?;
     }
     for folder in layout::cgroups_v1()? {
-        // Another container runtime may use the same folder. It cannot be removed while processes
-        // use it.
+        // Another container runtime may use the same folder, which then cannot be removed.
         _ = remove_cgroups(&folder);
     }
     network::remove()?;

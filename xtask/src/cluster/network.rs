@@ -27,8 +27,7 @@ pub(super) fn build() -> Result<()> {
     }
     for node in &NODES {
         let netns = node.place.netns();
-        // Packets to unknown addresses need a route. Their gateway, the control plane, does not
-        // forward them.
+        // Packets to unknown addresses need a route. Their gateway does not forward them.
         let gateway = CONTROL.address;
         ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
         // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the

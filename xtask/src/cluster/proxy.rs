@@ -109,8 +109,7 @@ fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
     system(tools, &pods).map(drop)
 }
 
-/// Installs kube-proxy in this mode, as kubeadm does. When kube-proxy starts, it removes the rules
-/// of its other modes.
+/// Installs kube-proxy in this mode, as kubeadm does. Its start removes rules of other modes.
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     apply(tools, &config_map(mode, "all"))?;
     kubectl(tools, &["apply", "-f", &kube_proxy()])?;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests the values of the helm chart: each is in the schema, has an explanation, and changes the
-//! rendered objects.
+//! Tests the helm chart's values: each is in the schema, is explained, and has an effect.
 
 use std::fs;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders kustomize overlays: those in `deploy/`, and those that a user derives from them
-//! elsewhere.
+//! Renders kustomize overlays: those in `deploy/`, and those that users derive from them.
 
 use std::{
     fs,

@@ -37,8 +37,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     place("upgrade", "portolan", &changes)?;
     let second = served(server)?;
     ensure!(second.image.ends_with(":0.2.0"), "upgraded: {second:?}");
-    // Other settings give the ConfigMap another name, so that pods are replaced; helm removes the
-    // old ConfigMap.
+    // Other settings give the ConfigMap another name, so that pods are replaced.
     ensure!(
         second.config_map != first.config_map,
         "upgraded: {second:?}"
@@ -65,8 +64,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         served(server)?
     );
 
-    // A second helm release with another mode is installed next to the first, and must not change
-    // it.
+    // A second helm release with another mode, next to the first, must not change it.
     helm.place("install", "drain", &["mode=drain-labelled"], &kubeconfig)?;
     let names: Vec<_> = server
         .list("daemonset", &[])?

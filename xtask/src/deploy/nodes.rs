@@ -61,8 +61,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
             ("c", "kube-proxy"),
         ],
     )?;
-    // The shadow mode of portolan runs on nodes with kube-proxy, and its pod ends where portolan
-    // runs.
+    // portolan in shadow mode runs on nodes with kube-proxy only.
     let shadow = from_tmp(&folder("overlays/shadow"));
     apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
     let beside = |node| [(node, "kube-proxy"), (node, "portolan-shadow")];

@@ -16,8 +16,7 @@ use tempfile::TempDir;
 
 use super::{folder, server::Server};
 
-/// Shell code that replaces `kubectl exec`: it prints pod and arguments, and fails for
-/// `portolan-c`.
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)

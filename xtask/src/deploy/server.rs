@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real API server with its etcd, on free ports of loopback, without nodes. Dropping a `Server`
-//! ends both.
+//! A real API server with etcd, on free ports of loopback, without nodes. Its drop ends both.
 
 use std::{
     fs::{self, File},
@@ -23,11 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     kubectl: PathBuf,
-    /// etcd, API server and controllers, in the order of their start; they are ended in reverse
-    /// order.
+    /// etcd, API server and controllers in the order of their start; ended in reverse order.
     processes: Vec<Child>,
-    /// The folder of their files. The last field, so that it is removed after the processes have
-    /// ended.
+    /// The folder of their files. The last field: it is removed after the processes have ended.
     folder: TempDir,
 }
 
@@ -82,8 +79,7 @@ impl Server {
             .args(["--service-account-key-file", &path("sa.pub")])
             .args(["--token-auth-file", &path("tokens.csv")])
             .args(["--allow-privileged"])
-            // This plugin requires service accounts, which a controller creates that does not run
-            // here.
+            // This plugin requires service accounts, but their controller does not run here.
             .args(["--disable-admission-plugins", "ServiceAccount"]);
         server.spawn(&mut command, "server.log")?;
         server.wait_until_ready()?;

@@ -45,8 +45,7 @@ impl Apt {
         Ok(Self { arch, folder })
     }
 
-    /// Returns a folder of the cache with these packages unpacked, and their dependencies unless
-    /// `alone`.
+    /// Returns a folder with these packages unpacked, and their dependencies unless `alone`.
     pub(crate) fn unpacked(&self, name: &str, wanted: &[&str], alone: bool) -> Result<PathBuf> {
         let place = self.folder.join(name);
         if place.join(COMPLETE).exists() {

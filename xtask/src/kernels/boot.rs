@@ -40,8 +40,7 @@ const fn machine(arch: Arch) -> ([&'static str; 4], &'static str) {
     }
 }
 
-/// Memory of the virtual machine, in MiB: enough for the test programs and maps of the default
-/// sizes.
+/// Memory of the virtual machine in MiB: enough for test programs and maps of default sizes.
 const MEMORY: &str = "3072";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
 
@@ -93,8 +92,7 @@ impl StageRun {
 }
 
 impl Run {
-    /// Returns a text for each failed stage, and for a run that did not finish; empty if all
-    /// passed.
+    /// Returns a text for each failed stage and for a run without an end; empty if all passed.
     pub(super) fn complaints(&self) -> Vec<String> {
         let failed = self.stages.iter().filter(|stage| !stage.passed());
         let mut found: Vec<_> = failed.map(StageRun::describe).collect();

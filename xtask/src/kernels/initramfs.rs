@@ -22,8 +22,7 @@ use crate::{arch::Arch, cargo, host};
 
 const INIT: &str = include_str!("init.sh");
 
-/// The programs that the tests call. If one is missing on this machine, the tests that call it say
-/// so.
+/// The programs that the tests call. If this machine lacks one, its tests say so.
 const PROGRAMS: [&str; 11] = [
     "/usr/lib/cni/bandwidth",
     "bpftool",
@@ -173,8 +172,7 @@ fn in_order(folder: &Path) -> Result<Vec<String>> {
     Ok(order(&text, MODULES.iter()))
 }
 
-/// Returns the wanted modules and their dependencies in the order of loading. `index` is the text
-/// of `modules.dep`.
+/// Returns the wanted modules and their dependencies in loading order; `index`: modules.dep.
 fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<String> {
     let needs: BTreeMap<&str, Vec<&str>> = index
         .lines()

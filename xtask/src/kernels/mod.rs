@@ -142,8 +142,7 @@ pub(crate) struct Tested {
     pub(crate) failures: Vec<String>,
 }
 
-/// Finds the kernels that `cargo xtask test` boots; the error says why they are not available on
-/// this machine.
+/// Finds the kernels that `cargo xtask test` boots; the error says why there are none.
 pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     install_tools(Arch::OWN)?;
     let mut packages = Packages::open(Arch::OWN)?;
@@ -151,8 +150,7 @@ pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     kernels.collect()
 }
 
-/// Boots the kernels in parallel, runs the stages of `Extent::Part` in each, and returns the
-/// results.
+/// Boots the kernels in parallel, runs the stages of `Extent::Part` and returns the results.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let built = Built::build(Arch::OWN)?;
     let common = initramfs::common(&built)?;

@@ -61,8 +61,7 @@ impl Packages {
             if read(&place).is_some_and(|kernel| kernel.release == *release) {
                 break;
             }
-            // A package in the lists may no longer be on the mirror; then the next older one is
-            // tried.
+            // The mirror may lack a listed package; then the next older kernel is tried.
             match self.fetch(release, &place) {
                 Ok(()) => break,
                 Err(error) => refused = refused.or(Some(error)),
@@ -75,8 +74,7 @@ impl Packages {
         }
     }
 
-    /// Returns the suffix of Debian's kernels for virtual machines: fewer drivers, same network
-    /// stack.
+    /// Returns the suffix of Debian's kernels for virtual machines: fewer drivers, same network.
     fn flavour(&self) -> String {
         format!("-cloud-{}", self.apt.arch.name())
     }

@@ -33,8 +33,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib", "lib"];
 /// Finds programs and libraries for one architecture.
 pub(super) struct Programs {
     arch: Arch,
-    /// The root folder of the unpacked packages of another architecture; None for this machine's
-    /// own.
+    /// The root folder of another architecture's unpacked packages; None for this machine's own.
     root: Option<PathBuf>,
 }
 
@@ -74,8 +73,7 @@ impl Programs {
         }
     }
 
-    /// Does so for another architecture, by the names in the ELF file: ldd would have to run the
-    /// program.
+    /// Does so for another architecture by the ELF file's names: ldd would run the program.
     fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
         let mut command = Command::new("readelf");
         command.args(["--wide", "--dynamic", "--program-headers"]);

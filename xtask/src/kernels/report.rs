@@ -11,8 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{boot::Run, packages::compare};
 use crate::cargo;
 
-/// The most instructions that the verifier may process for a program on any kernel; its own limit
-/// is a million.
+/// How many instructions the verifier may process for a program; its own limit is a million.
 const BUDGET: u64 = 250_000;
 
 const INTRODUCTION: &str = "# Kernels
@@ -99,8 +98,7 @@ fn above(kernels: &Kernels, budget: u64) -> Vec<String> {
     found
 }
 
-/// Returns the results of a run as JSON. A program that was loaded in several settings gets its
-/// highest figures.
+/// Returns a run's results as JSON; for a program with several settings the highest figures.
 fn summary(release: &str, run: &Run) -> Value {
     let mut programs: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for line in &run.figures {

@@ -59,8 +59,7 @@ const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// behind. They include attaching, replacing and removing kernel programs.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
-/// The test of a migration from IPVS. The other tests of `node` that are ignored by default are in
-/// `DEVICES`.
+/// The test of a migration from IPVS. The other ignored tests of `node` are in `DEVICES`.
 const IPVS: &str = "--ignored takeover::ipvs";
 /// Tests of services through every kind of interface. Most need kernel modules and are ignored by
 /// default; they fail on a kernel that lacks such a module.

@@ -24,8 +24,7 @@ const MACHINE_PATHS: [&str; 3] = [
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
     let mut command = Command::new("git");
-    // git refuses a clone that belongs to another user than the one who runs the lint, as in a
-    // container.
+    // git refuses another user's clone, which is usual in a container.
     command.args([
         "-c",
         "safe.directory=*",
@@ -120,8 +119,7 @@ pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// Returns a warning about the Rust files with more than `WARN_LINES` lines; None if there are
-/// none.
+/// Returns a warning about Rust files with more than `WARN_LINES` lines, if there are any.
 pub(super) fn long(files: &[File]) -> Option<String> {
     let found = longer_than(files, WARN_LINES);
     let longest: Vec<_> = found
@@ -138,8 +136,7 @@ pub(super) fn long(files: &[File]) -> Option<String> {
     })
 }
 
-/// Returns the Rust files with more than `limit` lines: number of lines and path, the longest
-/// first.
+/// Returns lines and path of each Rust file with more than `limit` lines, the longest first.
 fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
     let mut found: Vec<_> = files
         .iter()

@@ -28,8 +28,7 @@ pub(crate) fn run() -> Result<()> {
     check_all()
 }
 
-/// Runs every check, also after one has failed. The failures are printed at the end, so that they
-/// are easy to find.
+/// Runs every check, also after one has failed. The failures are printed at the end.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
     let workspace = Workspace::read()?;
@@ -113,8 +112,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Runs clippy of the compiler that builds the kernel programs, or that compiler's own lints if it
-/// has no clippy.
+/// Runs clippy of the kernel programs' compiler, or its own lints if it has no clippy.
 fn kernel_programs(toolchain: &Toolchain, workspace: &Workspace) -> Result<()> {
     let target_dir = workspace.target_directory().join("kernel-lint");
     let beside = toolchain.rustc.with_file_name("cargo-clippy");

@@ -83,8 +83,7 @@ fn end_of_comment(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// Returns how many `#` a raw string at `start` has (`r"`: 0, `r#"`: 1); None if there is no raw
-/// string.
+/// Returns how many `#` the raw string at `start` has (`r"`: 0); None if there is none.
 fn raw_hashes(chars: &[char], start: usize) -> Option<usize> {
     let mut i = start;
     if i > 0 && (chars[i - 1].is_alphanumeric() || chars[i - 1] == '_') {

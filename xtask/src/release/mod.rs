@@ -173,8 +173,7 @@ fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(files)
 }
 
-/// Returns all files below a folder. Key: the path below the folder, with `prefix` and `/` before
-/// it.
+/// Returns all files below a folder. Key: the path below it, after `prefix` and `/`.
 fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let attempt = || format!("read {}", folder.display());
     let mut files = BTreeMap::new();

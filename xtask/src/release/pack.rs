@@ -21,8 +21,7 @@ pub(super) struct Parts {
     pub(super) source: Option<String>,
     pub(super) maintainer: String,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
-    /// Manual pages (`portolan-run.1`) and shell completions (`portolan.bash`, `_portolan`,
-    /// `portolan.fish`).
+    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, ...).
     pub(super) pages: Files,
     /// Files of the repository. Key: the path in the repository.
     pub(super) project: Files,
@@ -108,8 +107,7 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(text.into_bytes()))
 }
 
-/// Packs the binary with its manual pages, completions, systemd unit and licences, for machines
-/// without a package.
+/// Packs the binary with manual pages, completions, systemd unit, licences and changelog.
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
     for (name, content) in &parts.pages {

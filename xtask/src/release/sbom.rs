@@ -14,8 +14,7 @@ use crate::{
     setup::{self, CYCLONEDX},
 };
 
-/// The name, without `.json`, of the file that cargo-cyclonedx writes next to each package's
-/// manifest.
+/// The name of the file that cargo-cyclonedx writes next to each package's manifest.
 const NAME: &str = "portolan-bill-of-materials";
 
 pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {

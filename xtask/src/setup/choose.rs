@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chooses the compiler and linker that build the kernel programs. Only computes: `facts` examines
-//! the machine.
+//! Chooses the compiler and linker of the kernel programs. Only computes; see `facts`.
 
 use std::path::PathBuf;
 
@@ -59,8 +58,7 @@ pub(crate) struct Linker {
 }
 
 impl Linker {
-    /// Returns true if the linker may fit: it can read bitcode of its own LLVM version and of older
-    /// ones.
+    /// Returns true if the linker may fit: it reads bitcode of its own LLVM and of older ones.
     fn fits(&self, compiler: &Compiler) -> bool {
         self.version >= LINKER_VERSION && self.llvm.is_none_or(|llvm| llvm >= compiler.llvm)
     }
@@ -140,8 +138,7 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         });
         let compiler = (facts.apt_compiler >= Some(MIN_RUST))
             .then(|| COMPILER_PACKAGES.map(str::to_owned).to_vec());
-        // If apt lacks a nightly's LLVM, or its packages are installed, Debian's compiler is the
-        // next choice.
+        // Debian's compiler can be installed where apt lacks a nightly's LLVM.
         [linker, compiler]
             .into_iter()
             .flatten()

@@ -34,8 +34,7 @@ pub(super) fn can_install() -> bool {
 
 /// Returns a program's stdout; None if it fails.
 fn ask(program: &Path, arguments: &[&str]) -> Option<String> {
-    // With this variable, rustup's wrappers would run the toolchain that it names, not the one that
-    // is examined.
+    // With this variable, rustup's programs would run the toolchain that it names.
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RUSTUP_TOOLCHAIN");
     cargo::output(&mut command, "ask")
@@ -78,8 +77,7 @@ fn compiler(rustc: PathBuf) -> Option<Compiler> {
     let verbose = ask(&rustc, &["--version", "--verbose"])?;
     let field = |name: &str| verbose.lines().find_map(|line| line.strip_prefix(name));
     let library = PathBuf::from(ask(&rustc, &["--print", "sysroot"])?).join("lib/rustlib");
-    // A nightly needs its own cargo for -Zbuild-std; any other compiler runs under the cargo that
-    // runs xtask.
+    // A nightly needs its own cargo for -Zbuild-std; others run under xtask's cargo.
     let sibling = rustc.with_file_name("cargo");
     let nightly = field("release: ")?.contains("nightly");
     let cargo = if nightly && host::is_executable(&sibling) {
@@ -150,8 +148,7 @@ fn apt_version(package: &str) -> Option<String> {
     (candidate != "(none)").then(|| candidate.to_owned())
 }
 
-/// Returns the first two numbers of a version: 1 and 96 of `1.96.0+dfsg1-1`, 22 and 1 of
-/// `1:22.1.8-1`.
+/// Returns major and minor: (1, 96) of `1.96.0+dfsg1-1`, (22, 1) of `1:22.1.8-1`.
 pub(super) fn release(text: &str) -> Option<(u32, u32)> {
     let (major, minor, _) = numbers(text)?;
     Some((major, minor))

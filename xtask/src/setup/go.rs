@@ -158,8 +158,7 @@ fn build(
     command
         .args(["-mod=readonly", "-trimpath", "-tags", program.tags])
         .arg("-ldflags")
-        // Go ignores these flags for programs that do not have the variables (all but Kubernetes'
-        // own).
+        // Go ignores these flags for programs without the variables.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ))

@@ -76,8 +76,7 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
     Ok(())
 }
 
-/// Removes environment variables for builds of the project; they must not affect the build of a
-/// tool.
+/// Removes environment variables that are only for builds of the project itself.
 fn without_settings(command: &mut Command) {
     for inherited in [
         "RUSTFLAGS",
@@ -160,8 +159,7 @@ fn apt_get() -> Command {
         Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Another apt may be running, for example on a machine that has just booted; waits for its
-        // lock.
+        // Another apt may be running, e.g. soon after the machine's boot.
         .args([
             "-o",
             "DPkg::Lock::Timeout=300",

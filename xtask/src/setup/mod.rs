@@ -252,8 +252,7 @@ fn list(lines: &[String]) -> String {
         .join("\n")
 }
 
-/// Returns the cache folder that all clones of a user share. proxy-user/datapath/build.rs computes
-/// the same path.
+/// Returns the cache folder of all clones of a user, as proxy-user/datapath/build.rs does.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let base = match folder("XDG_CACHE_HOME") {

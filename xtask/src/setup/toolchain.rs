@@ -23,16 +23,13 @@ pub(crate) struct Toolchain {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
     pub(crate) linker: PathBuf,
-    /// Whether the crate `core` must be built from source, because the compiler has none for the
-    /// target.
+    /// Whether the crate `core` must be built from source: the compiler has none for the target.
     pub(crate) build_std: bool,
-    /// The output of `rustc --version` when the toolchain was tested: an updated compiler is tested
-    /// again.
+    /// The output of `rustc --version` at the test: an updated compiler is tested again.
     version: String,
 }
 
-/// Returns the path of the toolchain's file: in the cache, unless PORTOLAN_TOOLCHAIN_FILE names
-/// another one.
+/// Returns the file's path: in the cache, or as PORTOLAN_TOOLCHAIN_FILE says.
 pub(crate) fn file(cache: &Path) -> PathBuf {
     env::var_os("PORTOLAN_TOOLCHAIN_FILE").map_or_else(|| cache.join("toolchain"), PathBuf::from)
 }
@@ -74,8 +71,7 @@ impl Toolchain {
         )
     }
 
-    /// Returns the toolchain in the file if its programs still exist and its compiler has not
-    /// changed.
+    /// Returns the toolchain in the file if its programs exist and its compiler is the same.
     pub(super) fn still_valid(file: &Path) -> Option<Self> {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
         let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);

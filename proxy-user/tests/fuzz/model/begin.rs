@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Judges a packet of no known flow: which service it is for, the verdict, and the flow that it may
-//! begin.
+//! Judges a packet of no known flow: its service, the verdict, and the flow that it may begin.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -164,8 +163,7 @@ impl Model {
         }
     }
 
-    /// Checks that the programs were allowed to select this backend and source port, and records
-    /// the flow.
+    /// Checks that the programs could select this backend and source port, and records the flow.
     fn forward(
         &mut self,
         given: &Given<'_>,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Echo requests to services, which the node answers with the setting `answerPing`: RFC 792 and RFC
-//! 4443.
+//! Echo requests to services, which the node answers with `answerPing`: RFC 792 and RFC 4443.
 
 use proxy_common::{Counter, FrontendKind};
 

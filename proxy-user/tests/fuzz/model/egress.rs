@@ -70,8 +70,7 @@ impl Model {
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }
-        // Other NAT rules have masqueraded the packet, so portolan's masqueraded flows must avoid
-        // its tuple.
+        // Other NAT rules have masqueraded this packet: portolan's flows must avoid its tuple.
         let is_of_others = given.mark & MARK != 0 && !given.is_own && is_node(tuple.src.ip());
         let reply = tuple.reversed();
         if is_of_others

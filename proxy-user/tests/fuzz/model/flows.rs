@@ -25,8 +25,7 @@ pub(crate) struct Key {
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) backend: SocketAddr,
-    /// The source with which packets leave ingress: the client's address, and mostly the client's
-    /// port.
+    /// The source with which packets leave ingress: the client's address, mostly also its port.
     pub(crate) source: SocketAddr,
     /// The name of the service; None for a connection to no service.
     pub(crate) service: Option<String>,

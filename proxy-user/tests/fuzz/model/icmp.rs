@@ -15,22 +15,19 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// What a translated error must have: the outer packet's addresses, and the quoted packet's source
-/// and destination.
+/// The outer addresses of a translated error, and source and destination of the quoted packet.
 struct Ends {
     outer: (IpAddr, IpAddr),
     inner: (SocketAddr, SocketAddr),
 }
 
-/// Returns the headers of the quoted packet; None unless the packet is an error about TCP, UDP or
-/// SCTP.
+/// Returns the headers of the quoted packet; None if it is no error about TCP, UDP or SCTP.
 fn quoted(given: &Given<'_>, headers: &Headers) -> Option<Headers> {
     let v6 = headers.is_v6();
     let kind = headers.icmp_type(given.frame)?;
     let l3 = match (v6, kind) {
         (false, 3 | 4 | 5 | 11 | 12) | (true, 1..=4) => headers.l4 + 8,
-        // In an IPv6 redirect, the quoted packet follows target, destination and an option's
-        // header.
+        // In an IPv6 redirect, two addresses and an option's header precede the quote.
         (true, 137) => headers.l4 + 48,
         _ => return None,
     };

@@ -12,8 +12,7 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// A SYN that anyone may have sent ends an established connection only after so many seconds
-/// without a packet.
+/// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
 
 impl Model {
@@ -90,8 +89,7 @@ impl Model {
                 self.backend_sent(key, headers);
                 return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed]);
             }
-            // Egress translates the reply, so ingress may pass it without a lookup, counted as
-            // Untouched.
+            // Egress translates the reply. Ingress may skip the lookup and count Untouched.
             return passes(
                 seen,
                 given.frame,
@@ -111,8 +109,7 @@ impl Model {
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
         let mark = if flow.is_masqueraded { MARK } else { 0 };
-        // In a small ring, the new name of a flow can overwrite the flow's own last name and so
-        // evict the flow.
+        // In a small ring, a flow's new name can overwrite its own last name and evict it.
         self.client_sent(key, headers);
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
@@ -134,8 +131,7 @@ impl Model {
         owner.map(|(live, _)| &live.service.name) != self.flows[&key].service.as_ref()
     }
 
-    /// Returns what a new flow takes over if this packet of a known flow begins a new one; else
-    /// None.
+    /// Returns what a new flow takes over if this packet begins one; None if it does not.
     fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
             return None;

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known about a flow, and what the numbers in its packets prove: see "A flow's life" in
-//! ARCHITECTURE.md.
+//! What is known about a flow, and what packets prove: "A flow's life" in ARCHITECTURE.md.
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
 /// How far a believed number may be from the last acknowledgement of the other side, in bytes.
 const WINDOW: i32 = 4 << 20;
-/// The client's first acknowledgement may cover so many bytes after the backend's SYN (data with
-/// the SYN).
+/// The client's first acknowledgement may cover so many bytes after the backend's SYN.
 const FAST_OPEN: u32 = 1 << 16;
 
 /// What the packets of a flow have shown so far.
@@ -21,8 +19,7 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
-    /// The flow began in the middle of its connection, and neither client nor backend has proven a
-    /// number yet.
+    /// The flow began in the middle of its connection, and neither side has proven a number yet.
     pub(crate) picked_up: bool,
     /// TCP: the last number that the client has acknowledged. Before the client's first
     /// acknowledgement, it is the number after the backend's SYN, and before that the client's
@@ -99,8 +96,7 @@ impl Life {
             ..Self::default()
         }
     }
-    /// Returns true if this packet repeats a SYN for the second time and the backend has not
-    /// answered.
+    /// Returns true if this packet repeats a SYN for the second time without an answer.
     pub(crate) fn is_unanswered_again(&self, headers: &Headers) -> bool {
         self.repeated && !self.answered && self.client_number == first_number(headers)
     }
@@ -150,8 +146,7 @@ impl Life {
         }
         match headers.tuple.protocol {
             TCP => is_near(headers.sequence, other),
-            // For SCTP, a host that does not know the association sends back the tag of the other
-            // side.
+            // In SCTP, a host without the association sends back the tag of the other side.
             _ => [self.client_number, self.backend_number].contains(&headers.tag),
         }
     }

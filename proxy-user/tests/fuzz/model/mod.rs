@@ -66,8 +66,7 @@ pub(crate) struct Given<'a> {
 /// Ok if the program did what it must do, else a text about the difference.
 pub(crate) type Judgement = Result<(), String>;
 
-/// Identifies the datagram of a fragment: source, destination, identification, protocol, and the
-/// client's interface.
+/// The key of a datagram's fragments: source, destination, id, protocol, client's interface.
 type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 
 /// The state of the model: services, flows and the rest that decides about the next packet.
@@ -77,8 +76,7 @@ pub(crate) struct Model {
     pub(crate) is_past: bool,
     services: HashMap<String, Live>,
     pub(crate) flows: HashMap<Key, Flow>,
-    /// The keys of flows by the tuple of their replies; `masqueraded`: of their masqueraded
-    /// replies.
+    /// The keys of flows by the tuple of their replies, and of their masqueraded replies.
     replies: HashMap<Tuple, Key>,
     masqueraded: HashMap<Tuple, Key>,
     /// Flows of datagrams from the node's own processes at node ports, by the tuple of the answers.
@@ -142,8 +140,7 @@ impl Model {
         let mut before = self
             .services
             .remove(&service.name)
-            // A service with another protocol counts as a new service port, whose backends are new
-            // too.
+            // With another protocol it is a new service port, whose backends are new too.
             .filter(|live| live.service.protocol == service.protocol)
             .map(|live| live.incarnations)
             .unwrap_or_default();
@@ -173,8 +170,7 @@ impl Model {
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
-    /// Returns the service and frontend of a destination: a frontend with this address and port,
-    /// else a node port.
+    /// Returns the service and frontend of a destination; a node port only if there is no other.
     fn frontend(&self, to: SocketAddr, protocol: u8) -> Option<(&Live, &Frontend)> {
         let all = || {
             let services = self.services.values();
@@ -228,8 +224,7 @@ impl Live {
     }
 }
 
-/// Checks that a packet passes with these bytes and this mark, and that one of these counters
-/// counts it.
+/// Checks that a packet passes with these bytes and mark, counted by one of these counters.
 fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
     if seen.verdict != NEXT {
         return Err(format!(

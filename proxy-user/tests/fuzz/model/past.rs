@@ -26,8 +26,7 @@ pub(crate) enum Exit {
     Stack,
     /// Past the stack to the egress program of its outgoing interface.
     Egress,
-    /// Out of the node without an egress program, because ingress has translated source and
-    /// destination.
+    /// Out of the node without egress, because ingress has translated both ends.
     Out,
 }
 
@@ -189,8 +188,7 @@ impl Model {
         Some((key, self.flows.get(&key)?))
     }
 
-    /// Returns true if ingress knew the new source and destination of a packet, so that it needs no
-    /// egress.
+    /// Returns true if ingress knew both new ends of a packet, so that it needs no egress.
     fn knows_both(
         &self,
         given: &Given<'_>,

@@ -105,8 +105,7 @@ impl Model {
             .filter(|tuple| tuple.src.is_ipv6() == v6);
         (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
     }
-    /// Takes the oldest names out of all three rings and evicts their flows, because the table is
-    /// full.
+    /// Makes space in a full table: takes the oldest names out of the rings, evicts their flows.
     pub(crate) fn make_room(&mut self, v6: bool) {
         for ring in [Ring::Closed, Ring::HalfOpen, Ring::Datagrams] {
             let index = usize::from(v6) * 3 + ring as usize;

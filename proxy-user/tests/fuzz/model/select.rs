@@ -49,8 +49,7 @@ impl Model {
             Origin::External
         }
     }
-    /// Returns the backend of a client's session affinity, if it has not expired and the backend is
-    /// in the set.
+    /// Returns the backend of a client's session affinity if it is valid and in the set; else None.
     pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
         let timeout = u64::from(live.service.affinity);
         let AffinityEntry {
@@ -64,8 +63,7 @@ impl Model {
             && live.in_set(set, backend.is_ipv6()).contains(&backend);
         holds.then_some(backend)
     }
-    /// Returns client and backend of each session affinity whose backend still serves, expired or
-    /// not, sorted.
+    /// Returns client and backend of each affinity whose backend serves, expired or not, sorted.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
         let held = self
             .affinity

@@ -29,8 +29,7 @@ pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// Returns a checksum after a half-word that it covers changed from `old` to `new`, RFC 1624: HC' =
-/// ~(~HC + ~m + m').
+/// Returns a checksum after a covered half-word changed, RFC 1624: HC' = ~(~HC + ~m + m').
 fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     !sum(&[
         &(!checksum).to_be_bytes(),
@@ -62,8 +61,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Returns the frame with another source and destination; correct checksums stay correct, wrong
-/// ones wrong.
+/// Returns the frame with another source and destination. Wrong checksums stay wrong.
 pub(crate) fn with_ends(
     frame: &[u8],
     headers: &Headers,
@@ -109,8 +107,7 @@ pub(crate) fn with_ends(
         }
     } else {
         let at = headers.l4 + 8;
-        // Most quoted SCTP packets are too short for a CRC; an endpoint recognises its packet by
-        // the tag.
+        // Most quotes are too short for a CRC; an endpoint recognises them by the tag.
         if headers.is_quoted {
             return changed;
         }

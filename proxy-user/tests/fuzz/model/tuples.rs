@@ -36,8 +36,7 @@ impl Model {
         let holder = self.flow_of_reply(&reply);
         !is_masqueraded && holder.is_none_or(|(held, flow)| held == key || flow.life.is_closed())
     }
-    /// Returns true if a half-open or closed flow of a client behind another interface has the
-    /// tuple.
+    /// Returns true if an evictable flow of a client behind another interface has the tuple.
     pub(crate) fn gives_in(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
         let reply = Tuple {
             protocol: key.tuple.protocol,

@@ -64,8 +64,7 @@ pub(crate) struct Headers {
     pub(crate) acknowledgement: u32,
     /// The timestamp in a TCP option; 0 without one.
     pub(crate) timestamp: u32,
-    /// The SCTP verification tag. `initiate_tag`: the tag that the sender of an INIT or INIT ACK
-    /// wants.
+    /// The SCTP tag; `initiate_tag`: the tag that the sender of an INIT or INIT ACK wants.
     pub(crate) tag: u32,
     pub(crate) initiate_tag: u32,
 }

@@ -103,8 +103,7 @@ impl Model {
             },
         }
     }
-    /// Returns all backends of the service at an address, also those that session affinity
-    /// excludes.
+    /// Returns all backends of the service at an address; session affinity is ignored.
     fn any(&self, talk: &Talk, to: SocketAddr) -> Vec<Backend> {
         let (place, to) = (talk.kind.place, plain(to));
         let service = self.services.service(place, to, talk.kind.udp);
@@ -132,8 +131,7 @@ impl Model {
         let v6 = plain(to).is_ipv6();
         match self.fate(talk, to) {
             Fate::Served(allowed) => {
-                // The hooks avoid a backend whose answers would count as another service's, if
-                // there is another.
+                // The hooks prefer backends whose answers count as no other service's.
                 let is_free = |one: &&Backend| {
                     let last = talk.last.get(&(one.pod, v6));
                     last.is_none_or(|last| *last == plain(to))
@@ -154,8 +152,7 @@ impl Model {
             Fate::Refused => Outlook::failure(libc::ECONNREFUSED),
             Fate::Dropped if talk.kind.place == From::Node => Outlook::failure(libc::EPERM),
             Fate::Untouched(Some(pod)) => {
-                // If the pod is a backend too, its answers may seem to come from the service's
-                // address.
+                // If the pod is a backend too, its answers may have the service's address.
                 let led = talk.led.iter().filter(|(one, _)| *one == pod);
                 let from = led.map(|(_, to)| *to).chain([to]);
                 Outlook {

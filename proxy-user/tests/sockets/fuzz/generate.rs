@@ -137,8 +137,7 @@ impl Generator {
     }
 }
 
-/// Returns the address as a socket of this kind takes it: an IPv6 socket needs a mapped address for
-/// IPv4.
+/// Returns the address for a socket of this kind: a mapped IPv4 address for IPv6 sockets.
 fn written(kind: Kind, to: SocketAddr) -> SocketAddr {
     match to.ip() {
         // The loopback address of IPv6 itself never occurs, because it serves no node port.

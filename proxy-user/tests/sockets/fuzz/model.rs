@@ -37,8 +37,7 @@ pub(crate) struct Peer {
 pub(crate) struct Talk {
     pub(crate) kind: Kind,
     pub(crate) peer: Option<Peer>,
-    /// The addresses to which it has sent datagrams, with the backend that got them; None if
-    /// unknown.
+    /// Addresses to which it has sent datagrams, and the backend that got them (None: unknown).
     pub(crate) sent: HashMap<SocketAddr, Option<Backend>>,
     /// The service address that was last used with each pod. Key: the pod, and true for IPv6.
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
@@ -94,8 +93,7 @@ impl Model {
         };
         self.talks.insert(socket, talk);
     }
-    /// Returns true if the socket cannot reach addresses of this family: only-IPv6 sockets and
-    /// IPv4.
+    /// Returns true for an IPv4 address and a socket for IPv6 only, which cannot reach it.
     pub(crate) fn is_foreign(kind: Kind, to: SocketAddr) -> bool {
         kind.family == Family::V6 && plain(to).is_ipv4()
     }
@@ -126,8 +124,7 @@ impl Model {
                 Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
             )
     }
-    /// Checks the result of a connect. Returns false if nothing more can be predicted for the
-    /// socket.
+    /// Checks the result of a connect; false if the model cannot predict the socket any more.
     pub(crate) fn connect(
         &mut self,
         socket: u8,
@@ -231,8 +228,7 @@ impl Model {
             if gone.is_empty() {
                 continue;
             }
-            // The socket's backend has been removed, so the agent has connected the socket to
-            // another one.
+            // The socket's backend has gone, so the agent has connected it to another one.
             let all = services
                 .service(place, to, udp)
                 .map_or_else(Vec::new, |service| services.backends(service));

@@ -45,8 +45,7 @@ impl Node {
         sleep(Duration::from_secs(2));
         node
     }
-    /// Moves this thread into a cgroup, once for all sockets: doing so for each would take too
-    /// long.
+    /// Moves this thread into a cgroup, once for all sockets, because it takes long.
     fn join(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.threads"), gettid().to_string()).expect("join a cgroup");
     }
@@ -93,8 +92,7 @@ impl Node {
 
     /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.
     pub(crate) fn expect_empty(&self) -> Result<(), String> {
-        // A process that is being started has copies of all descriptors until it executes its
-        // program.
+        // A process that is being started has copies of all descriptors.
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
             let left = [

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence and their text, one operation a line, so that a sequence can be
-//! stored in a file.
+//! The operations of a sequence and their text, one a line, as in a file of a stored sequence.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 

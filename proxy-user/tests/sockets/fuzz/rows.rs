@@ -12,8 +12,7 @@ use super::{
 use crate::world::From;
 
 impl Model {
-    /// Compares the rows of `portolan sockets` with the model. `cookies`: each socket's number by
-    /// its cookie.
+    /// Compares `portolan sockets` with the model. `cookies`: sockets' numbers by their cookies.
     pub(crate) fn rows(&self, cookies: &HashMap<u64, u8>, rows: &[SocketRow]) -> Judgement {
         for row in rows {
             let Some(socket) = cookies.get(&row.cookie) else {

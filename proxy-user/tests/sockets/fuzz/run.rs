@@ -261,8 +261,7 @@ impl Run<'_> {
         self.look_at(socket)
     }
 
-    /// Compares the hooks' entries with the open sockets, closes all sockets, and checks that no
-    /// entry is left.
+    /// Compares the hooks' entries with the open sockets; after closing all, none may be left.
     fn end(&mut self) -> Result<(), String> {
         let cookies = self.sockets.iter().map(|(socket, held)| {
             let cookie = held.as_ref().cookie().expect("a cookie");

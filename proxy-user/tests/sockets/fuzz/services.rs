@@ -118,8 +118,7 @@ impl Services {
         let found = numbers.find(|number| cluster_ip(**number, to.is_ipv6()) == to.ip());
         found.copied()
     }
-    /// Returns the service that has the node port `to`, as a process of `place` can reach it; else
-    /// None.
+    /// Returns the service with node port `to`, if a process of `place` reaches it there.
     fn of_node_port(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
         let own = to.ip() == node(to.is_ipv6());
         let loopback = place == From::Node && to.is_ipv4() && to.ip().is_loopback();

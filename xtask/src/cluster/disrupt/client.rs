@@ -132,8 +132,7 @@ fn new_sockets(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Sends datagrams from the same sockets all the time, as a DNS resolver that keeps its sockets
-/// does.
+/// Sends datagrams from the same sockets all the time, as some DNS resolvers do.
 fn open_sockets(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let connected = || {

@@ -46,8 +46,7 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    /// Ends the command with SIGTERM; fails if its exit status is not 0 or the folder of its maps
-    /// exists.
+    /// Ends the command with SIGTERM; fails if it reports an error or has left its pinned maps.
     pub(super) fn end_beside(&mut self) -> Result<()> {
         let (mut child, log) = self.beside.take().context("nothing runs beside")?;
         output(Command::new("kill").args(["-TERM", &child.id().to_string()]))?;

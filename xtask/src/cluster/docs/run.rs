@@ -37,8 +37,7 @@ pub(super) struct Rehearsal<'a> {
     tools: &'a Tools,
     commands: Vec<page::Command>,
     clients: Clients<'a>,
-    /// The folder in which the commands run. It contains a copy of `deploy`, changed for this
-    /// machine.
+    /// The folder in which the commands run, with a copy of `deploy` changed for this machine.
     pub(super) folder: PathBuf,
     /// The node whose name replaces NODE in commands, and on which commands for a node run.
     node: &'static Node,
@@ -111,8 +110,7 @@ impl<'a> Rehearsal<'a> {
         }
     }
 
-    /// Replaces portolan by kube-proxy in this mode (e.g. nftables) and removes all of portolan's
-    /// state.
+    /// Replaces portolan by kube-proxy in this mode (e.g. nftables), on all nodes and completely.
     fn kube_proxy(&self, mode: &str) -> Result<()> {
         let overlay = |name| format!("deploy/overlays/{name}");
         let release = "helm -n kube-system uninstall portolan --ignore-not-found";

@@ -20,8 +20,7 @@ pub(super) enum Step {
     KubeProxy(&'static str),
     /// Starts a command that does not end by itself on the current node: page, heading, part of it.
     Beside(&'static str, &'static str, &'static str),
-    /// Ends the command that `Beside` has started, and fails if its pinned maps are left on the
-    /// node.
+    /// Ends the command of the last `Beside`; fails if it has left its pinned maps on the node.
     End,
     /// Makes the node of this name the current one, which replaces NODE in later commands.
     Node(&'static str),
@@ -134,8 +133,7 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
 ];
 
-/// Commands that are not tested: page, section, beginning of the command (empty: all), and the
-/// reason.
+/// Commands that are not tested: page, section, beginning (empty: all), and the reason.
 pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     (
         INSTALL,

@@ -37,8 +37,7 @@ const MEANINGS: [(&str, Meaning); 10] = [
     ("NODE", Node),
 ];
 
-/// Returns the line with its placeholders replaced; `ask` returns the value of a meaning other than
-/// `Is`.
+/// Returns the line with its placeholders replaced; `ask` returns values other than `Is`.
 pub(super) fn fill<E>(
     line: &str,
     mut ask: impl FnMut(Meaning) -> Result<String, E>,
@@ -58,8 +57,7 @@ pub(super) fn fill<E>(
 
 /// Returns true if the command `line` may end with this exit status; None means by a signal.
 pub(super) fn is_as_it_should(line: &str, status: Option<i32>) -> bool {
-    // Status 1 is no failure of grep (nothing matches) nor of commands that compare (something
-    // differs).
+    // Status 1: grep has found nothing, or another command has found a difference.
     let may_differ = line.contains("| grep")
         || line
             .split_whitespace()

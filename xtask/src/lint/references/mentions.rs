@@ -19,8 +19,7 @@ pub(super) struct Mention {
     pub(super) text: String,
     pub(super) kind: Kind,
     pub(super) line: usize,
-    /// What the surrounding text is about: the first cell of the table's row, else the last
-    /// heading.
+    /// What the text is about: the first cell of the table's row, else the last heading.
     pub(super) subject: String,
 }
 
@@ -48,8 +47,7 @@ pub(super) fn in_doc_comments(text: &str) -> Vec<Mention> {
 fn scan(lines: &[&str]) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut heading = String::new();
-    // The lines of one paragraph, because a text in backticks may span lines. A table's row counts
-    // as a paragraph.
+    // The lines of one paragraph (a text in backticks may span lines) or of one row.
     let mut paragraph: Vec<&str> = Vec::new();
     let mut in_fence = false;
     for (at, line) in lines.iter().chain([&""]).enumerate() {
@@ -82,8 +80,7 @@ fn scan(lines: &[&str]) -> Vec<Mention> {
     found
 }
 
-/// Adds the texts in backticks, and the references in the text between them, of a paragraph to
-/// `found`.
+/// Adds the texts in backticks of a paragraph, and references between them, to `found`.
 fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) {
     let line_of = |at: usize| first_line + text[..at].matches('\n').count();
     let mut push = |part: &str, kind, at| {
@@ -125,8 +122,7 @@ fn closing(text: &str, ticks: usize) -> Option<usize> {
     }
 }
 
-/// Passes links and words of a text without backticks to `push`: text, kind, position from
-/// `offset`.
+/// Passes links and words of a text without backticks to `push`: text, kind, position.
 fn plain(text: &str, offset: usize, push: &mut impl FnMut(&str, Kind, usize)) {
     let mut at = 0;
     while let Some(start) = text[at..].find("](").map(|found| at + found + 2) {

@@ -57,8 +57,7 @@ fn path_complaint(tree: &Tree, file: &File, mention: &Mention) -> Option<String>
         let (package, _) = file.path.split_once('/').unwrap_or_default();
         bases.extend([package.to_owned(), format!("{package}/src")]);
     }
-    // A name without a folder, in a table row or section about a folder, means a file of that
-    // folder.
+    // In a row or section about a folder, a name alone means a file of that folder.
     let subject = tree.folder(&mention.subject, folder);
     if let Some(subject) = &subject {
         bases.extend([subject.clone(), format!("{subject}/src")]);

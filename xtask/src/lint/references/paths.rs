@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides which of the found references are paths of the repository, and whether these exist. Used
-//! by `references`.
+//! Decides which references are paths of the repository, and whether these exist.
 
 use std::collections::BTreeSet;
 
@@ -36,8 +35,7 @@ impl Tree {
         Self { entries }
     }
 
-    /// Returns the paths that a reference means, as written; several for `{a,b}`, none if it is no
-    /// path.
+    /// Returns the paths that a reference means: several with braces, none if it is no path.
     pub(super) fn paths_of(&self, mention: &Mention) -> Vec<String> {
         let text = match mention.kind {
             Kind::Link => mention.text.split('#').next().unwrap_or_default(),
@@ -57,8 +55,7 @@ impl Tree {
         is_plain(text) && (has_extension(text) || text.contains('/') && self.has_folder(text))
     }
 
-    /// Returns true if a folder with the name of the path's first folder exists anywhere in the
-    /// clone.
+    /// Returns true if the path's first folder has the name of any folder in the clone.
     fn has_folder(&self, path: &str) -> bool {
         let Some((folder, _)) = path.split_once('/') else {
             return false;
@@ -105,8 +102,7 @@ impl Tree {
     }
 }
 
-/// Returns true if the text can be a path: it has no other characters, and is no placeholder or
-/// option.
+/// Returns true if the text can be a path, and is no placeholder, host or option.
 fn is_plain(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     !text.is_empty()
@@ -150,8 +146,7 @@ fn expand(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the path of `path` below `base`, with `.` and `..` resolved; None if it is outside of
-/// the clone.
+/// Returns `path` below `base`, with `.` and `..` resolved; None if it leaves the clone.
 fn join(base: &str, path: &str) -> Option<String> {
     let mut whole: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {

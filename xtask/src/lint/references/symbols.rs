@@ -41,8 +41,7 @@ impl Definitions {
                 continue;
             }
             let rest = &tokens[at + 1..];
-            // In `const fn`, `static mut` and `macro_rules!`, another word or symbol precedes the
-            // name.
+            // In `const fn`, `static mut` and `macro_rules!`, something precedes the name.
             let name = rest.iter().find_map(|token| match token {
                 Token::Word(word) if !["fn", "mut", "unsafe"].contains(&word.as_str()) => {
                     Some(word.clone())
@@ -65,7 +64,7 @@ impl Definitions {
     }
 }
 
-/// Returns the parts of a name such as `a::B` or `a::f()`; `None` if the text is not such a name.
+/// Returns the parts of a name such as `Kubectl::parse()`; `None` if the text is not such a name.
 pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     let text = text.split(['(', '<', '!']).next()?.trim_end_matches("::*");
     let parts: Vec<_> = text.split("::").collect();
