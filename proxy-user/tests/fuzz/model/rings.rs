@@ -58,7 +58,7 @@ impl Rings {
 }
 
 impl Model {
-    /// Puts a name into a ring, in the slot of the oldest name. The flow that the oldest name names
+    /// Puts a name into a ring. In a full ring it overwrites the oldest name; the flow of that name
     /// is removed, unless it cannot be evicted or has a newer name.
     pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
         let v6 = match named {
