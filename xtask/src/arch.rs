@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The processors that portolan is built for, with the name of each in every tool.
+//! The processor architectures that portolan is built for, with the name of each in every tool.
 
 /// A processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -9,14 +9,14 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    /// The processor of this machine.
+    /// The architecture that xtask was built for.
     pub(crate) const OWN: Self = if cfg!(target_arch = "aarch64") {
         Self::Arm64
     } else {
         Self::Amd64
     };
 
-    /// The name in Debian and OCI.
+    /// The architecture's name in Debian and OCI, e.g. `amd64`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -24,7 +24,7 @@ impl Arch {
         }
     }
 
-    /// The name in GNU's tools; also the folder of the processor's libraries in Debian.
+    /// The architecture's name in GNU's tools, and of its folder of libraries in Debian.
     pub(crate) const fn gnu(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-linux-gnu",
@@ -32,7 +32,7 @@ impl Arch {
         }
     }
 
-    /// The target's name in rustc, with GNU's C library.
+    /// The architecture's target in rustc, with GNU's C library.
     pub(crate) const fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask build`: the agent with the kernel programs inside.
+//! `cargo xtask build`: builds the agent, which contains the kernel programs.
 
 use anyhow::Result;
 

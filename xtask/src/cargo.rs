@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls cargo again for other packages of the workspace. Used by every command.
+//! Runs cargo on other packages of the workspace. Used by every command of xtask.
 
 use std::{
     collections::BTreeSet,
@@ -13,30 +13,31 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::host;
 
-/// The only member that the host's compiler cannot build.
+/// The only package of the workspace that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
 /// The package of the agent.
 pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
-/// The agent's program.
+/// The name of the agent's binary.
 const AGENT_PROGRAM: &str = "portolan";
 /// The package of the simulated nodes, and of the programs that use the agent only from outside.
 const LAB_PACKAGE: &str = "lab";
 
-/// Selects the packages whose tests, examples and benches the commands run. Always both: with
-/// another selection cargo would choose other features, and build most dependencies once more.
+/// cargo arguments that select the packages whose tests, examples and benches xtask runs. Always
+/// both: with another selection cargo would choose other features, and build most dependencies once
+/// more.
 pub(crate) const TESTED_PACKAGES: [&str; 4] =
     ["--package", AGENT_PACKAGE, "--package", LAB_PACKAGE];
 
-/// Selects every package that the host's compiler can build.
+/// cargo arguments that select every package that the host's compiler can build.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
 
-/// Returns the clone that this command was built from.
+/// Returns the root folder of the git clone that xtask was built from.
 pub(crate) fn root() -> PathBuf {
     let member = Path::new(env!("CARGO_MANIFEST_DIR"));
     member.parent().unwrap_or(member).to_owned()
 }
 
-/// Returns the cargo that runs this command, else the one in the PATH.
+/// Returns the path of the cargo that runs xtask, else `cargo`, to be found in PATH.
 pub(crate) fn path() -> PathBuf {
     env::var_os("CARGO")
         .map(PathBuf::from)
@@ -44,8 +45,9 @@ pub(crate) fn path() -> PathBuf {
         .unwrap_or_else(|| "cargo".into())
 }
 
-/// Returns a cargo command for the host, in the clone. Removes the variables that `cargo run` has
-/// set for xtask, because build scripts of other packages would read them.
+/// Returns a cargo command for the host that runs in the root folder of the clone. Removes the
+/// variables that `cargo run` has set for xtask, because build scripts of other packages would read
+/// them.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(path());
     command.arg(subcommand).current_dir(root());
@@ -57,7 +59,7 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     command
 }
 
-/// Whether `cargo run` sets this variable for the package that it runs.
+/// Returns true if `cargo run` sets the variable `name` for the package that it runs.
 pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
         return false;
@@ -76,7 +78,7 @@ pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
         )
 }
 
-/// Runs a command to its end; `what` names the attempt in the error.
+/// Runs a command to its end; an error begins with `what`.
 pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
     let status = command
         .status()
@@ -85,8 +87,8 @@ pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command without showing its output, and returns the output. What the command writes to
-/// stderr is part of the error.
+/// Runs a command without showing its output, and returns its stdout. An error begins with `what`
+/// and contains the command's stderr.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     let output = command
         .output()
@@ -101,8 +103,8 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
 }
 
-/// Builds the agent's program and one program of the lab, which looks for the agent's in its own
-/// folder. `target` selects the lab's program, for example `["--bench", "connect"]`.
+/// Builds the agent's program and one program of the package `lab`, which searches the agent's in
+/// its own folder. `target` selects the lab's program, for example `["--bench", "connect"]`.
 pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     let mut command = cargo("build");
     command
@@ -114,12 +116,12 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     check(&mut command, "build the agent")
 }
 
-/// Builds a test program and returns its path.
+/// Builds the integration test `target` and returns the path of its program.
 pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
     build_test_by(target, |_| ())
 }
 
-/// Does the same as `build_test`, with more arguments for cargo.
+/// Does the same as `build_test`; `add` adds arguments to cargo's command.
 pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let mut command = cargo("test");
@@ -147,7 +149,7 @@ pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Res
         .with_context(|| format!("{what}: cargo's output does not name the program"))
 }
 
-/// Returns the program's path, if this message from cargo is about this test.
+/// Returns the path in a line of cargo's JSON output, None if it is not about the test `target`.
 fn executable(message: &str, target: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_it = message["target"]["name"] == target && message["target"]["kind"][0] == "test";
@@ -155,7 +157,7 @@ fn executable(message: &str, target: &str) -> Option<PathBuf> {
     is_it.then(|| path.into())
 }
 
-/// The workspace as `cargo metadata` describes it.
+/// The workspace in the JSON form of `cargo metadata`.
 pub(crate) struct Workspace(serde_json::Value);
 
 impl Workspace {
@@ -169,7 +171,7 @@ impl Workspace {
         ))
     }
 
-    /// The folder that cargo builds into.
+    /// Returns the folder that cargo builds into.
     pub(crate) fn target_directory(&self) -> PathBuf {
         self.0["target_directory"]
             .as_str()
@@ -180,7 +182,7 @@ impl Workspace {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
-    /// Returns the members, each with the folder of its manifest.
+    /// Returns the name of each package of the workspace and the folder of its manifest.
     pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |package: &serde_json::Value| {
             let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
@@ -189,8 +191,8 @@ impl Workspace {
         self.packages().filter_map(folder).collect()
     }
 
-    /// Returns the external crates that a source may name: the standard library's, and every
-    /// dependency.
+    /// Returns the crates outside of the workspace that a source file may name: those of the
+    /// standard library, and every dependency.
     pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
         let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
         self.packages()
@@ -203,7 +205,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Returns the names of a package's targets of one kind (`test`, `bench`, `example`).
+    /// Returns the names of a package's cargo targets of one kind (`test`, `bench`, `example`).
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)
@@ -217,7 +219,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Returns the integration tests of every package.
+    /// Returns the names of all packages' integration tests.
     pub(crate) fn test_targets(&self) -> Vec<String> {
         self.packages()
             .filter_map(|package| package["name"].as_str())
@@ -225,7 +227,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Returns a package's dependencies, without those of its tests and build script.
+    /// Returns the names of a package's dependencies, without those of its tests and build script.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<String> {
         self.packages()
             .filter(|candidate| candidate["name"] == package)
@@ -235,7 +237,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Fails if this clone lacks a target that a command needs.
+    /// Fails if neither the agent's nor the lab's package has the cargo target `name` of this kind.
     pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
         let packages = [AGENT_PACKAGE, LAB_PACKAGE];
         let found = packages.map(|package| self.targets(package, kind)).concat();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask conformance`: the cases of conformance/FORMAT.md with real packets against the real
-//! agent. The runner is proxy-user's test program of that name; `test` calls it for both plumbings.
+//! `cargo xtask conformance`: tests the running agent with the cases of conformance/FORMAT.md and
+//! real packets. The test program `conformance` of proxy-user runs the cases; `cargo xtask test`
+//! calls it too.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -12,9 +13,9 @@ use crate::{
     setup::{self, Needs, control_plane},
 };
 
-/// The runner's name among the test programs of proxy-user.
+/// The name of the test program in proxy-user that runs the cases.
 pub(crate) const TARGET: &str = "conformance";
-/// How the runner can connect pods to the node.
+/// How the test program can connect pods to the node.
 const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
 
 #[derive(clap::Args)]
@@ -54,8 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
-    // The runner is not started by `cargo test`: its count must be the last line, and cargo would
-    // print another one.
+    // `cargo test` does not start this program: its count must be the last line of the output, and
+    // cargo would print another one.
     let mut command = Command::new(&runner);
     if arguments.source.as_deref() == Some(API) {
         control_plane::offer(&mut command)?;
@@ -84,11 +85,12 @@ const XDPS: [&str; 3] = ["off", "native", "generic"];
 const SOURCES: [&str; 2] = ["manifests", API];
 pub(crate) const API: &str = "api";
 
-/// Plumbing, balancing, forwarding, XDP and source of every stage of `test`. `all` has one stage
-/// for each kind of forwarding, because there only TCP between two pods of the node differs. XDP
-/// has one stage, because XDP takes only packets between outside and other nodes, which are the
-/// same in every setting. The API server has one stage, because the agent handles an object the
-/// same from any source, and a server for every case takes a minute more.
+/// Plumbing, balancing, forwarding, XDP and source of every stage of `cargo xtask test`. Balancing
+/// `all` has one stage for each forwarding, because the forwarding changes only TCP between two
+/// pods of the node there. XDP has one stage, because XDP takes only packets between outside and
+/// other nodes, which are the same in every setting. Source `api` has one stage, because the agent
+/// handles an object the same from any source, and an API server for every case takes a minute
+/// more.
 pub(crate) const STAGES: [[&str; 5]; 7] = [
     ["bridge", "all", "auto", "off", API],
     ["bridge", "host", "stack", "off", "manifests"],
@@ -99,8 +101,8 @@ pub(crate) const STAGES: [[&str; 5]; 7] = [
     ["bridge", "host", "auto", "native", "manifests"],
 ];
 
-/// The runner's arguments for a stage's share of the cases in a run of all tests: the first stage
-/// runs all cases; the other stages split them.
+/// Returns arguments that select a stage's cases when all tests are run: stage 0 runs all cases;
+/// the other stages each run an equal share.
 pub(crate) fn share_arguments(stage: usize) -> Vec<String> {
     match stage {
         0 => Vec::new(),
@@ -108,7 +110,7 @@ pub(crate) fn share_arguments(stage: usize) -> Vec<String> {
     }
 }
 
-/// The runner's arguments for the cases that failed in a stage, as the runner has named them.
+/// Returns a stage's arguments, changed so that only the cases run that `failures` begin with.
 pub(crate) fn only_cases(stage: &[String], failures: &[String]) -> Vec<String> {
     let share = stage.iter().position(|argument| argument == "--share");
     let mut arguments = stage.to_vec();
@@ -122,7 +124,7 @@ pub(crate) fn only_cases(stage: &[String], failures: &[String]) -> Vec<String> {
     arguments
 }
 
-/// The runner's arguments for a stage of `test`.
+/// Returns the test program's arguments for a row of `STAGES`.
 pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
     let names = [
         "--plumbing",
@@ -137,8 +139,7 @@ pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
         .collect()
 }
 
-/// The runner's arguments. The runner starts in another folder, so the folder of cases is made
-/// absolute.
+/// Returns the test program's arguments. It starts in another folder, so paths become absolute.
 fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     let mut rest = Vec::new();
     if let Some(dir) = &arguments.dir {

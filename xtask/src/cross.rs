@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds for another processor than this machine's, with Debian's cross compiler and, from
-//! Debian's packages for that processor, Rust's standard library. If rustc has an installed library
-//! for it, that one is used. Used by `image` and `kernels`.
+//! Builds for another architecture than this machine's, with Debian's cross compiler and Rust's
+//! standard library for that architecture: an installed one if rustc has it, else that of Debian's
+//! packages. Used by `image` and `kernels`.
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
 
@@ -14,15 +14,15 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// The packages of Rust's standard library and of its compiler.
+/// Debian's packages of Rust's standard library and compiler.
 const LIBRARY: &str = "libstd-rust-web-dev";
 const COMPILER: &str = "rustc-web";
 
-/// What cargo needs to build for a processor.
+/// What cargo needs to build for the architecture `arch`.
 pub(crate) struct Builder {
     arch: Arch,
-    /// For another processor: the compiler, and a folder with the standard library, unless the
-    /// compiler has one itself.
+    /// None for this machine's architecture, else the path of rustc and a sysroot with the standard
+    /// library. The sysroot is None if rustc has that library itself.
     foreign: Option<(PathBuf, Option<PathBuf>)>,
 }
 
@@ -69,12 +69,12 @@ impl Builder {
         })
     }
 
-    /// Whether the built programs run on this machine.
+    /// Returns true if this machine can run the built programs.
     pub(crate) fn is_native(&self) -> bool {
         self.foreign.is_none()
     }
 
-    /// Makes cargo build for the processor, with more flags for rustc.
+    /// Changes a cargo command so that it builds for the architecture; `flags` are added for rustc.
     pub(crate) fn direct(&self, command: &mut Command, flags: &str) {
         let target = self.arch.target();
         command.args(["--target", target]);
@@ -88,18 +88,18 @@ impl Builder {
                 flags.push_str(&format!(" --sysroot={}", sysroot.display()));
             }
         }
-        // With an explicit target, these flags do not apply to build scripts and macros.
+        // cargo does not use these flags for build scripts and macros, because a target is given.
         command.env(variable(target, "RUSTFLAGS"), flags);
     }
 }
 
-/// Returns the name of cargo's variable for a target.
+/// Returns the environment variable that sets cargo's option `name` for a target.
 fn variable(target: &str, name: &str) -> String {
     let target = target.to_uppercase().replace('-', "_");
     format!("CARGO_TARGET_{target}_{name}")
 }
 
-/// Whether a compiler has the standard library for a processor.
+/// Returns true if the compiler `rustc` has an installed standard library for `arch`.
 fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
     let mut command = Command::new(rustc);
     command.args(["--print", "target-libdir", "--target", arch.target()]);
@@ -108,7 +108,7 @@ fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
     })
 }
 
-/// Returns the version of an installed package.
+/// Returns the version of an installed Debian package; fails if it is not installed.
 fn version(package: &str) -> Result<String> {
     let mut command = Command::new("dpkg-query");
     command.args(["--show", "--showformat=${Version}", package]);
@@ -117,8 +117,8 @@ fn version(package: &str) -> Result<String> {
     Ok(version)
 }
 
-/// Returns a folder that works as rustc's sysroot: it has the standard library of Debian's compiler
-/// for another processor.
+/// Returns a folder that can be rustc's sysroot: it contains the standard library for `arch` from
+/// the Debian package whose version is that of the installed compiler.
 fn library(arch: Arch) -> Result<PathBuf> {
     let version = version(COMPILER)?;
     let apt = Apt::open(arch)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask demo`: builds the agent and runs the lab's example of that name.
+//! `cargo xtask demo`: builds the agent and runs the example program `demo` of the package `lab`.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     let workspace = Workspace::read()?;
     workspace.require("example", TARGET)?;
-    // The dev profile: a first build takes about half the time of release's, and the kernel
+    // The dev profile: its first build takes about half the time of a release build, and the kernel
     // programs are optimised in both.
     cargo::build_with_agent(["--example", TARGET], false)?;
     let examples = workspace.target_directory().join("debug/examples");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask e2e`: runs upstream Kubernetes' own tests in the cluster that `cluster up` has
-//! built, and prints a table of their results with each proxy.
+//! `cargo xtask e2e`: runs Kubernetes' own e2e tests in the cluster that `cluster up` has built,
+//! and prints a table of their results with each proxy.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use crate::{cargo, cluster};
 
-/// Tests of what a service proxy is responsible for.
+/// Matches the e2e tests of what a service proxy is responsible for.
 const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Checks|EndpointSlice|EndpointSliceMirroring|Traffic Distribution|LoadBalancers|SCTP)";
-/// Tests that stop parts of the cluster, and tests of features that not every cluster has.
+/// Matches tests that stop parts of the cluster, and tests of features that not every cluster has.
 const SKIP: &str = r"\[Disruptive\]|\[Feature:";
 
-/// Tests that this cluster cannot run, and why.
+/// Tests that cannot run in this cluster: part of the name, and the reason.
 const LEFT_OUT: [(&str, &str); 2] = [
     (
         "should be rejected for evicted pods",
@@ -106,12 +106,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The result of one test.
+/// The result of one e2e test.
 #[derive(Clone, PartialEq, Debug)]
 struct Outcome {
     passed: bool,
     seconds: f64,
-    /// The failure's text; empty if the test passed.
+    /// The failure's message; empty if the test passed.
     failure: String,
 }
 
@@ -150,7 +150,7 @@ fn results(suites: &Value) -> Results {
         .collect()
 }
 
-/// Reads the results of all earlier runs, by proxy.
+/// Reads the reports of all earlier runs. Key: the proxy.
 fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     let entries = fs::read_dir(folder)
         .with_context(|| format!("look for earlier runs in {}", folder.display()))?;
@@ -166,7 +166,7 @@ fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(runs)
 }
 
-/// The table: one line per test, one column per run, and in each cell how long the test took.
+/// Returns a Markdown table: a row for each test, a column for each run, with the duration.
 fn table(runs: &BTreeMap<String, Results>) -> String {
     let names: Vec<_> = runs.keys().map(String::as_str).collect();
     let mut text = format!("| test | {} |\n", names.join(" | "));

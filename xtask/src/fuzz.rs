@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask fuzz`: tests the loaded programs against models, by random sequences of packets or
-//! of sockets; a part of it is a stage of `cargo xtask test`.
+//! `cargo xtask fuzz`: tests the loaded kernel programs against models, with random sequences of
+//! packets or socket calls. `cargo xtask test` runs a short part of it.
 
 use std::process::Command;
 
@@ -12,13 +12,13 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// The test program for packets.
+/// The test program of proxy-user that sends random packets.
 pub(crate) const TARGET: &str = "fuzz";
-/// The test program with the sequences of sockets, and their module in it.
+/// The test program of proxy-user, and the module in it, that makes random socket calls.
 pub(crate) const SOCKETS: &str = "sockets";
 pub(crate) const SOCKETS_MODULE: &str = "fuzz::";
 
-/// Makes the compiler optimise the code that generates and checks sequences.
+/// cargo arguments that optimise the code which generates and checks sequences.
 const OPTIMISED: [&str; 8] = [
     "--config",
     "profile.dev.package.proxy-user.opt-level=2",

@@ -20,7 +20,7 @@ pub(crate) fn is_root() -> bool {
     Uid::effective().is_root()
 }
 
-/// Fails unless this process is root. `instead` ends the message: it names what works without root.
+/// Fails unless this process is root. The error begins with `what` and ends with `instead`.
 pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     ensure!(
         is_root(),
@@ -29,7 +29,7 @@ pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
     Ok(())
 }
 
-/// Mounts bpffs where the agent pins its maps, unless it is mounted.
+/// Mounts the BPF file system where the agent pins its maps, unless it is mounted.
 pub(crate) fn ensure_bpffs() -> Result<()> {
     let mounted = statfs(BPFFS)
         .with_context(|| {
@@ -54,7 +54,7 @@ pub(crate) fn ensure_bpffs() -> Result<()> {
 }
 
 /// Searches for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may
-/// lack. A full path is returned unchanged.
+/// lack. Returns a full path unchanged, and None if there is no such program.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

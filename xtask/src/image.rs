@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask image`: one static binary, and an OCI archive around it, without a docker daemon.
+//! `cargo xtask image`: builds a static binary and an OCI archive with it, without a docker daemon.
 
 use std::{
     env, fs,
@@ -17,8 +17,8 @@ use crate::{
 
 pub(crate) const NAME: &str = "portolan";
 const BINARY: &str = "portolan";
-/// The build folder, in target/. It is separate because cargo would build everything again for the
-/// other commands, which have other flags.
+/// cargo's build folder for static binaries, in target/. It is separate because other commands have
+/// other flags, with which cargo would build everything again.
 pub(crate) const FOLDER: &str = "static";
 
 #[derive(clap::Args)]
@@ -63,14 +63,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns the archive of an image with this name and tag. The archive is written again only if the
-/// binary has changed.
+/// Builds the image and returns the path of its archive. The archive file is written again only if
+/// its content has changed.
 pub(crate) fn archive(name: &str, tag: &str) -> Result<PathBuf> {
     pack(&built(&[Arch::OWN], FOLDER)?, name, tag)
 }
 
-/// Builds the binary for each processor in a folder of target/, and copies it into the image's
-/// folder. This machine's binary has the plain name there.
+/// Builds the binary for each architecture in the folder target/`target`, and copies it into
+/// target/image. The copy for this machine is named `portolan`; the other names end with the
+/// architecture.
 pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = if *arch == Arch::OWN {
@@ -91,7 +92,7 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Replaces the old binary, which may be in use.
+/// Replaces the file `copy` by `binary`, by renaming: the old file may be running.
 fn place(binary: &Path, copy: &Path) -> Result<()> {
     let partial = copy.with_extension("partial");
     fs::copy(binary, &partial)
@@ -107,8 +108,8 @@ fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> 
     };
     let binaries = binaries.iter().map(read).collect::<Result<Vec<_>>>()?;
     let image = index(&binaries, name, tag, &[])?;
-    // A file with the same content keeps its date, so that nodes which have the image need not
-    // import it again.
+    // A file with the same content keeps its modification time, so that nodes which have the image
+    // need not import it again.
     if fs::read(&archive).is_ok_and(|known| known == image) {
         return Ok(archive);
     }
@@ -116,7 +117,7 @@ fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> 
     Ok(archive)
 }
 
-/// Makes the archive of one image for the processors of these binaries.
+/// Returns the OCI archive of one image for all architectures of `binaries`.
 pub(crate) fn index(
     binaries: &[(Arch, Vec<u8>)],
     name: &str,
@@ -160,8 +161,8 @@ pub(crate) fn index(
     oci::archive(&images)
 }
 
-/// Builds the agent as a static binary without symbols. The kernel programs in it keep their
-/// symbols and their BTF.
+/// Builds the agent as a static binary without symbols and returns its path. The kernel programs in
+/// it keep their symbols and their BTF.
 fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     let builder = Builder::new(arch)?;
     let folder = cargo::root().join("target").join(target);
@@ -197,7 +198,7 @@ fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Returns flags for rustc, so that the binary contains no path of this machine.
+/// Returns flags for rustc, so that the binary does not contain paths of this machine.
 fn remapped() -> String {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));
@@ -205,14 +206,14 @@ fn remapped() -> String {
     named
         .iter()
         .filter_map(|(folder, name)| Some((folder.as_ref()?.to_str()?, name)))
-        // Flags are separated by spaces, so a path must not contain one.
+        // Flags are separated by spaces, so folders with spaces in their path stay.
         .filter(|(folder, _)| !folder.contains(' '))
         .map(|(folder, name)| format!("--remap-path-prefix={folder}={name}"))
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-/// Returns the dynamic linker that a 64-bit ELF file names.
+/// Returns the dynamic linker that a 64-bit ELF file names; None for a static binary.
 fn interpreter(elf: &[u8]) -> Option<String> {
     const PT_INTERP: u64 = 3;
     let number = |at: usize, length: usize| -> Option<u64> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask kube-proxy`: records the behaviour of the real kube-proxy for tests again, by the
-//! lab's example `kube_proxy`.
+//! `cargo xtask kube-proxy`: records the real kube-proxy's behaviour again, in files that tests
+//! compare portolan with. The example program `kube_proxy` of the package `lab` does it.
 
 use anyhow::Result;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`: compares portolan with kube-proxy and with no proxy, by the benchmark
-//! `compare`.
+//! `cargo xtask lab`: compares portolan with kube-proxy and with no proxy. The benchmark `compare`
+//! of the package `lab` does it.
 
 use std::{path::PathBuf, process::Command};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const TARGET: &str = "compare";
 
-/// Programs that are called, with the Debian package of each.
+/// Programs that the benchmark calls, each with its Debian package.
 const PACKAGES: [(&str, &str); 3] = [
     ("conntrack", "conntrack"),
     ("iperf3", "iperf3"),
@@ -37,13 +37,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     let mut command = prepare("bench")?;
-    // The default folder of the report is relative to the clone.
+    // By default the report's path is relative to the root folder of the clone.
     command.args(&arguments.rest).current_dir(cargo::root());
     cargo::check(&mut command, "run the lab")
 }
 
-/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo
-/// test`.
+/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     setup::tools(&PACKAGES)?;
@@ -59,7 +58,7 @@ pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the program kube-proxy, built if needed.
+/// Returns the path of the program kube-proxy, which is built if it is missing.
 pub(crate) fn kube_proxy() -> Result<PathBuf> {
     let folder = go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?;
     Ok(folder.join(KUBE_PROXY.name))

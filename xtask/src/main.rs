@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The project's own commands (`cargo xtask ...`), one module each. Start at `setup`: every command
-//! that builds calls it first.
+//! The project's own commands (`cargo xtask ...`), one module each. Read `setup` first: every
+//! command that builds calls it first.
 
 mod arch;
 mod bench;

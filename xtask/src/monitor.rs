@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask monitor`: tests the dashboard and the alerts of `deploy/chart` with a real
-//! Prometheus and a real agent, by the lab's example `monitor`. Not a part of `test`, because
-//! building Prometheus takes minutes.
+//! `cargo xtask monitor`: tests the dashboard and alerts of `deploy/chart` with a real Prometheus
+//! and a real agent. The example program `monitor` of the package `lab` does it. Not a part of
+//! `cargo xtask test`, because building Prometheus takes minutes.
 
 use std::process::Command;
 

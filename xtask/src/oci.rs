@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes OCI archives: images without a docker daemon. Used by `image` and `cluster`.
+//! Writes OCI archives of container images, without a docker daemon. Used by `image` and `cluster`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::arch::Arch;
 
-/// An image for one processor: its name, its layers and its command.
+/// A container image for one architecture: its name, its layers and its command.
 pub(crate) struct Image<'a> {
     pub(crate) name: &'a str,
     pub(crate) arch: Arch,
@@ -17,13 +17,13 @@ pub(crate) struct Image<'a> {
     pub(crate) layers: Vec<&'a Blob>,
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
-    /// The labels that registries and scanners show, by OCI's names.
+    /// Annotations that registries and scanners show: OCI's name and the value.
     pub(crate) labels: &'a [(&'a str, String)],
 }
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// Content with its digest.
+/// A part of an OCI archive, with its digest.
 pub(crate) struct Blob {
     media_type: &'static str,
     content: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    /// Makes a layer of a tar archive.
+    /// Makes an image layer of a tar archive.
     pub(crate) fn layer(archive: Vec<u8>) -> Self {
         Self::new("application/vnd.oci.image.layer.v1.tar", archive)
     }
@@ -58,11 +58,11 @@ impl Blob {
     }
 }
 
-/// Makes an OCI archive of images, which may share layers. Images with one name, each for another
-/// processor, form one index. The same input gives the same bytes.
+/// Returns an OCI archive of images, which may share layers. Images with the same name, each for
+/// another architecture, form one index. The same input gives the same bytes.
 pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     let mut made = Vec::new();
-    // The manifests of each name, in the order of their first image.
+    // The manifests by image name, in the order of each name's first image.
     let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
         let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
@@ -110,7 +110,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
                 entry
             }
         };
-        // containerd reads the full name, other tools the tag.
+        // containerd reads the annotation with the full name, other tools the one with the tag.
         entry["annotations"] = json!({
             "io.containerd.image.name": full_name(name),
             "org.opencontainers.image.ref.name":
@@ -146,7 +146,7 @@ fn index_of(manifests: &[Value]) -> Value {
     json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
 }
 
-/// Returns an image's name as containerd and the kubelet write it, with a registry.
+/// Returns an image's name with the registry, as containerd and the kubelet write it.
 pub(crate) fn full_name(name: &str) -> String {
     match name.split_once('/') {
         Some((registry, _)) if registry.contains(['.', ':']) || registry == "localhost" => {
@@ -157,8 +157,8 @@ pub(crate) fn full_name(name: &str) -> String {
     }
 }
 
-/// Makes a tar archive of files, each with its mode; they belong to root. A name that ends with `/`
-/// is a folder.
+/// Returns a tar archive of files that belong to root: name, mode, content. A name that ends with
+/// `/` is a folder.
 pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, mode, content) in files {

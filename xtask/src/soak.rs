@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask soak`: ordinary traffic on a node, with portolan, without a proxy and with
-//! kube-proxy, by the benchmark `soak`; `cargo xtask test soak` runs two minutes of it. Writes the
-//! tables of docs/reliability.md if `--write` is given.
+//! `cargo xtask soak`: runs ordinary traffic on a node with portolan, without a proxy and with
+//! kube-proxy, by the benchmark `soak` of the package `lab`. `--write` writes the tables of
+//! docs/reliability.md. `cargo xtask test soak` runs two minutes of it.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,7 +15,7 @@ use crate::{
 
 const TARGET: &str = "soak";
 const PAGE: &str = "docs/reliability.md";
-/// The marks in the page: the text between them is replaced.
+/// The comments in docs/reliability.md between which `--write` replaces the text.
 const MARKS: [&str; 2] = [
     "<!-- Written by cargo xtask soak --write -->\n",
     "<!-- End of what cargo xtask soak --write has written -->\n",
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run(Needs::All)?;
     host::ensure_bpffs()?;
     let report = Workspace::read()?.target_directory().join("soak.md");
-    // The report of an earlier run must not be used.
+    // If the benchmark writes no report, that of an earlier run must not be used.
     _ = fs::remove_file(&report);
     let mut command = prepare("bench")?;
     control_plane::offer(&mut command)?;
@@ -63,8 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Builds the agent and returns the command that runs the benchmark, by `cargo bench` or `cargo
-/// test`.
+/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Workspace::read()?.require("bench", TARGET)?;
     cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
@@ -76,7 +75,7 @@ pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Replaces the tables of the page.
+/// Replaces the tables in docs/reliability.md.
 fn write(report: &Path) -> Result<()> {
     let tables = fs::read_to_string(report).context("the soak has made no tables")?;
     let page = root().join(PAGE);
@@ -86,7 +85,7 @@ fn write(report: &Path) -> Result<()> {
     fs::write(&page, text).with_context(|| format!("write {PAGE}"))
 }
 
-/// Returns the page with new tables between the marks.
+/// Returns the page with new tables between the marks; None if the page has no marks.
 fn replaced(page: &str, tables: &str) -> Option<String> {
     let [begin, end] = MARKS;
     let (before, rest) = page.split_once(begin)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask storm`: clients of every kind send requests while one disturbance follows another;
-//! a minute of it is among the tests of `cargo xtask test node`. Writes the tables of
-//! docs/reliability.md if `--write` is given.
+//! `cargo xtask storm`: clients of every kind send requests while one disturbance of the agent
+//! follows another. `--write` writes the tables of docs/reliability.md. `cargo xtask test node`
+//! runs a minute of it.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ use crate::{
 
 const TEST: &str = "storm::nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm";
 const PAGE: &str = "docs/reliability.md";
-/// The mark in the page: the text after it is replaced.
+/// The comment in docs/reliability.md after which `--write` replaces the text.
 const MARK: &str = "<!-- Written by cargo xtask storm --write -->\n";
 
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("PORTOLAN_STORM_ONLY", only);
     }
     control_plane::offer(&mut command)?;
-    // The report of an earlier run must not be used.
+    // If the benchmark writes no report, that of an earlier run must not be used.
     _ = fs::remove_file(&report);
     let result = cargo::check(&mut command, "go through the storm");
     if arguments.write {
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Replaces the tables of the page.
+/// Replaces the tables in docs/reliability.md.
 fn write(report: &Path) -> Result<()> {
     let tables = fs::read_to_string(report).context("the storm has made no tables")?;
     let page = root().join(PAGE);

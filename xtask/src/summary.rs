@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the results of tests from the output of test programs, and makes a table of all stages.
-//! Used by `test`.
+//! Reads test results from the output of test programs, and makes a table of all stages.
 
 use std::{mem, time::Duration};
 
@@ -9,13 +8,13 @@ use std::{mem, time::Duration};
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    /// Ignored tests: named, and never counted as passed.
+    /// Ignored tests; they never count as passed.
     pub(crate) not_run: usize,
 }
 
 impl Tally {
-    /// Adds the counts of one line of a test program's output: `test result: ...` of Rust's own
-    /// harness (one per program, summed), or the conformance runner's closing `N passed, N failed`.
+    /// Adds the counts in a line of a test program's output, if it has any: `test result: ...` of
+    /// Rust's test harness, or `N passed, N failed`, the last line of the conformance tests.
     pub(crate) fn read(&mut self, line: &str) {
         let counts = line.trim();
         let counts = match counts.strip_prefix("test result: ") {
@@ -31,7 +30,7 @@ impl Tally {
     }
 }
 
-/// Reads `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`.
+/// Parses `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`; else None.
 fn parse_counts(text: &str) -> Option<Tally> {
     let mut tally = Tally::default();
     let mut parts = text.split([';', ',']).map(str::trim);
@@ -54,8 +53,8 @@ fn parse_counts(text: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// Returns the failed test that a line names: `test NAME ... FAILED`, or `FAIL CASE ...` of the
-/// conformance runner.
+/// Returns the failed test in a line `test NAME ... FAILED`, or the text after `FAIL ` of a
+/// conformance case; else None.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
     let test = line
@@ -65,22 +64,21 @@ pub(crate) fn failed_test(line: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// One line of the summary.
+/// The results of one stage: a row of the summary.
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) tally: Tally,
-    /// The tests and cases that failed, as they were printed.
+    /// The tests and conformance cases that failed, as the test program prints them.
     pub(crate) failures: Vec<String>,
-    /// The tests and cases that failed once, and passed when they were run again.
+    /// The tests and conformance cases that failed first, and passed when they were run again.
     pub(crate) unsteady: Vec<String>,
-    /// Why the complete stage failed: for example, it did not build.
+    /// Why the stage as such failed (e.g. it did not build); None if it did not.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
 }
 
 impl Stage {
-    /// The stage's contribution to the sum. A stage that failed without a failed test counts as one
-    /// failure.
+    /// Returns the stage's counts for the sum; a failed stage has at least one failed test.
     pub(crate) fn counted(&self) -> Tally {
         let mut tally = self.tally;
         if self.failure.is_some() && tally.failed == 0 {
@@ -89,7 +87,7 @@ impl Stage {
         tally
     }
 
-    /// The stage after all of it has been run again.
+    /// Returns the result after the whole stage has run `again`: failed only if both runs failed.
     pub(crate) fn replaced_by(self, mut again: Stage) -> Stage {
         again.time += self.time;
         if again.counted().failed > 0 {
@@ -104,12 +102,12 @@ impl Stage {
         again
     }
 
-    /// The stage after its failed tests have been run again: `again` has only them. What passed
-    /// this time is named as unsteady instead of failed.
+    /// Returns the result after only the failed tests have been run again (`again`). Tests that
+    /// passed then are in `unsteady` and no longer in `failures`.
     pub(crate) fn after(mut self, again: Stage) -> Stage {
         self.time += again.time;
         if again.tally.passed + again.tally.failed < self.failures.len() {
-            // Not all of them ran.
+            // Not all failed tests have run again.
             return self;
         }
         let fails_again = |failure: &String| {
@@ -125,12 +123,12 @@ impl Stage {
     }
 }
 
-/// A test's or case's name: reasons may follow it.
+/// Returns the name of a failed test or case; the text may contain more after it.
 fn first_word(failure: &str) -> &str {
     failure.split(' ').next().unwrap_or_default()
 }
 
-/// The table of stages and, as its last line, the sum.
+/// Returns the table with a row for each stage, and the sum as its last row.
 pub(crate) fn summary(stages: &[Stage]) -> String {
     let width = stages
         .iter()

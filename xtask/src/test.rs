@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask test`: lints and every test, stage by stage, with one summary at the end.
+//! `cargo xtask test`: runs lints and all tests, stage by stage, with one summary at the end.
 
 use std::{
     io::{BufRead, BufReader},
@@ -62,7 +62,7 @@ enum Suite {
     All,
 }
 
-/// Test programs that need root; every other one belongs to the unit tests.
+/// Test programs that need root, with the suite of each; all others belong to the unit tests.
 const PRIVILEGED: [(Suite, &str); 7] = [
     (Suite::Packet, "packet"),
     (Suite::Fuzz, fuzz::TARGET),
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if suite == Suite::All {
         stages.push(lints());
     }
-    // The unit tests include these.
+    // The stage `unit` includes the tests of `quick`.
     if suite == Suite::Quick {
         stages.push(quick(&arguments.rest));
     }
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if wanted(candidate) {
             let mut rest = arguments.rest.clone();
             if target == fuzz::SOCKETS {
-                // These tests are a separate stage.
+                // The socket sequences are run in a stage of their own, `fuzz sockets`.
                 rest.extend(["--skip", fuzz::SOCKETS_MODULE].map(str::to_owned));
             }
             stages.push(program(&workspace, target, target, &rest));
@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(twice(|| soaked(&arguments.rest)));
     }
     if wanted(Suite::Deploy) {
-        // Tools that take minutes to build are built only for their own suite.
+        // Only the suite `deploy` by itself builds tools that take minutes.
         let tools = if suite == Suite::All {
             Tools::AsTheyAre
         } else {
@@ -166,7 +166,7 @@ fn lints() -> Stage {
     timed("lint", |_| lint::check_all())
 }
 
-/// Unit tests of the crates that can be built without the kernel programs.
+/// Runs the unit tests of the crates that can be built without the kernel programs.
 fn quick(rest: &[String]) -> Stage {
     timed("quick", |seen| {
         let mut command = cargo::cargo("test");
@@ -183,7 +183,7 @@ fn quick(rest: &[String]) -> Stage {
     })
 }
 
-/// Unit tests, documentation tests, and the integration tests that need no root.
+/// Runs unit tests, documentation tests, and the integration tests that need no root.
 fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     let is_privileged = |target: &str| {
         target == conformance::TARGET || PRIVILEGED.iter().any(|(_, name)| *name == target)
@@ -213,8 +213,8 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
-/// Runs a test program that needs root, and what failed in it once more. Its tests share the
-/// machine's clocks, processors and network with whatever else runs on it.
+/// Runs a test program that needs root, and its failed tests once more: they can fail because other
+/// processes use the machine's processors and network at the same time.
 fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     let first = once(workspace, name, target, rest);
     if first.failures.is_empty() || first.failures.len() > RUN_AGAIN {
@@ -240,11 +240,11 @@ fn twice(stage: impl Fn() -> Stage) -> Stage {
     first.replaced_by(stage())
 }
 
-/// How many failed tests of a program are run again. More of them are no accident.
+/// How many failed tests of a program are run again at most. More of them are no accident.
 const RUN_AGAIN: usize = 3;
 
-/// Runs a test program that needs root. The tests of `node` wait for half of their time, so twice
-/// as many of them run in parallel as there are processors.
+/// Runs a test program that needs root. The tests of `node` mostly wait, so twice as many of them
+/// run in parallel as there are processors.
 fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         workspace.require("test", target)?;
@@ -255,7 +255,7 @@ fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Sta
             .args(["--test", target, "--"])
             .args(rest);
         if target == fuzz::TARGET {
-            // Shows the seed and the figures.
+            // Shows the seed and the counts of the sequences, also if the tests pass.
             command.arg("--show-output");
         }
         if target == "node" || rest.iter().any(|word| word == conformance::API) {
@@ -277,7 +277,7 @@ fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Sta
     })
 }
 
-/// Tests the chart and the overlays.
+/// Tests what is in `deploy/`; `tools` says whether missing tools are built.
 fn deployed(filter: &[String], tools: Tools) -> Stage {
     timed("deploy", |seen| {
         deploy::check(filter, tools, |name, result| match result {
@@ -293,8 +293,8 @@ fn deployed(filter: &[String], tools: Tools) -> Stage {
     })
 }
 
-/// Tests on Debian's kernels in qemu. Without Debian, or if its mirrors cannot be reached, nothing
-/// is tested: a clear message is printed, and one test counts as not run.
+/// Runs tests on Debian's kernels in qemu. Where these are not available (no Debian, no mirror),
+/// prints a message, and one test counts as not run.
 fn on_kernels() -> Stage {
     timed("kernels", |seen| {
         let kernels = match kernels::tested_kernels() {
@@ -317,7 +317,7 @@ fn on_kernels() -> Stage {
     })
 }
 
-/// Runs ordinary traffic for two minutes.
+/// Runs ordinary traffic for a minute with pods bridged and for a minute with pods routed.
 fn soaked(rest: &[String]) -> Stage {
     timed("soak", |seen| {
         let mut command = soak::prepare("test")?;
@@ -344,7 +344,7 @@ fn quick_lab(rest: &[String]) -> Stage {
     })
 }
 
-/// Results of a stage's programs so far.
+/// The results of a stage's test programs so far.
 #[derive(Default)]
 struct Seen {
     tally: Tally,
@@ -369,7 +369,7 @@ fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
     }
 }
 
-/// Runs a test program, prints its output and counts the results.
+/// Runs a test program, prints its output and adds its results to `seen`.
 fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
@@ -381,7 +381,7 @@ fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
     };
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
-    // Reads bytes: a test may print text that is not UTF-8.
+    // Reads bytes, because a test may print text that is not UTF-8.
     while output
         .read_until(b'\n', &mut line)
         .context("read the test program's output")?

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Without a proxy every attack leaves the clients alone: neither they nor the servers are the
-//! limit of what the other tests see.
+//! Without a proxy no attack harms the clients, so what the other tests measure is the proxy, not a
+//! limit of clients or servers.
 
 use std::time::Duration;
 

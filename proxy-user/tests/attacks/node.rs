@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node under attack, one test's at a time.
+//! Builds the node under attack for one test at a time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use lab::{
     node::topology::Plumbing,
 };
 
-/// Runs `attack` on a new node that is served by `proxy` with a configuration.
+/// Runs `attack` on a new node with `proxy` and its configuration; returns the attack's result.
 pub(crate) fn attacked<T>(
     proxy: Proxy,
     config: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every attack on a node that portolan serves, with its agent and without. Limits leave room for a
-//! busy machine: what they tell apart differs by far more.
+//! Every attack on a node with portolan's programs, with a running agent and without. The limits
+//! are generous, for a busy machine: without the tested protection the numbers would be far worse.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use rstest::rstest;
 
 use crate::node::attacked;
 
-/// A flow table that an attack of seconds fills.
+/// Configures a flow table so small that an attack of seconds fills it.
 const SMALL_TABLE: &str = "portolan: {maps: {flows: 65536}}\n";
 
-/// Masquerade ports that a client uses up in a second.
+/// Configures so few masquerade ports that a client uses them up in a second.
 const FEW_PORTS: &str = "portolan: {masqueradePorts: [10000-11999]}\n";
 
 const FLOOD: Duration = Duration::from_secs(2);
-/// More than the small table can hold.
+/// A flood of at least so many packets fills the small flow table.
 const PACKETS: u64 = 25_000;
-/// A client sends its SYN again after a second. Milliseconds.
+/// In milliseconds; a client repeats its SYN after a second.
 const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 
 #[rstest]
@@ -39,8 +39,8 @@ fn a_syn_flood_costs_no_connection(
     assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
     assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
     assert!(seen.during.share() >= 0.97, "new ones: {seen:?}");
-    // A masquerade port that the flood has used may be one whose SYN the endpoint still keeps; then
-    // a client waits for its second SYN. An endpoint keeps about a thousand, of 28 000 ports.
+    // The endpoint may have a half-open connection from the flood with a client's masquerade port;
+    // then the client must repeat its SYN. It keeps about 1000 of them, for 28 000 ports.
     assert!(seen.during.took(0.85) < BEFORE_THE_SECOND_SYN, "{seen:?}");
     assert_eq!(seen.after.made, seen.after.asked, "afterwards: {seen:?}");
 }
@@ -65,7 +65,7 @@ fn short_connections_do_not_use_up_the_masquerade_ports() {
 
 #[test]
 fn nor_do_those_that_the_endpoint_closes_first() {
-    // The last window needs ports again on which the endpoint is in TIME_WAIT.
+    // In the last time window, clients need ports with which the endpoint is still in TIME_WAIT.
     let seen = attacked(Proxy::PortolanAlone, "", |served| {
         short::run(served, Closes::Server, 4, Duration::from_secs(2))
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks `portolan explain` about a flow before it is opened: its word must be what the case
-//! expects, and so what then happens. Called by `run`.
+//! Asks `portolan explain` about a flow before the flow is opened: its answer must be what the
+//! conformance case expects. Called by `run`.
 
 use std::{collections::BTreeSet, net::SocketAddr, path::Path, process::Command};
 
@@ -12,20 +12,20 @@ use lab::{
 use proxy_common::Protocol;
 use serde_json::Value;
 
-/// Whom to ask, and about what.
+/// The program and the node that `portolan explain` is asked on.
 pub(crate) struct Explainer<'a> {
     pub(crate) binary: &'a Path,
     pub(crate) pins: &'a Path,
     pub(crate) topology: &'a Topology,
     pub(crate) balancing: SocketBalancing,
-    /// The kernel's programs are run, too.
+    /// Whether `portolan explain` also makes a dry run with the kernel programs.
     pub(crate) dry_run: bool,
 }
 
 impl Explainer<'_> {
-    /// Ok, or what explain says instead. Not asked: what goes on with a connection of an earlier
-    /// flow, what comes only after a pause, and SCTP of the node's own processes, which no service
-    /// is for.
+    /// Returns Ok, or what explain says instead of what the case expects. Three kinds of flows are
+    /// not asked about: those that continue a connection of an earlier flow, those after a pause,
+    /// and SCTP of the node's own processes, for which services do not work.
     pub(crate) fn check(&self, flow: &Flow) -> Result<Result<(), String>> {
         let (Some(to), Some(expect)) = (flow.to, &flow.expect) else {
             return Ok(Ok(()));
@@ -40,12 +40,12 @@ impl Explainer<'_> {
         let at_the_socket = is_node || is_pod && self.balancing == SocketBalancing::All;
         let report = self.ask(flow, to, at_the_socket && !is_node)?;
         let agrees = match expect {
-            // Straight to the endpoint, past every service.
+            // The client calls the endpoint itself, not a service.
             Expect::Backends(expected) if is_untouched(&report) && expected.backends == [to] => {
                 answered(&report, true)
             }
             Expect::Backends(expected) => is_answered(expected, &report),
-            // By the node itself: no service has the port any more, or none yet.
+            // The node itself rejects: no service has the destination, no longer or not yet.
             Expect::Reject if is_untouched(&report) => answered(&report, false),
             Expect::Reject => outcome(&report, "rejected_"),
             Expect::Drop => outcome(&report, "dropped_"),
@@ -120,7 +120,7 @@ fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
         .filter_map(|row| row["address"].as_str()?.parse().ok())
         .collect();
     let listed: BTreeSet<_> = expected.backends.iter().copied().collect();
-    // A pod at its socket is held by its network namespace, which explain does not know.
+    // Session affinity of a pod's own sockets is by network namespace, which explain does not know.
     let affinity = report["affinity"].as_str().unwrap_or_default();
     let may_be_held = affinity.contains("by its network namespace");
     if able != listed && !(may_be_held && listed.is_subset(&able)) {

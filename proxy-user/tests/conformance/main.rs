@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The conformance runner: every case of a folder (conformance/FORMAT.md) against the real agent on
-//! simulated nodes, with real packets. `cargo xtask conformance` calls it.
+//! Runs the conformance cases of a folder (conformance/FORMAT.md) with the real agent on simulated
+//! nodes and real packets. `cargo xtask conformance` calls it.
 
 mod explained;
 mod run;
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every case passed.
+/// Runs all cases in all settings; returns true if every case passed.
 fn run_all(arguments: &Arguments) -> Result<bool> {
     netns::check_privilege()?;
     let cases = read_cases(arguments)?;
@@ -109,8 +109,8 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
                 (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Auto],
-                // Packets of connections translated at their sockets are forwarded as without an
-                // agent.
+                // Connections that are translated at their sockets have no packets to translate, so
+                // the agent's forwarding makes no difference.
                 (None, SocketBalancing::All) => vec![Forwarding::Stack],
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {

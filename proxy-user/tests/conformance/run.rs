@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs one case on one simulated node: starts the agent, applies the steps, has the flows checked.
-//! Called by `main`, on a thread of its own.
+//! Runs one conformance case on one simulated node: starts the agent, applies the case's steps and
+//! checks the flows of each step. Called by `main`, on a thread of its own.
 
 use std::{
     collections::BTreeSet,
@@ -29,10 +29,10 @@ use proxy_common::Counter;
 
 use crate::{Explain, explained::Explainer};
 
-/// Lines of the agent's log that go with a failure.
+/// How many of the last lines of the agent's log are printed with a failure.
 const LOG_TAIL: usize = 25;
 
-/// The agent's settings and its environment in a run.
+/// The agent's settings and its environment for a run of a case.
 pub(crate) struct Settings {
     pub(crate) binary: PathBuf,
     pub(crate) plumbing: Plumbing,
@@ -51,14 +51,14 @@ pub(crate) enum ObjectSource {
     Api,
 }
 
-/// Where a step's objects are written to.
+/// Where a step writes its Kubernetes objects, so that the agent reads them.
 enum Target<'a> {
     Folder,
     Server(Box<ClusterApi<'a>>),
 }
 
 impl Target<'_> {
-    /// Writes them; returns the node's version, which the agent shows when they have taken effect.
+    /// Writes the objects; returns the Node's version, which the agent shows once applied.
     fn publish(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
         match self {
             Self::Folder => agent.publish(manifests).map(|()| version),
@@ -70,16 +70,16 @@ impl Target<'_> {
 /// The result of a case.
 #[derive(Default)]
 pub(crate) struct CaseResult {
-    /// Flows that held or failed.
+    /// The number of flows that were checked, whether they passed or failed.
     pub(crate) flows: usize,
     pub(crate) failures: Vec<String>,
-    /// Packets that XDP took.
+    /// The number of packets that XDP took.
     pub(crate) taken: u64,
-    /// The end of the agent's log, if anything failed.
+    /// The last lines of the agent's log; empty if nothing failed.
     pub(crate) log: Vec<String>,
 }
 
-/// Runs a case in one setting. `cancelled` ends it early, as a failure.
+/// Runs a case with these settings. `cancelled` ends it early, as a failure.
 pub(crate) fn run(case: &Case, settings: &Settings, cancelled: &AtomicBool) -> CaseResult {
     let mut result = CaseResult::default();
     if let Err(error) = try_run(case, settings, cancelled, &mut result) {
@@ -154,14 +154,14 @@ fn try_run(
     done
 }
 
-/// How many packets XDP has taken.
+/// Returns the number of packets that XDP has taken, by the counters in the pinned maps.
 fn taken(pins: &Path) -> Result<u64> {
     let counters = Reader::open(pins)?.counters()?;
     let of = |counter: Counter| counters.get(counter as usize).copied().unwrap_or_default();
     Ok(of(Counter::ForwardedByXdp) + of(Counter::ReplyByXdp))
 }
 
-/// Of the Node that the agent starts with; each step counts it up.
+/// The version of the node's object with which the agent starts; each step increases it.
 const FIRST_VERSION: u64 = 1;
 
 fn run_steps(
@@ -206,7 +206,7 @@ fn run_steps(
     Ok(())
 }
 
-/// A flow as messages name it.
+/// Returns the flow's name for messages: source, destination and protocol.
 fn name_of(flow: &Flow) -> String {
     match (flow.to, flow.expect_health) {
         (Some(to), _) => format!("{} -> {to} {}", flow.from, flow.protocol.name()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes of services and settings within a sequence.
+//! Generates random changes of services and node settings in a sequence.
 
 use crate::{cluster, generate::Generator, operations::Operation, services::NodeSettings};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random services, and random changes of them.
+//! Generates random services, and random changes of them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ fn cluster_ip(n: u8, v6: bool) -> IpAddr {
     address(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
 }
 
-/// An address in the range of cluster IPs that no service has.
+/// Returns an address in the cluster IP range that no service has.
 pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
     cluster_ip(99, v6)
 }
@@ -33,7 +33,8 @@ fn external_ip(n: u8, v6: bool) -> IpAddr {
     address(v6, &format!("192.0.2.{n}"), &format!("2001:db8:2::{n}"))
 }
 
-/// All services of a cluster: two share their pods and ports, so that tuples collide.
+/// Returns six random services. All have backends among the same pods and port, so that tuples of
+/// one protocol collide.
 pub(crate) fn services(random: &mut Random) -> Vec<Service> {
     let mut services = Vec::new();
     for (n, protocol) in [(1, TCP), (2, TCP), (3, UDP), (4, UDP), (5, SCTP), (6, TCP)] {
@@ -125,7 +126,7 @@ fn backends(random: &mut Random) -> Vec<Backend> {
             backends.push(Backend { at, sets });
         }
     }
-    // As in the planner: if any set has a backend, the cluster's set has one.
+    // As the planner does: if any backend is in a set, one is in the set CLUSTER.
     if !backends
         .iter()
         .any(|backend| backend.sets.intersects(EndpointSet::CLUSTER))
@@ -137,7 +138,7 @@ fn backends(random: &mut Random) -> Vec<Backend> {
     backends
 }
 
-/// The service with other backends, or another affinity, policy or selection.
+/// Returns the service with other backends, or with another affinity, traffic policy or selection.
 pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
     let mut changed = service.clone();
     match random.below(6) {

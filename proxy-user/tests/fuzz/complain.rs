@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about conversations, from the router, the client and the node itself.
+//! Sends ICMP errors about conversations, from a router, the client or the node itself.
 
 use crate::{
     errors::{self, About, Complaint},
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// Sends an ICMP error about a conversation's last packets.
+    /// Sends an ICMP error about the last packet of a conversation, if it has one.
     pub(crate) fn complain(
         &mut self,
         interface: Interface,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes frames of ICMP errors, which quote other frames.
+//! Makes frames with ICMP errors, which quote the packet of another frame.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::{
     packets::{SENDER_MAC, octets},
 };
 
-/// The kind of an ICMP error.
+/// The type of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Error {
     Unreachable,
@@ -43,14 +43,14 @@ impl Error {
     }
 }
 
-/// The sender of an error, and the packet that it quotes.
+/// Who sends an ICMP error, and which packet of a conversation it quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
-    /// From a router behind the node, about the client's packet as it has left the node.
+    /// A router behind the node sends it and quotes the client's packet as it left the node.
     Request,
-    /// From the client, about the answer as it has reached the client.
+    /// The client sends it and quotes the answer as it reached the client.
     Answer,
-    /// From the node itself to the client, about the packet between the hooks.
+    /// The node itself sends it to the client and quotes the packet between ingress and egress.
     Inside,
 }
 
@@ -62,18 +62,19 @@ impl About {
     ];
 }
 
-/// An ICMP error about a conversation.
+/// An ICMP error to send about a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Complaint {
     pub(crate) error: Error,
     pub(crate) about: About,
-    /// The number of quoted bytes of the transport, at least eight.
+    /// How many bytes of the transport header and payload it quotes, at least eight.
     pub(crate) quote: u8,
-    /// The tuple of the conversation's client packets.
+    /// The tuple of the client's packets, which identifies the conversation.
     pub(crate) tuple: Tuple,
 }
 
-/// The frame of an error from `src` to `dst`.
+/// Returns the frame of an ICMP error from `src` to `dst` that quotes the packet in the frame
+/// `about`; None if `about` is no IP packet.
 pub(crate) fn frame(
     error: Error,
     quote: u8,

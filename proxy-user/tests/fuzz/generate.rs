@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes sequences from a seed: conversations that mostly go on as real ones do, and packets that
-//! belong to none.
+//! Makes sequences of operations from a seed: conversations that mostly continue as real ones do,
+//! and packets that belong to none.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,12 +14,12 @@ use crate::{
     services::{self, Interface, Service},
 };
 
-/// A conversation that has begun.
+/// A client's conversation with a service, from which later packets are generated.
 #[derive(Clone, Copy)]
 pub(crate) struct Conversation {
     pub(crate) interface: Interface,
     pub(crate) tuple: Tuple,
-    /// The bytes that the client and the backend have sent; for TCP only.
+    /// How many bytes the client and the backend have sent, in this order; for TCP only.
     pub(crate) sent: (i32, i32),
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Generator {
     pub(crate) services: Vec<Service>,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) operations: Vec<Operation>,
-    /// The number of client ports; there are few, so that tuples collide.
+    /// How many client ports are used; there are few, so that tuples collide.
     ports: u64,
-    /// Makes more unacknowledged flows than a ring holds.
+    /// Makes more half-open flows than a ring of the flow table can hold.
     is_flood: bool,
-    /// Lets most clients send through the uplink.
+    /// Makes most clients send through the uplink.
     is_outside: bool,
 }
 
-/// The sequence of a seed. Seeds of one `cluster` begin with the same services.
+/// Returns the sequence of a seed. Sequences with the same `cluster` begin with the same services.
 pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     let mut random = Random::new(seed);
     let v6 = random.one_in(2);
@@ -138,7 +138,7 @@ impl Generator {
                 2 => services::pod(Interface::PodA, v6),
                 n => services::outsider(9 + (n % 3) as u8, v6),
             },
-            // A pod may send with another pod's address.
+            // A pod may send with the source address of another pod.
             _ if self.random.one_in(20) => services::pod(Interface::PodA, v6),
             pod => services::pod(pod, v6),
         };
@@ -148,7 +148,7 @@ impl Generator {
         let base = self.random.pick(&[40_000, 40_000, 2000]);
         base + self.random.below(self.ports) as u16
     }
-    /// A frontend's address and protocol; seldom an address without a service, or a backend's.
+    /// Returns protocol and address of a service; seldom of no service, or a backend's address.
     pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
         let service = self.random.pick(&self.services);
@@ -193,7 +193,7 @@ impl Generator {
             2 => shape.unsummed = protocol != UDP || !self.v6,
             3 => shape.bad_sum = true,
             4 => shape.other_mac = true,
-            // Cuts off the payload, so that length fields are wrong, or a part of the header.
+            // Cuts off the payload, so that length fields are wrong, or also a part of the header.
             5 => shape.cut = shape.payload,
             6 => shape.cut = shape.payload + if protocol == TCP { 9 } else { 1 },
             _ => {}
@@ -217,7 +217,7 @@ impl Generator {
             Kind::Syn
         };
         self.send(conversation, kind);
-        // Half of them are answered, most of these acknowledged, so that flows become established.
+        // The backend answers half of them, and the client mostly acknowledges the answer.
         if !self.is_flood && self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
             if !self.random.one_in(4) {
@@ -229,7 +229,7 @@ impl Generator {
         if self.conversations.is_empty() {
             return self.begin();
         }
-        // The latest conversations send the most.
+        // The newest conversations send most of the packets.
         let count = self.conversations.len() as u64;
         let window = self.random.pick(&[4, 16, count]).min(count);
         let back = self.random.below(window);

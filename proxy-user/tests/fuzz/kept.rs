@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sequences as text, one operation a line, and the files that store them.
+//! Sequences as text, one operation a line, and the files in which they are stored.
 
 use std::{
     fmt, fs,
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// The operations of a run in their order.
+/// A list of operations, which a run executes in this order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Sequence<T>(pub(crate) Vec<T>);
 
@@ -29,13 +29,13 @@ impl<T: FromStr<Err = String>> FromStr for Sequence<T> {
     }
 }
 
-/// Parses a word of an operation.
+/// Parses one word of an operation's text.
 pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_ignored| format!("cannot read {text}"))
 }
 
-/// The sequences stored in a folder of this crate, in the order of the file names.
+/// Returns all sequences stored in a folder of this package, in the order of the file names.
 pub(crate) fn sequences<T: FromStr<Err = String>>(folder: &str) -> Vec<(PathBuf, Sequence<T>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(&folder).expect("the folder of kept sequences");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads maps with few system calls: the counters after each packet, complete tables at the end of
-//! a sequence.
+//! Reads BPF maps with few system calls: counters after each packet, tables after a sequence.
 
 use std::{
     io,
@@ -49,7 +48,8 @@ fn pinned(pin_dir: &Path, map: &str) -> OwnedFd {
     get_pinned(&map_path(pin_dir, map), false).expect("pinned")
 }
 
-/// Reads elements from the first on, and removes them if `command` says so; returns how many.
+/// Reads up to `count` elements of a map into `keys` and `values`, and removes them if `command`
+/// says so; returns how many it has read.
 fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count: usize) -> usize {
     let mut out = [0_u64; 4];
     let mut batch = Batch {
@@ -60,7 +60,7 @@ fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count:
         map: map.as_raw_fd() as u32,
         ..Batch::default()
     };
-    // SAFETY: callers give room for this number of keys, and of values for every CPU.
+    // SAFETY: callers pass buffers for this number of keys, and of values for every CPU.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut batch, size_of::<Batch>()) };
     let error = io::Error::last_os_error();
@@ -69,7 +69,7 @@ fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count:
     batch.count as usize
 }
 
-/// The map of counters, and the counts after the last packet.
+/// The map of counters, with the counts before the next packet.
 pub(crate) struct Counters {
     map: OwnedFd,
     keys: Vec<u8>,
@@ -88,7 +88,7 @@ impl Counters {
         counters.reset();
         counters
     }
-    /// Takes the present counts as those before the next packet.
+    /// Reads the current counts as those before the next packet.
     pub(crate) fn reset(&mut self) {
         self.read();
         self.before = self.sums().collect();
@@ -106,8 +106,9 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// Returns the one counter that has moved, by one; `None` if none has. Evicted flows are
-    /// counted in addition.
+    /// Returns the counter that the last packet has increased, which must be one counter by one;
+    /// None if no counter has changed. FlowEvictedEarly may increase in addition and is not
+    /// returned.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         const EVICTED: usize = Counter::FlowEvictedEarly as usize;
         self.read();
@@ -132,7 +133,7 @@ impl Counters {
     }
 }
 
-/// A hash map that is read completely.
+/// A hash map of the programs, which is read as a whole.
 pub(crate) struct Hash<K, V> {
     map: OwnedFd,
     keys: Vec<u8>,
@@ -158,7 +159,7 @@ impl<K: Plain, V: Plain> Hash<K, V> {
             types: PhantomData,
         }
     }
-    /// Returns all elements.
+    /// Returns all elements of the map.
     pub(crate) fn read(&mut self) -> Vec<(K, V)> {
         self.all(LOOKUP_BATCH)
     }
@@ -186,7 +187,7 @@ impl<K: Plain, V: Plain> Hash<K, V> {
         let entry = |(key, value)| Some((K::from_bytes(key)?, V::from_bytes(value)?));
         keys.zip(values).filter_map(entry).collect()
     }
-    /// Changes every value.
+    /// Replaces every value in the map by what `change` makes of it.
     pub(crate) fn change(&mut self, change: impl Fn(&K, &mut V)) {
         for (key, mut value) in self.read() {
             change(&key, &mut value);
@@ -203,7 +204,7 @@ fn update(map: &OwnedFd, key: &[u8], value: &[u8]) {
         value: value.as_ptr() as u64,
         flags: 0,
     };
-    // SAFETY: key and value are live and as long as the map's.
+    // SAFETY: key and value are live, and as long as the map's keys and values.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -220,7 +221,7 @@ fn update(map: &OwnedFd, key: &[u8], value: &[u8]) {
     );
 }
 
-/// The further maps that programs write; they are empty at the beginning of a sequence.
+/// Other maps that the programs write. `remove` empties them at the beginning of a sequence.
 pub(crate) struct Traces {
     ring_ends: OwnedFd,
     budget: OwnedFd,
@@ -235,7 +236,7 @@ impl Traces {
             ports::WORDS as usize * 8,
             libc::PROT_READ | libc::PROT_WRITE,
         );
-        // SAFETY: a new mapping, which stays until the process ends.
+        // SAFETY: a new mapping of memory, which exists until the process ends.
         let at = unsafe {
             let (null, fd) = (std::ptr::null_mut(), map.as_raw_fd());
             libc::mmap(null, length, protection, libc::MAP_SHARED, fd, 0)
@@ -248,18 +249,18 @@ impl Traces {
             port_bits: at.cast(),
         }
     }
-    /// Empties the maps. `direct`: the slots of that map that may be in use.
+    /// Empties the maps. `direct` has the slots of the map `direct` that may be in use.
     pub(crate) fn remove(&self, direct: impl Iterator<Item = u32>) {
         const BY_PROGRAMS: u64 = ports::REPLY | ports::MASQUERADE | ports::DIRECT;
         for end in 0..6_u32 {
             update(&self.ring_ends, &end.to_ne_bytes(), &[0; 16]);
         }
-        // An empty budget is filled by the passing of time.
+        // An empty budget of rejections fills up again as time passes.
         update(&self.budget, &[0; 4], &vec![0; 16 * cpus()]);
         for place in direct {
             update(&self.direct, &place.to_ne_bytes(), &[0; 4]);
         }
-        // SAFETY: the mapping is as long, and nobody else writes while no program runs.
+        // SAFETY: the mapping has this length, and nobody else writes to it while no program runs.
         let words =
             unsafe { std::slice::from_raw_parts_mut(self.port_bits, ports::WORDS as usize) };
         for word in words {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the loaded programs with an independent model: random sequences of packets and changes
-//! go through both. Needs root and fails without. `cargo xtask fuzz` runs it longer.
+//! Compares the loaded kernel programs with an independent model: both process the same random
+//! sequences of packets and changes. Fails without root. `cargo xtask fuzz` runs it for longer.
 
 mod changes;
 mod cluster;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the agent tells the programs about the node: interfaces, addresses, settings.
+//! Stores what the agent would store about the node: interfaces, addresses, settings, links.
 
 use std::net::SocketAddr;
 
@@ -54,7 +54,7 @@ impl Subject {
             interfaces.update(&one.index(), &word).expect("an element");
         }
     }
-    /// Stores what redirecting needs: the link of a pod, and the agent's entry for the uplink.
+    /// Stores what redirecting packets needs: links of a pod, and the agent's entry for the uplink.
     pub(crate) fn place_links(&mut self) {
         let at = Interface::PodA;
         let link = |v6| PodLink {
@@ -97,7 +97,7 @@ impl Subject {
             return;
         }
         let mut settings = Settings::EMPTY;
-        // A test run cannot show what a stack does.
+        // A test run ends before the stack, so it cannot show what netfilter would do there.
         settings.flags = Settings::UNFILTERED;
         for (is, flag) in [
             (wanted.masquerade_all, Settings::MASQUERADE_ALL),
@@ -129,7 +129,7 @@ impl Subject {
     }
 }
 
-/// The node's addresses, routes and neighbours of a family, as commands of iproute2.
+/// Returns the node's addresses, routes and neighbours of a family as commands of iproute2.
 pub(crate) fn routes(v6: bool) -> String {
     let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
     let (length, options) = if v6 { (128, "nodad") } else { (32, "") };
@@ -161,7 +161,7 @@ pub(crate) fn routes(v6: bool) -> String {
         )
 }
 
-/// The slot of a reply tuple in the map `direct`.
+/// Returns the slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
     let Tuple { protocol, src, dst } = reply;
     let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The numbers of generated packets: mostly those of a conversation that goes on, else near the
-//! edges of its window, or far off.
+//! Chooses sequence numbers and tags for generated packets: mostly those that continue a
+//! conversation, else near the edges of its window, or far off.
 
 use crate::{
     generate::Generator,
@@ -8,11 +8,11 @@ use crate::{
     packets::Shape,
 };
 
-/// The size of the window around the last number.
+/// How far from the last number the programs accept a number, in bytes.
 const WINDOW: i32 = 4 << 20;
 
 impl Generator {
-    /// Makes one side of a conversation send some bytes.
+    /// Makes client or backend of a conversation send some bytes, so that later numbers are higher.
     pub(crate) fn advance(&mut self, index: usize) {
         let bytes = self.random.pick(&[1, 1000, 70_000, WINDOW, WINDOW + 1]);
         let sent = &mut self.conversations[index].sent;
@@ -23,7 +23,8 @@ impl Generator {
         };
         *side = side.wrapping_add(bytes);
     }
-    /// A shape with numbers that follow from the bytes sent by the sender and by the other side.
+    /// Returns a random shape with numbers that fit to the bytes sent by the packet's sender
+    /// (`own`) and by the other side.
     pub(crate) fn numbered(&mut self, protocol: u8, other_tag: i32, own: i32, other: i32) -> Shape {
         let shape = self.shape(protocol);
         let random = &mut self.random;

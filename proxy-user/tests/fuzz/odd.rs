@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets apart from the usual conversations: fragments, ICMP errors, packets of no conversation
-//! and the node's own packets.
+//! Generates packets outside of usual conversations: fragments, ICMP errors, packets of no
+//! conversation and packets of the node itself.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Generator {
-    /// Sends a datagram in fragments; sometimes the later one comes first, or one comes alone.
+    /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
         let v6 = self.v6;
         let conversations = self.conversations.iter();
@@ -55,7 +55,7 @@ impl Generator {
             });
         }
     }
-    /// Sends an echo request, mostly to a service.
+    /// Sends an echo request, mostly to the address of a service.
     pub(crate) fn ping(&mut self) {
         let (interface, address) = self.client();
         let (_, dst) = self.destination();
@@ -93,7 +93,7 @@ impl Generator {
         self.operations
             .push(Operation::Complain(interface, complaint));
     }
-    /// Sends a packet that belongs to no conversation.
+    /// Sends a client's packet that belongs to no conversation.
     pub(crate) fn stray(&mut self) {
         let (interface, address) = self.client();
         let (protocol, dst) = self.destination();
@@ -106,7 +106,7 @@ impl Generator {
         let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));
     }
-    /// Sends a packet of no conversation from the node itself, or one that the node forwards.
+    /// Sends a packet of no conversation out of the node, from a process of the node or forwarded.
     pub(crate) fn out(&mut self) {
         let v6 = self.v6;
         let ports = [30_080, 30_053, 30_080, 40_000];
@@ -133,7 +133,7 @@ impl Generator {
     }
 }
 
-/// The node sends nothing to itself through an interface.
+/// Returns true for the node's own address: the node sends nothing to itself through an interface.
 fn peer_is_odd(peer: IpAddr) -> bool {
     services::is_node(peer)
 }

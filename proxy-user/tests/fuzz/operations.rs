@@ -11,28 +11,28 @@ use crate::{
     services::{Interface, NodeSettings, Service},
 };
 
-/// One step of a sequence.
+/// One operation of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
-    /// First in a sequence for a node with small tables.
+    /// Only as the first operation: runs the sequence on a node with small tables.
     Tight,
-    /// First in a sequence for a node that redirects packets past the stack; with `true` by XDP as
-    /// well.
+    /// Only as the first operation: runs the sequence on a node that redirects packets past the
+    /// stack; `true`: with XDP too.
     Past(bool),
-    /// Adds or changes a service.
+    /// Adds or replaces a service.
     Apply(Service),
     Remove(String),
     Settings(NodeSettings),
-    /// A packet arrives at an interface and leaves by the node's routes.
+    /// A client's packet arrives at this interface and is forwarded by the node's routes.
     Send(Interface, Packet),
-    /// The end that got the last packet of this conversation sends one back; the tuple is that of
-    /// the client's packets.
+    /// Whoever got the last packet of a client's conversation sends one back. The packet's tuple is
+    /// that of the client's packets.
     Answer(Interface, Packet),
-    /// A packet of the node's own leaves, or one that has arrived at the uplink.
+    /// A packet leaves the node; `true`: its process sends it, `false`: it came from the uplink.
     Out(bool, Packet),
-    /// An ICMP error about the last packet or answer of a conversation.
+    /// An ICMP error about the last packet or answer of a conversation arrives.
     Complain(Interface, Complaint),
-    /// This many times nine seconds pass.
+    /// Time passes: so many times nine seconds.
     Wait(u64),
     /// The agent removes idle flows.
     Sweep,

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes frames from descriptions, byte by byte.
+//! Makes frames of described packets, byte by byte.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, sum};
 
-/// The sequence numbers of a client's and a backend's SYN.
+/// The sequence number of a client's SYN.
 const CLIENT_SEQUENCE: u32 = 0x5000_0000;
-/// The numbers after this one wrap around.
+/// The sequence number of a backend's SYN: soon after it, numbers wrap around to 0.
 const BACKEND_SEQUENCE: u32 = 0xffff_f000;
-/// The tags that a client and a backend want in packets to them.
+/// The SCTP tag that a client wants in packets to it; the next constant is the backend's.
 const CLIENT_TAG: u32 = 0x900;
 const BACKEND_TAG: u32 = 0xa00;
-/// The difference between the two tags.
+/// The backend's tag minus the client's.
 pub(crate) const OTHER_TAG: i32 = 0x100;
-/// A wrong acknowledgement number or tag for both sides.
+/// A wrong acknowledgement number or tag, for client and backend.
 const WRONG_NUMBER: u32 = 0x1234_5678;
 
-/// The kind of a packet.
+/// What a packet does in its conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Syn,
     SynAck,
     Ack,
-    /// An acknowledgement of nothing that was sent.
+    /// An acknowledgement of a number that was never sent.
     BadAck,
     Fin,
-    /// A FIN that acknowledges nothing that was sent.
+    /// A FIN that acknowledges a number that was never sent.
     BadFin,
-    /// RST; for SCTP, SHUTDOWN COMPLETE.
+    /// A RST; for SCTP a SHUTDOWN COMPLETE.
     Rst,
-    /// RST with an acknowledgement; for SCTP, ABORT.
+    /// A RST with ACK; for SCTP an ABORT.
     Abort,
     Data,
 }
@@ -49,12 +49,12 @@ impl Kind {
     ];
 }
 
-/// The special properties of a packet.
+/// The unusual properties of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shape {
-    /// The number of payload bytes.
+    /// How many bytes of payload it has.
     pub(crate) payload: u8,
-    /// The number of words of IPv4 options, or of extension headers.
+    /// How many words of IPv4 options or how many IPv6 extension headers it has.
     pub(crate) options: u8,
     pub(crate) vlan: bool,
     /// UDP over IPv4 or SCTP without a checksum.
@@ -63,21 +63,20 @@ pub(crate) struct Shape {
     pub(crate) bad_sum: bool,
     /// The frame is addressed to another machine.
     pub(crate) other_mac: bool,
-    /// The identification of a fragment, and whether it is the first one.
+    /// For a fragment: the datagram's identification, and true for the first fragment.
     pub(crate) fragment: Option<(u16, bool)>,
-    /// The number of bytes cut off at the end.
+    /// How many bytes are cut off at the frame's end.
     pub(crate) cut: u8,
-    /// The distance of its sequence number from the one after its sender's SYN; for SCTP, of its
-    /// tag from the right one.
+    /// TCP: how far the sequence number is ahead of the one after the sender's SYN. SCTP: how far
+    /// the tag is from the correct one.
     pub(crate) ahead: i32,
-    /// The same for its acknowledgement number; for SCTP, for the tag that an INIT ACK's sender
-    /// wants.
+    /// TCP: the same for its acknowledgement number. SCTP: for the tag that an INIT ACK wants.
     pub(crate) acked: i32,
     /// The TCP timestamp; 0 for none.
     pub(crate) timestamp: u32,
 }
 
-/// A packet.
+/// A packet to be made: addresses and ports, what it does, and its unusual properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Packet {
     pub(crate) tuple: Tuple,
@@ -96,7 +95,7 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 impl Packet {
-    /// The frame to this MAC. `by_client`: the packet has a client's numbers.
+    /// Returns the frame to this MAC; `by_client`: with a client's numbers, else a backend's.
     pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
         let Shape {
             fragment,
@@ -107,7 +106,7 @@ impl Packet {
         let v6 = self.tuple.src.is_ipv6();
         let mut body = self.transport(by_client);
         if let Some((_, first)) = fragment {
-            // Sixteen bytes hold the ports of every transport, but the header of TCP is longer.
+            // The first 24 bytes have the ports of every transport, but a TCP header can be longer.
             let at = body.len().min(24);
             body = if first {
                 body[..at].to_vec()
@@ -178,7 +177,7 @@ impl Packet {
         [&header, &extensions[..], body].concat()
     }
 
-    /// The transport header and the payload.
+    /// Returns the transport header and the payload.
     fn transport(&self, by_client: bool) -> Vec<u8> {
         let Tuple { protocol, src, dst } = self.tuple;
         let payload: Vec<u8> = (0..self.shape.payload)
@@ -246,7 +245,7 @@ impl Packet {
         }
     }
 
-    /// For SCTP: the packet's tag, and the tag that the sender of an INIT or INIT ACK wants.
+    /// Returns SCTP's tag of the packet, and the tag that an INIT's or INIT ACK's sender wants.
     fn tags(&self, by_client: bool) -> (u32, u32) {
         let (own, other) = if by_client {
             (CLIENT_TAG, BACKEND_TAG)

@@ -19,39 +19,39 @@ use crate::{
     tables,
 };
 
-/// The seconds in one step of time. Idle times are between its multiples, so that the duration of a
-/// run does not matter.
+/// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
+/// a run does not matter.
 pub(crate) const STEP: u64 = 9;
 
-/// A difference between the programs and the model.
+/// A difference between what the programs did and what the model requires.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
-    /// The number of the operation; that of the last one if the tables differ at the end.
+    /// The index of the operation in the sequence; the last one if the tables differ at the end.
     pub(crate) operation: usize,
     pub(crate) text: String,
 }
 
-/// The figures of a run.
+/// Counts of a run that found no difference.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
-    /// The number of packets that a program has seen.
+    /// How many packets were given to a program.
     pub(crate) packets: u64,
     pub(crate) counts: HashMap<Counter, u64>,
 }
 
-/// The last packets of a conversation.
+/// The last packets of a conversation, in both directions.
 #[derive(Clone)]
 pub(crate) struct Left {
-    /// The client's packet as it left the node: its tuple and its bytes, and its bytes between the
-    /// hooks.
+    /// The client's packet: its tuple and frame as it left the node, and (`inside`) its frame
+    /// between ingress and egress.
     pub(crate) tuple: Tuple,
     pub(crate) frame: Vec<u8>,
     pub(crate) inside: Vec<u8>,
-    /// The backend's packet as the client got it.
+    /// The backend's packet as the client got it; None before the first.
     pub(crate) answer: Option<Vec<u8>>,
 }
 
-/// A packet that has passed both hooks.
+/// A packet that has left the node.
 pub(crate) struct Passed {
     tuple: Tuple,
     frame: Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// A packet that needed one hook only.
+    /// Returns a packet that has left without egress; None if it is no IP packet.
     fn whole(frame: Vec<u8>) -> Option<Self> {
         let tuple = wire::read(&frame)?.tuple;
         Some(Self {
@@ -70,19 +70,18 @@ impl Passed {
     }
 }
 
-/// A run in progress.
+/// A sequence that is being run by the programs and by the model.
 pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
     packets: u64,
-    /// True if XDP is the first to see packets at the uplink.
+    /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
-    /// The last packets of each conversation, by its client's interface and tuple.
+    /// The last packets of each conversation. Key: the client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence on an emptied node. `thorough` compares the tables after every operation, which
-/// is slow.
+/// Runs a sequence on an empty node. `thorough`: compares tables after each operation (slow).
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -122,7 +121,7 @@ pub(crate) fn run(
     })
 }
 
-/// Empties the node except for the services with which the sequence begins.
+/// Empties the node's maps, and makes the services that the sequence begins with.
 fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
     let first = sequence
         .0
@@ -177,7 +176,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sends a client's packet in at its interface and out by the routes.
+    /// Makes a client's packet arrive at its interface and leave by the node's routes.
     fn send(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
         let frame = packet.frame(interface.mac(), true);
         if packet.shape.fragment.is_none() {
@@ -203,7 +202,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// Sends a packet back from the destination of the conversation's last one.
+    /// Sends a packet back from where the last packet of the conversation went.
     fn answer(&mut self, interface: Interface, packet: &Packet) -> Result<(), String> {
         let key = (interface.index(), packet.tuple);
         let Some(left) = self.left.get(&key).map(|left| left.tuple) else {
@@ -215,7 +214,7 @@ impl Run<'_> {
         };
         let by = Interface::towards(answer.tuple.src.ip());
         let frame = answer.frame(by.mac(), false);
-        // While the flow lives, its replies must come from the frontend that the client has used.
+        // While the flow exists, replies must come from the frontend that was called.
         let is_alive = interface == Interface::towards(packet.tuple.src.ip())
             && !is_node(packet.tuple.src.ip())
             && packet.shape.fragment.is_none()
@@ -231,7 +230,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// Sends a packet through both hooks; returns it as it has left, if it has.
+    /// Passes a frame through ingress and egress (or XDP); returns it if it leaves the node.
     pub(crate) fn through(
         &mut self,
         interface: Interface,
@@ -274,7 +273,7 @@ impl Run<'_> {
             inside: inside.frame,
         }))
     }
-    /// Runs XDP at the uplink; returns the frame as it leaves if XDP takes it.
+    /// Runs XDP at the uplink; returns the frame that XDP sends, None if it leaves it to tc.
     fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let given = Given {
             interface: Interface::Uplink,
@@ -292,7 +291,7 @@ impl Run<'_> {
             format!("XDP at the uplink {tuple:?}: {fault}")
         })
     }
-    /// Runs one hook.
+    /// Runs the ingress or the egress program on a frame, and lets the model judge the result.
     pub(crate) fn hook(
         &mut self,
         ingress: bool,
@@ -332,7 +331,7 @@ impl Run<'_> {
     }
 }
 
-/// Checks that correct checksums are still correct.
+/// Checks that a packet with correct checksums still has correct checksums.
 fn keeps_sums(frame: &[u8], seen: &Seen) -> Result<(), String> {
     let (before, after) = (wire::fault(frame), wire::fault(&seen.frame));
     match (before, after) {

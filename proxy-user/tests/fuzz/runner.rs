@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tests: stored sequences, and new ones for some seconds.
+//! Two tests: one runs the stored sequences, one runs new sequences for some seconds.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     subjects::Subjects,
 };
 
-/// The number of successive sequences that share one cluster.
+/// How many successive sequences begin with the same services.
 const CLUSTER: u64 = 64;
 
 #[test]
@@ -70,7 +70,7 @@ fn go_on(seed: u64, time: Duration) {
     for (counter, count) in &counts {
         println!("{count:>10} {}", counter.name());
     }
-    // A small number of sequences may have no such packet.
+    // With few sequences, there may be no packet that XDP takes.
     if sequences > 1000 {
         for counter in [Counter::ForwardedByXdp, Counter::ReplyByXdp] {
             assert!(counts.contains_key(&counter), "no {}", counter.name());
@@ -85,7 +85,7 @@ fn kept_sequences_go_as_the_model_says() {
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         for (path, sequence) in kept::sequences("tests/fuzz/kept") {
-            // A restart takes seconds, so such a sequence runs once.
+            // A restart takes seconds, so a sequence with one runs only once.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };
             if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {

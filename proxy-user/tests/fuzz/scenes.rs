@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Scenes that are rare by chance: a connection whose backend no longer serves, and a client whose
-//! tuples are taken by someone behind another interface.
+//! Scenes that seldom happen by chance: a connection whose backend no longer serves, and a client
+//! whose tuples are used by somebody behind another interface.
 
 use proxy_common::EndpointSet;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Generator {
-    /// Makes an established connection, changes its service, and sends another SYN.
+    /// Makes an established connection, changes its service, and sends more SYNs and data.
     pub(crate) fn drain(&mut self) {
         self.begin();
         let Some(conversation) = self.conversations.last().copied() else {
@@ -33,10 +33,10 @@ impl Generator {
         };
         let mut changed = cluster::changed(&self.services[index], &mut self.random);
         if self.random.one_in(2) {
-            // Removes half of the backends, so that the connection's may be gone.
+            // Removes half of the backends, so that the connection's backend may be gone.
             let backends = &mut changed.backends;
             backends.drain(..backends.len() / 2);
-            // All clients may use the backends that are left.
+            // All clients may use the remaining backends.
             let sets = backends.iter_mut().map(|backend| &mut backend.sets);
             sets.for_each(|sets| sets.0 |= EndpointSet::CLUSTER.0);
         }
@@ -56,8 +56,7 @@ impl Generator {
             }
         }
     }
-    /// Sends with another client's address from behind another interface, from every port that the
-    /// client may get.
+    /// Sends with a client's address from another interface, from all ports that it may be given.
     pub(crate) fn crowd(&mut self) {
         const PORTS: (u16, u16) = (5000, 5003);
         let v6 = self.v6;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services and settings of a sequence: plain values that the model reads and that become plans
-//! for the real maps.
+//! The services and node settings of a sequence: plain values that the model reads, and that become
+//! plans for the real maps.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,31 +8,31 @@ use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan
 use ipnet::IpNet;
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-/// One service with one port.
+/// A service with one port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) protocol: u8,
     pub(crate) frontends: Vec<Frontend>,
     pub(crate) backends: Vec<Backend>,
-    /// The affinity timeout in seconds; 0 without affinity.
+    /// The timeout of session affinity in seconds; 0 means no affinity.
     pub(crate) affinity: u32,
-    /// True with selection by hash.
+    /// True for selection of backends by hash.
     pub(crate) is_maglev: bool,
     pub(crate) sources: Vec<IpNet>,
 }
 
-/// An address and port of a service.
+/// An address and port at which clients call a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frontend {
     pub(crate) kind: FrontendKind,
-    /// The address and port; the address is unspecified for a node port.
+    /// For a node port, the address is unspecified (0.0.0.0 or ::).
     pub(crate) at: SocketAddr,
-    /// `externalTrafficPolicy: Local`; for a cluster IP, `internalTrafficPolicy: Local`.
+    /// True for `externalTrafficPolicy: Local`, or `internalTrafficPolicy: Local` for a cluster IP.
     pub(crate) local: bool,
 }
 
-/// An endpoint that serves.
+/// An endpoint of a service that can serve.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Backend {
     pub(crate) at: SocketAddr,
@@ -40,7 +40,7 @@ pub(crate) struct Backend {
 }
 
 impl Service {
-    /// The flags that the planner gives to a frontend of this service.
+    /// Returns the flags that the agent's planner gives to a frontend of this service.
     pub(crate) fn flags(&self, frontend: &Frontend) -> ServiceFlags {
         let is_cluster_ip = frontend.kind == FrontendKind::ClusterIp;
         let v6 = frontend.at.is_ipv6();
@@ -67,7 +67,7 @@ impl Service {
                 frontend.kind == FrontendKind::LoadBalancer && !self.sources.is_empty(),
             )
     }
-    /// The plan of this service.
+    /// Returns the plan that the agent's planner would make of this service.
     pub(crate) fn plan(&self) -> ServicePlan {
         let guarded = self
             .frontends
@@ -104,7 +104,7 @@ impl Service {
                 flags: self.flags(frontend),
             })
         });
-        // As the planner does with `answerPing`.
+        // As the planner does with the setting `answerPing`.
         let pinged = self.frontends.iter().filter_map(|frontend| {
             matches!(
                 frontend.kind,
@@ -139,7 +139,7 @@ pub(crate) fn v6(address: IpAddr) -> Option<V6> {
     }
 }
 
-/// The settings of the node that sequences change.
+/// The settings of the node that a sequence can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeSettings {
     pub(crate) masquerade_all: bool,
@@ -148,9 +148,9 @@ pub(crate) struct NodeSettings {
     pub(crate) mark_only: bool,
     pub(crate) resets: bool,
     pub(crate) answer_ping: bool,
-    /// Cluster IPs are allocated from the ranges; packets to unallocated ones are dropped.
+    /// True if packets to unallocated addresses in the cluster IP ranges are dropped.
     pub(crate) allocated: bool,
-    /// The only range of masquerade ports.
+    /// The first and last masquerade port.
     pub(crate) ports: (u16, u16),
 }
 
@@ -169,18 +169,18 @@ impl Default for NodeSettings {
     }
 }
 
-/// The MACs of the router at the uplink, and of the pod whose link the agent has.
+/// The MAC of the router at the uplink. `POD_MAC`: that of pod A, whose link the agent knows.
 pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 8];
 pub(crate) const POD_MAC: [u8; 6] = [2, 0, 0, 0, 8, 9];
 
 /// An interface of the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Interface {
-    /// The interfaces of one pod each.
+    /// The interface of pod A; each of the next two also leads to one pod.
     PodA,
     PodB,
     PodC,
-    /// The interface that many clients share.
+    /// The interface that all clients outside of the node share.
     Uplink,
 }
 
@@ -203,21 +203,21 @@ impl Interface {
             Self::Uplink => 14,
         }
     }
-    /// The link-layer address of the interface, to which frames for this node are sent.
+    /// Returns the MAC of the interface, to which frames for this node are addressed.
     pub(crate) const fn mac(self) -> [u8; 6] {
         [2, 0, 0, 0, 1, self.index() as u8]
     }
     pub(crate) fn is_bridge_port(self) -> bool {
         self == Self::PodB
     }
-    /// Whether packets from this interface may leave past the stack.
+    /// Returns true if packets that arrive at this interface may leave past the stack.
     pub(crate) fn redirects(self) -> bool {
         self != Self::PodC
     }
     pub(crate) fn has_pods(self) -> bool {
         self != Self::Uplink
     }
-    /// The interface to which the node's routes send packets to this address.
+    /// Returns the interface to which the node's routes send packets to this address.
     pub(crate) fn towards(address: IpAddr) -> Self {
         let addresses = |v6| [Self::PodA, Self::PodB, Self::PodC].map(|at| (at, pod(at, v6)));
         addresses(address.is_ipv6())
@@ -231,7 +231,7 @@ fn pick(v6: bool, four: &str, six: &str) -> IpAddr {
     (if v6 { six } else { four }).parse().expect("an address")
 }
 
-/// The address of the pod behind an interface; for the uplink, of one on another node.
+/// Returns the address of the pod behind an interface; for the uplink, of a pod on another node.
 pub(crate) fn pod(interface: Interface, v6: bool) -> IpAddr {
     match interface {
         Interface::PodA => pick(v6, "10.40.1.9", "fd00:40:0:1::9"),
@@ -241,29 +241,29 @@ pub(crate) fn pod(interface: Interface, v6: bool) -> IpAddr {
     }
 }
 
-/// The address of a client outside the cluster.
+/// Returns the address of a client outside the cluster; `n` is its last part.
 pub(crate) fn outsider(n: u8, v6: bool) -> IpAddr {
     let (four, six) = (format!("203.0.113.{n}"), format!("2001:db8:113::{n}"));
     pick(v6, &four, &six)
 }
 
-/// The node's InternalIP, at which node ports are served.
+/// Returns the node's InternalIP, at which node ports are served.
 pub(crate) fn node(v6: bool) -> IpAddr {
     pick(v6, "192.168.40.2", "fd00:c0::2")
 }
 
-/// Another address of the node, without node ports.
+/// Returns another address of the node, at which node ports are not served.
 pub(crate) fn other_node_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.41.2", "fd00:c0:1::2")
 }
 
-/// The uplink's own address, the source of masqueraded packets that leave through it. No node port
-/// is served there.
+/// Returns the uplink's own address: the source of masqueraded packets that leave through the
+/// uplink. Node ports are not served there.
 pub(crate) fn uplink_address(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.2", "fd00:c0:3::2")
 }
 
-/// The address of the router at the uplink.
+/// Returns the address of the router at the uplink.
 pub(crate) fn router(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.1", "fd00:c0:3::1")
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Delta debugging over a list of operations.
+//! Delta debugging: searches for a shorter list of operations that still fails.
 
 use std::time::{Duration, Instant};
 
-/// The shortest part of failing operations that was found to fail, and its failure: `None` if none
-/// failed again. `length` is the number of operations that a failure needed.
+/// Returns the shortest failing list that was found, and its failure: None if no other list failed.
+/// `fails` returns the failure of a list, `length` how many operations that failure needs.
 pub(crate) fn shorten<T: Clone, F>(
     operations: &[T],
     patience: Duration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a failing sequence as short as possible, by delta debugging over its operations.
+//! Shortens a failing sequence by delta debugging over its operations.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::{
     subjects::Subjects,
 };
 
-/// The number of runs of a sequence: the programs choose at random, so not every run fails.
+/// How often a sequence is run: the programs choose at random, so not every run fails.
 pub(crate) const TRIES: usize = 12;
-/// The tables are compared after each operation only in a sequence of at most this length.
+/// In sequences of at most this length, the tables are compared after each operation.
 const THOROUGH: usize = 100;
-/// How long to shorten a sequence.
+/// How long the search for a shorter sequence may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The difference that a sequence shows within this many runs, if any, and the number of runs that
-/// it took.
+/// Runs a sequence up to `tries` times. Returns the first difference and the number of runs until
+/// then; None if there is no difference.
 pub(crate) fn fails(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
@@ -29,7 +29,7 @@ pub(crate) fn fails(
     (1..=tries).find_map(|n| Some((run(subjects, sequence, thorough).err()?, n)))
 }
 
-/// The shortest part of a failing sequence that was found to fail, and its difference; `None` if it
+/// Returns the shortest failing sequence that was found, and its difference; None if the sequence
 /// does not fail again.
 pub(crate) fn shrink(
     subjects: &mut Subjects,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loaded programs and their maps, in a network namespace with its own interfaces.
+//! The node under test: loaded programs and their maps, in a network namespace.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -30,7 +30,7 @@ use crate::{
     services::{Interface, NodeSettings, Service},
 };
 
-/// Idle times between multiples of [`crate::run::STEP`], at least three seconds from each.
+/// Idle times that differ by at least three seconds from each multiple of [`crate::run::STEP`].
 pub(crate) const IDLE: IdleTimes = IdleTimes {
     tcp_established: 48,
     tcp_close_wait: 39,
@@ -43,7 +43,7 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
 type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
 type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
 
-/// The programs and maps of a node.
+/// A node under test: its programs, its maps, and what a sequence has stored in them.
 pub(crate) struct Subject {
     datapath: Option<Datapath>,
     pub(crate) options: Options,
@@ -55,11 +55,11 @@ pub(crate) struct Subject {
     traces: Traces,
     services: BTreeMap<String, Service>,
     pub(crate) settings: Option<NodeSettings>,
-    /// All ports that backends and node ports have had: the maps keep their bits.
+    /// All ports that backends have had: the maps keep a bit for each.
     pub(crate) backend_ports: HashSet<u16>,
     /// The slots of the map `direct` that may be in use.
     direct_places: Vec<u32>,
-    /// The time of the last [`Subject::hold_time`]; since then, flows have aged.
+    /// When [`Subject::hold_time`] last corrected the times of flows.
     pub(crate) held: Instant,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V
 }
 
 impl Subject {
-    /// Makes the network namespace and its interfaces; call [`Subject::open`] inside it.
+    /// Makes the network namespace with its interfaces. [`Subject::open`] must be called inside it.
     pub(crate) fn network() -> NetNs {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
@@ -90,8 +90,8 @@ impl Subject {
         }
         netns
     }
-    /// Opens a node with this many entries in a flow table. Panics without privilege: a test must
-    /// not be skipped.
+    /// Opens a node with `flows` entries in each flow table; `is_past`: it redirects packets past
+    /// the stack. Panics without root: a test must not be skipped.
     pub(crate) fn open(flows: u32, is_past: bool) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -102,8 +102,8 @@ impl Subject {
             capacities: Capacities {
                 frontends: 1024,
                 records: 1024,
-                // Room for the Maglev tables of each family and set, and for those that they
-                // replace.
+                // Enough for the Maglev tables of each address family and set, and for the old
+                // tables while they are replaced.
                 slots: 131_072,
                 backends: 1024,
                 flows,
@@ -154,7 +154,7 @@ impl Subject {
     pub(crate) fn datapath(&mut self) -> &mut Datapath {
         self.datapath.as_mut().expect("open")
     }
-    /// Ends the agent and starts it again with the same maps.
+    /// Closes and opens the programs with the same maps, as a restart of the agent does.
     pub(crate) fn restart(&mut self) {
         self.datapath = None;
         let datapath = Datapath::open(&self.options).expect("opens again");
@@ -162,7 +162,7 @@ impl Subject {
         self.datapath().set_idle_times(IDLE);
     }
 
-    /// Removes every flow, service and setting, as a sequence begins with none.
+    /// Removes all flows, affinities and fragments, and takes the current counts as the start.
     pub(crate) fn reset(&mut self) {
         self.counters.reset();
         self.flows.0.clear();
@@ -173,7 +173,7 @@ impl Subject {
         self.fragments.1.clear();
         self.traces.remove(self.direct_places.drain(..));
     }
-    /// Makes these the only services, in one round.
+    /// Makes these the node's only services, in one apply.
     pub(crate) fn begin_with(&mut self, services: &[&Service]) {
         let known = self.services.keys().cloned();
         let gone: Vec<_> = known
@@ -186,7 +186,7 @@ impl Subject {
             .collect();
         self.change(changed, gone);
     }
-    /// Applies services and removes others, in one round.
+    /// Adds or replaces services and removes others, in one apply.
     pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
         let mut changes = Vec::new();
         for name in gone {
@@ -208,9 +208,9 @@ impl Subject {
             assert!(result.failures.is_empty(), "{:?}", result.failures);
         }
     }
-    /// Runs a program on a packet.
+    /// Runs a program on a packet; fails if several counters or other bits of the mark change.
     pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
-        // As long as the `__sk_buff` of any kernel: the kernel returns all of it.
+        // As long as the longest `__sk_buff` of any kernel, because the kernel returns all of it.
         const FIELDS: usize = 64;
         const MARK_FIELD: usize = 2;
         const CAME_BY_FIELD: usize = 9;
@@ -245,7 +245,7 @@ impl Subject {
     /// Runs the XDP program on a frame that arrives at the uplink.
     pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
         const PASS: u32 = 2;
-        // A struct xdp_md: start and end of the frame, metadata, interface, queue.
+        // A struct xdp_md: start and end of frame, metadata, interface, queue, egress.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
         self.hold_time();
@@ -259,7 +259,7 @@ impl Subject {
             counter: self.counters.moved()?,
         })
     }
-    /// Records that a packet with this tuple may leave a trace in the map `direct`.
+    /// Records that a packet with this tuple may leave an entry in the map `direct`.
     pub(crate) fn note_direct(&mut self, tuple: Tuple) {
         let place = node::direct(tuple.reversed());
         self.direct_places.push(place);
@@ -275,7 +275,7 @@ impl Subject {
     pub(crate) fn flows_v6(&mut self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
         self.flows.1.read()
     }
-    /// The affinities of clients to backends that still serve, in order.
+    /// Returns client and backend of each session affinity whose backend still serves, sorted.
     pub(crate) fn affinities(&mut self) -> Vec<(IpAddr, SocketAddr)> {
         let mut held = current(&mut self.affinity.0, &self.backends.0);
         held.extend(current(&mut self.affinity.1, &self.backends.1));
@@ -303,13 +303,13 @@ where
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Only this process uses the lock.
+        // No other process uses the lock of these pins.
         let _ = cleanup(&self.options.pin_dir, true);
         let _ = fs::remove_dir(&self.options.pin_dir);
     }
 }
 
-/// The address and port in an entry.
+/// Returns address and port of a map entry.
 pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
     SocketAddr::new(address.into(), port.host())
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The nodes on which sequences run.
+//! The three nodes on which sequences run.
 
 use crate::{kept::Sequence, operations::Operation, subject::Subject};
 
-/// The number of entries in a flow table; a ring has an eighth of it.
+/// The entries in a flow table; each ring has an eighth of that.
 const FLOWS: u32 = 1024;
-/// The number of entries on a node whose tables fill soon.
+/// The entries in a flow table of the node whose tables are full soon.
 const TIGHT_FLOWS: u32 = 64;
 
 /// A node with large tables, one with small tables, and one that redirects packets past the stack.
@@ -16,7 +16,7 @@ pub(crate) struct Subjects {
 }
 
 impl Subjects {
-    /// Opens the nodes. Panics without privilege: a test must not be skipped.
+    /// Opens the three nodes. Panics without root: a test must not be skipped.
     pub(crate) fn open() -> Self {
         Self {
             wide: Subject::open(FLOWS, false),
@@ -24,7 +24,7 @@ impl Subjects {
             past: Subject::open(FLOWS, true),
         }
     }
-    /// The node for a sequence.
+    /// Returns the node for a sequence, which its first operation determines.
     pub(crate) fn of(&mut self, sequence: &Sequence<Operation>) -> &mut Subject {
         match sequence.0.first() {
             Some(Operation::Tight) => &mut self.tight,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the flow tables with the model's flows: every entry must be there, and no other.
+//! Compares the flow tables in the maps with the model's flows: both must have the same entries.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -13,10 +13,10 @@ use crate::{
     subject::{Subject, socket},
 };
 
-/// Entries as text, by kind, tuple and the client's interface.
+/// Flow entries as text. Key: kind of entry, tuple, and the client's interface.
 type Entries = BTreeMap<(u8, Tuple, u32), String>;
 
-/// Compares the content of the maps with the model.
+/// Compares flows and session affinities in the maps with those of the model.
 pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String> {
     let wanted = wanted(model);
     let mut found = Entries::new();
@@ -43,7 +43,7 @@ pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String
     Ok(())
 }
 
-/// The bits of a state as in [`FlowState`].
+/// Returns the state as bits of a [`FlowState`].
 fn bits(life: &Life) -> u32 {
     let bits = [
         (life.answered, FlowState::ANSWERED),
@@ -60,7 +60,7 @@ fn bits(life: &Life) -> u32 {
     set.fold(0, |all, (_, bit)| all | bit.0)
 }
 
-/// The number of an entry in host byte order.
+/// Returns the number in an entry in host byte order; only SCTP's tags are in network byte order.
 fn number(protocol: u8, sequence: u32) -> u32 {
     match protocol {
         SCTP => u32::from_be(sequence),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and settings as text, for stored sequences.
+//! Services and settings as text, for the files of stored sequences.
 
 use std::{fmt, str::FromStr};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests with system calls other than `connect` and `sendto` that lead to the hooks.
+//! Tests of system calls other than `connect` and `sendto` that run the socket hooks.
 #![expect(
     unsafe_code,
     reason = "sendmmsg, recvmsg and AF_UNSPEC have no safe wrapper here"
@@ -93,7 +93,7 @@ fn a_connect_that_does_not_wait_is_translated_too() {
     assert_eq!(open.answer.from, vip(1));
 }
 
-/// Returns a TCP socket that is not connected yet.
+/// Returns a new TCP socket, which is not connected.
 fn stream() -> OwnedFd {
     socket(
         AddressFamily::Inet,
@@ -118,9 +118,9 @@ fn a_fast_open_connects_with_its_first_bytes() {
     assert_eq!(world.flows(), 0);
 }
 
-/// Disconnects a socket: connect to AF_UNSPEC.
+/// Disconnects a socket, by a connect to the address family AF_UNSPEC.
 pub(crate) fn disconnect(socket: &impl AsRawFd) {
-    // SAFETY: all zero is AF_UNSPEC, and the length is the structure's.
+    // SAFETY: zeros are an address of family AF_UNSPEC; the length is the structure's.
     let result = unsafe {
         let nowhere: libc::sockaddr_in = mem::zeroed();
         libc::connect(
@@ -205,7 +205,7 @@ fn an_answer_is_received_with_and_without_asking_for_its_source() {
 #[test]
 fn a_socket_works_on_when_its_process_has_left_the_cgroup() {
     let world = world("UDP");
-    // `run` leaves the cgroup again.
+    // This thread has left the cgroup again when `run` returns.
     let socket = world.run(From::Pod, || datagrams(V4));
     let answer = ask(&socket, vip(1)).expect("an answer");
     assert_eq!(answer.from, vip(1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests with open sockets while endpoints come and go.
+//! Tests of open sockets while endpoints are added and removed.
 
 use std::{
     net::UdpSocket,
@@ -57,7 +57,7 @@ fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
         }
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
-    // This socket had sent nothing before its backend went.
+    // The socket `later` has sent nothing before its backend was removed.
     world.publish(&[Service::new(1, "UDP", &[21])]);
     assert_eq!(ask_connected(&later).expect("an answer").by, "two");
     world.publish(&[Service::new(1, "UDP", &[])]);

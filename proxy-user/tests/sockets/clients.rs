@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Small clients. Each returns which server answered, the client's address that it saw, and the
-//! source of the answer.
+//! Small TCP and UDP clients. Each returns which pod answered, the client's address that the pod
+//! saw, and the source of the answer.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -9,18 +9,18 @@ use std::{
 
 use crate::world::PATIENCE;
 
-/// A server's answer.
+/// A pod's answer to a request, as the client has received it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     /// The name of the pod that answered.
     pub(crate) by: String,
-    /// The client's address as the pod sees it.
+    /// The client's address and port as the pod sees them.
     pub(crate) seen: SocketAddr,
-    /// The source of the answer, as the client sees it.
+    /// The source of the answer as the client sees it; for TCP the connection's peer.
     pub(crate) from: SocketAddr,
 }
 
-/// Parses an answer: a name, an address, and perhaps the request's text.
+/// Parses an answer: a pod's name, the client's address, and perhaps the request's text.
 pub(crate) fn parse(text: &str, from: SocketAddr) -> Answer {
     let mut words = text.split_whitespace();
     let (by, seen) = (words.next(), words.next());
@@ -32,18 +32,18 @@ pub(crate) fn parse(text: &str, from: SocketAddr) -> Answer {
     }
 }
 
-/// An open connection and its server's first line.
+/// An open TCP connection, with the first line that the pod has sent.
 pub(crate) struct Open {
     pub(crate) stream: TcpStream,
     pub(crate) answer: Answer,
 }
 
 impl Open {
-    /// Connects, and reads which server answers.
+    /// Connects, and reads the first line, in which the pod names itself.
     pub(crate) fn to(to: SocketAddr) -> io::Result<Self> {
         Self::over(TcpStream::connect_timeout(&to, PATIENCE)?)
     }
-    /// Reads which server answers on a stream that is already connected.
+    /// Reads the first line on a stream that is already connected.
     pub(crate) fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut line = String::new();
@@ -51,7 +51,7 @@ impl Open {
         let answer = parse(&line, stream.peer_addr()?);
         Ok(Self { stream, answer })
     }
-    /// Returns whether the connection still carries bytes in both directions.
+    /// Returns true if the connection still transmits bytes in both directions.
     pub(crate) fn is_alive(&mut self) -> bool {
         let mut line = String::new();
         let sent = self.stream.write_all(b"still there?\n");
@@ -63,7 +63,7 @@ impl Open {
     }
 }
 
-/// Returns an unconnected UDP socket of the address's family.
+/// Returns a new UDP socket bound to `any`, an unspecified address such as "0.0.0.0:0".
 pub(crate) fn datagrams(any: &str) -> UdpSocket {
     let socket = UdpSocket::bind(any).expect("a socket");
     socket
@@ -72,26 +72,26 @@ pub(crate) fn datagrams(any: &str) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram to an address and waits for the answer.
+/// Sends a datagram to an address and returns the answer.
 pub(crate) fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
     socket.send_to(b"who?", to)?;
     hear(socket)
 }
 
-/// Waits for an answer, and returns it.
+/// Waits for a datagram and returns it as an answer.
 pub(crate) fn hear(socket: &UdpSocket) -> io::Result<Answer> {
     let mut buffer = [0; 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;
     Ok(parse(&String::from_utf8_lossy(&buffer[..length]), from))
 }
 
-/// Sends a datagram on a connected socket, and waits for the answer.
+/// Sends a datagram on a connected socket and returns the answer.
 pub(crate) fn ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
     socket.send(b"who?")?;
     hear(socket)
 }
 
-/// Returns a connected UDP socket.
+/// Returns a new UDP socket that is bound to `any` and connected to `to`.
 pub(crate) fn connected(any: &str, to: SocketAddr) -> UdpSocket {
     let socket = datagrams(any);
     socket.connect(to).expect("connect");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for long-running pods: client ports are reused, and the endpoints of open sockets are
-//! replaced.
+//! Tests of what happens while pods run for long: client ports are used again, and the endpoints of
+//! open sockets are replaced.
 
 use std::{
     collections::HashSet,
@@ -29,8 +29,8 @@ fn world(plumbing: Plumbing, balancing: SocketBalancing, services: &[Service]) -
     World::on(plumbing, balancing, "", services)
 }
 
-/// Binds a socket. Retries while a program that another test starts still has a copy of the port's
-/// last socket.
+/// Binds a socket. Tries again while the port is in use: a process that another test starts has
+/// copies of all descriptors until it executes its program.
 fn bind(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -43,8 +43,8 @@ fn bind(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Connects from a port, and returns which server answers. Closes with a reset, so the port is free
-/// at once.
+/// Connects from this client port and returns which pod answered. Closes with a reset, so that the
+/// port can be used again at once.
 fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     let any = if to.is_ipv4() {
@@ -58,7 +58,7 @@ fn connect_from(port: u16, to: SocketAddr) -> io::Result<String> {
     Ok(Open::over(socket.into())?.answer.by)
 }
 
-/// Connects repeatedly from one port, and returns the failures.
+/// Connects `CONNECTIONS` times from one port; returns the failed attempts' numbers and errors.
 fn failures(world: &World, to: SocketAddr) -> Vec<(usize, io::Error)> {
     let connect = |n| Some((n, connect_from(45_000, to).err()?));
     world.run(From::Pod, || (0..CONNECTIONS).filter_map(connect).collect())
@@ -93,7 +93,7 @@ fn short_connections_go_on_when_every_ephemeral_port_has_been_used(
     assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
 }
 
-/// Returns whether a pod's connected socket is answered within a second, as with kube-proxy.
+/// Returns true if a connected socket gets an answer of the pod `by` within a second.
 fn is_served_again(socket: &UdpSocket, by: &str) -> bool {
     let patience = Some(Duration::from_millis(100));
     socket.set_read_timeout(patience).expect("a time limit");
@@ -116,7 +116,7 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
     let dns = |endpoints: &[u8]| Service::new(1, "UDP", endpoints);
     let mut world = world(plumbing, balancing, &[dns(&[20])]);
     let sockets: Vec<_> = world.run(from, || {
-        // The node has no IPv6 address that its pods can answer to.
+        // The node has no IPv6 address that its pods can answer to, so its sockets use IPv4.
         let v6 = if from == From::Pod {
             ("[::]:0", vip6(1))
         } else {
@@ -127,13 +127,13 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
             .map(|(any, to)| connected(any, to))
             .collect()
     });
-    // Half of the sockets send nothing until their pod has gone.
+    // The other half of the sockets sends nothing until the pod has been removed.
     for socket in &sockets[..SOCKETS / 2] {
         assert_eq!(ask_connected(socket).expect("an answer").by, "one");
     }
     for (endpoints, by) in [(&[21][..], "two"), (&[20], "one"), (&[21], "two")] {
         let other: &[u8] = if by == "two" { &[20] } else { &[21] };
-        // The removed endpoint may already serve another service.
+        // The removed endpoint may already belong to another service.
         let others = of_others.then(|| Service::new(2, "UDP", other));
         let services: Vec<_> = [dns(endpoints)].into_iter().chain(others).collect();
         world.publish(&services);
@@ -148,7 +148,7 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
     assert_eq!(served.count(), SOCKETS, "after nobody served");
 }
 
-/// Returns a socket for [`arrived`], which counts the datagrams that arrive at a port of a pod.
+/// Returns a socket in a pod; [`arrived`] counts the datagrams that it has received.
 fn count_datagrams(pod: &NetNs) -> UdpSocket {
     let socket = pod.enter(|| UdpSocket::bind(("0.0.0.0", PORT)));
     let socket = socket.expect("enter the pod").expect("a socket");
@@ -170,7 +170,7 @@ fn nothing_leads_to_an_address_that_its_service_has_left(
     #[values(false, true)] is_deleted: bool,
 ) {
     let mut world = world(plumbing, balancing, &[Service::new(1, "UDP", &[30])]);
-    // The address now belongs to another pod, which listens on the same port.
+    // Another pod now has the endpoint's address and listens on the same port.
     let stranger = join(world.node(), plumbing, 30);
     let there = count_datagrams(&stranger);
     let socket = world.run(from, || connected("0.0.0.0:0", vip(1)));
@@ -213,7 +213,7 @@ fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
     }
 }
 
-/// An external IP that moves between two services.
+/// An external IP address and port that move between two services.
 const SHARED: &str = "198.51.100.7:80";
 
 #[rstest]

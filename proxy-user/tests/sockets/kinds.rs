@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the kinds of sockets: TCP, connected and unconnected UDP, both IP families, of pods
-//! and of the node.
+//! Tests of each kind of socket: TCP, connected and other UDP, IPv4, IPv6, of pods and the node.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
@@ -26,7 +25,7 @@ fn world(protocol: &'static str) -> World {
 fn address_of(from: From) -> IpAddr {
     match from {
         From::Pod => CLIENT,
-        // The address of the uplink: the interface that leads to the pods has no global one.
+        // The uplink's address: the interface to the pods has no global address of its own.
         From::Node => NODE,
     }
     .parse()
@@ -69,7 +68,7 @@ fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node
         let again = ask(&other, vip(1)).expect("an answer");
         assert_eq!(again, first, "a socket keeps its backend");
     }
-    // A pod's connected UDP socket is served on the packet path.
+    // The datagrams of a pod's connected UDP socket are translated by the packet path.
     let (flows, sockets) = if from == From::Pod { (1, 1) } else { (0, 2) };
     assert_eq!(world.flows(), flows);
     assert_eq!(world.sockets().len(), sockets);
@@ -183,8 +182,8 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
     assert_eq!(by(asked_for_the_other), "two");
 }
 
-/// Returns a UDP socket of this thread's namespace whose cookie leads to the same bucket as
-/// `other`.
+/// Returns a new UDP socket of this thread's network namespace whose entry is in the same bucket of
+/// the hooks' map as that of the socket with the cookie `other`.
 fn sharing_a_place_with(other: u64) -> UdpSocket {
     (0..64 * SOCKET_BUCKETS)
         .map(|_| Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket"))
@@ -223,8 +222,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
     drop(holder);
     let left = world.after_closing(1);
     assert_eq!(left.len(), 1, "{left:?}");
-    // After the new connect, its entry moves to the bucket that has become free, and leaves nothing
-    // behind.
+    // A new connect moves the entry to the bucket that is free now; no other entry is left.
     guest.connect(vip(2)).expect("connect");
     let moved = world.sockets();
     assert_eq!(moved.len(), 1, "{moved:?}");
@@ -235,7 +233,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
         "two",
         "not taken for one whose backend has gone"
     );
-    // An unconnected socket in the same bucket also gets an entry for its datagrams.
+    // An unconnected socket of the same bucket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {
         let cookie = SockRef::from(&guest).cookie().expect("a cookie");
         let socket = sharing_a_place_with(cookie);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of the socket hooks with real sockets: the addresses that process and backend see, the
-//! entries in the maps, and how both follow changes of endpoints and settings. They need root.
+//! Tests of the socket hooks with real sockets: the addresses that client and backend see, the
+//! hooks' map entries, and how both follow changes of endpoints and settings. They need root.
 
 mod calls;
 mod churn;

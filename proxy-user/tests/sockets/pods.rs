@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server pods. Each answers with its name and the client's address that it sees.
+//! The server pods of the tests. Each answers with its name and the client's address that it sees.
 
 use std::{
     io::{self, Write},
@@ -11,7 +11,7 @@ use lab::node::{netns::NetNs, pod::plug, topology::Plumbing};
 
 use crate::world::PORT;
 
-/// The bridge that pods with `Plumbing::Bridge` are attached to.
+/// The name of the bridge to which pods with `Plumbing::Bridge` are attached.
 const BRIDGE: &str = "cni0";
 
 /// Makes the node's bridge, with the addresses that pods use as their gateway.
@@ -22,7 +22,8 @@ pub(crate) fn make_bridge(node: &NetNs) {
     .expect("a bridge");
 }
 
-/// Adds a pod with both IP families to a node; `last` is the last number of its addresses.
+/// Adds a pod with IPv4 and IPv6 to a node and returns its network namespace; `last` is the last
+/// number of its addresses.
 pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     let pod = NetNs::new("pod").expect("run as root");
     let [v4, v6] = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];
@@ -43,8 +44,8 @@ pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     pod
 }
 
-/// Serves TCP and UDP in a pod: answers with its name and the client's address, then echoes. The
-/// answer to a datagram contains the datagram's text.
+/// Serves TCP and UDP in a pod. It sends its name and the client's address, then for TCP what the
+/// client sends. The answer to a datagram also contains the datagram's text.
 pub(crate) fn serve(pod: &NetNs, name: &'static str) {
     let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
     let (tcp, udp) = pod
@@ -71,7 +72,7 @@ fn answer(mut stream: TcpStream, name: &str) -> io::Result<()> {
     io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
 }
 
-/// Returns an IPv4-mapped address as IPv4.
+/// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

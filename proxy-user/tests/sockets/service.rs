@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services in the form of manifests, and their addresses.
+//! Services as YAML manifests, and their addresses.
 
 use std::net::SocketAddr;
 
 use crate::world::{NODE, PORT};
 
-/// A service with one port.
+/// A service with one port, from which a manifest is made.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) name: &'static str,
@@ -13,9 +13,9 @@ pub(crate) struct Service {
     pub(crate) number: u8,
     pub(crate) protocol: &'static str,
     pub(crate) port: u16,
-    /// The last numbers of its pods' addresses.
+    /// The pods that are its endpoints, by the last number of their addresses.
     pub(crate) endpoints: Vec<u8>,
-    /// Further fields of the spec.
+    /// YAML lines that are added to the spec.
     pub(crate) spec: &'static str,
 }
 
@@ -77,7 +77,7 @@ endpoints: [{}]
     }
 }
 
-/// Returns the cluster IP of service `number` with its port.
+/// Returns the IPv4 cluster IP of service `number` with port 80.
 pub(crate) fn vip(number: u8) -> SocketAddr {
     SocketAddr::new([172, 30, 0, number].into(), 80)
 }
@@ -90,7 +90,7 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
 }
 
-/// Returns the manifests of services, and of the node at a version.
+/// Returns the manifests of services and of the Node, whose version the agent shows once applied.
 pub(crate) fn objects(version: u64, services: &[Service]) -> String {
     let mut text = format!(
         "apiVersion: v1

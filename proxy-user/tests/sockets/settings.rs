@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for settings: exceptions, reserved node ports, affinity; for a restart, a changed setting
-//! and a cleanup.
+//! Tests of settings (socketExceptions, reserveNodePorts, affinity), of a restart, of a changed
+//! setting and of cleanup.
 
 use std::{
     collections::BTreeSet,
@@ -31,7 +31,7 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
     );
     let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
-    // The agent looks for new cgroups once a second.
+    // The agent searches for new cgroups once a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
         let open = cgroup
@@ -50,7 +50,7 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
     drop(inner);
 }
 
-/// A cluster inside the cluster uses the same service addresses, in its own network namespaces.
+/// The inner cluster has the same service addresses, in its own network namespaces.
 #[rstest]
 #[case::translated(SocketBalancing::All, "other", false)]
 #[case::excepted(SocketBalancing::All, "inner-cluster", true)]
@@ -64,7 +64,7 @@ fn a_cluster_inside_the_cluster_has_its_own_services_where_its_sockets_are_left_
     let world = World::new(balancing, config, &[Service::new(1, "TCP", &[20])]);
     let cgroup = world.cgroup().below(cgroup).expect("a cgroup");
     let pod = cgroup.below("pod").expect("a cgroup");
-    // The agent looks for new cgroups once a second.
+    // The agent searches for new cgroups once a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let inner = NetNs::new("inner").expect("a namespace");
     let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
@@ -146,7 +146,7 @@ fn another_setting_harms_no_open_connection() {
         SocketBalancing::All,
         SocketBalancing::Host,
     ] {
-        // These connections begin under the previous setting.
+        // These connections begin before the restart, with the previous setting.
         let open = world
             .run(From::Pod, || Open::to(vip(1)))
             .expect("an answer");
@@ -168,7 +168,7 @@ fn another_setting_harms_no_open_connection() {
     }
 }
 
-/// Returns the links with their programs.
+/// Returns name, id and program id of the pinned links of the socket hooks.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
     let folder = datapath::maps::pins::links_dir(world.pins());
     let entries = fs::read_dir(folder).expect("the links");
@@ -206,7 +206,7 @@ fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them()
     assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
     assert!(!world.log().contains("WARN"), "{}", world.log());
 
-    // A running agent would put back what cleanup removes.
+    // A running agent would restore what cleanup removes.
     world.end();
     let cleaned = Command::new(BINARY)
         .args(["cleanup", "--pin-dir"])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects with io_uring, without a library: one ring, one submission.
+//! A connect by io_uring without a library: one ring, one submission.
 #![expect(unsafe_code, reason = "io_uring has no safe wrapper here")]
 
 use std::{
@@ -24,15 +24,15 @@ struct Parameters {
     completions: u32,
     flags: u32,
     _skipped: [u32; 7],
-    /// head, tail, ring_mask, ring_entries, flags, dropped, array, reserved, user address
+    /// Offsets in the ring: head, tail, ring_mask, ring_entries, flags, dropped, array, reserved.
     submission: [u32; 8],
     _address: u64,
-    /// head, tail, ring_mask, ring_entries, overflow, cqes, flags, reserved, user address
+    /// Offsets in the ring: head, tail, ring_mask, ring_entries, overflow, cqes, flags, reserved.
     completion: [u32; 8],
     _other: u64,
 }
 
-/// `struct io_uring_sqe`.
+/// A submission: `struct io_uring_sqe`.
 #[repr(C)]
 #[derive(Default)]
 struct Entry {
@@ -45,7 +45,7 @@ struct Entry {
     rest: [u64; 5],
 }
 
-/// Connects a socket, and waits for the result.
+/// Connects a socket by io_uring, and waits for the result.
 pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
     let mut parameters = Parameters::default();
     let target = SockAddr::from(to);
@@ -93,7 +93,7 @@ pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
         if entered != 1 {
             return Err(io::Error::last_os_error());
         }
-        // The first completion: user data, then the result.
+        // The first completion has eight bytes of user data, then the result.
         let result = word(parameters.completion[5] + 8).read_volatile() as i32;
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that connections are rejected and dropped at the socket, and that each is counted by its
-//! name.
+//! Tests that the socket hooks reject and drop connections, and that the right counter counts each.
 
 use std::{
     io::ErrorKind,
@@ -36,7 +35,7 @@ fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] 
         refused.expect_err("refused").kind(),
         ErrorKind::ConnectionRefused
     );
-    // A pod's connected socket learns of it only when it sends.
+    // A pod's connected UDP socket gets the error only when it sends.
     let refused = match socket.connect(vip(2)) {
         Ok(()) if from == From::Pod => socket.send(b"who?").and_then(|_| socket.recv(&mut [0; 8])),
         other => other.map(|()| 0),
@@ -57,16 +56,16 @@ fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] 
     assert_eq!(world.sockets(), []);
 }
 
-/// Returns a service with a policy Local, for tests that give it an endpoint on another node only.
+/// Returns a service with `internalTrafficPolicy: Local`; endpoints are only on another node.
 fn local_only(number: u8, protocol: &'static str) -> Service {
     Service {
-        // The service itself has no endpoints, so no slice names this node for it.
+        // The service has no endpoints of its own, so no EndpointSlice names this node for it.
         spec: "  internalTrafficPolicy: Local\n",
         ..Service::new(number, protocol, &[])
     }
 }
 
-/// Returns an EndpointSlice of a service with one endpoint on another node.
+/// Returns the EndpointSlice of a service with a single endpoint, which is on another node.
 pub(crate) fn far_slice(service: &Service) -> String {
     let Service { name, protocol, .. } = service;
     format!(
@@ -105,7 +104,7 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
     let refused = socket.send_to(b"who?", vip(2)).expect_err("no permission");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "EPERM");
     assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 2);
-    // A connected socket is silent; after it is connected to another address, it works again.
+    // The connected socket sends without effect; after a connect to another address it works again.
     let marked = world.run(From::Node, || {
         UdpSocket::bind("0.0.0.0:0").expect("a socket")
     });
@@ -120,7 +119,7 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
     marked.send(b"who?").expect("sent");
     let mut buffer = [0; 64];
     assert!(marked.recv(&mut buffer).is_ok(), "the mark is gone");
-    // A pod's datagram is dropped on the packet path.
+    // A pod's datagram is dropped by the packet path.
     let dropped = world.count(Counter::DroppedNoLocalEndpoint);
     let socket = world.run(From::Pod, || datagrams("0.0.0.0:0"));
     socket
@@ -139,7 +138,7 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
 #[test]
 fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
     use socket2::{Domain, Socket, Type};
-    // The default of wg-quick. It contains the bits for dropping and for masquerading.
+    // wg-quick's default mark. It contains portolan's bits for dropping and for masquerading.
     const MARK: u32 = 0xca6c;
     let services = [
         Service::new(1, "TCP", &[20]),
@@ -172,7 +171,7 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
         "nothing leaves the node"
     );
     drop(socket);
-    // Dropped at first; after it is connected to another address, it works again with its own mark.
+    // Its datagrams are dropped until a connect to another address; its mark is its own again.
     let socket = marked(Type::DGRAM);
     socket.connect(&vip(3).into()).expect("silence is no error");
     socket.send(b"who?").expect("dropped on its way");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client pod and two server pods, and an agent whose hooks are attached to a
-//! separate cgroup. Clients can run in the pod or on the node.
+//! A node with a client pod, two server pods and an agent whose socket hooks are attached to a
+//! cgroup of the test. Clients can run in the client pod or on the node.
 
 use std::{
     io::{BufRead, BufReader},
@@ -30,19 +30,19 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const CLIENT: &str = "10.40.1.10";
 pub(crate) const ONE: &str = "10.40.1.20";
 pub(crate) const NODE: &str = "192.168.40.2";
-/// The port on which the pods serve TCP and UDP.
+/// The port at which the server pods serve TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
-/// The timeout for an answer. It is long enough for a busy machine.
+/// How long to wait for an answer; long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The place of a client: in the pod or on the node.
+/// Where a client runs: in the client pod or on the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum From {
     Pod,
     Node,
 }
 
-/// The node with its pods and its agent. On drop, the agent ends and its leftovers are removed.
+/// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
 pub(crate) struct World {
     agent: Agent<'static>,
     node: &'static NetNs,
@@ -58,7 +58,7 @@ impl World {
         Self::on(Plumbing::Routed, balancing, config, services)
     }
 
-    /// Starts a node whose pods are connected by this plumbing.
+    /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
     pub(crate) fn on(
         plumbing: Plumbing,
         balancing: SocketBalancing,
@@ -66,7 +66,7 @@ impl World {
         services: &[Service],
     ) -> Self {
         bpffs::prepare().expect("a BPF file system");
-        // The agent refers to the node, so the node lives as long as the test program.
+        // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
         node.ip(&format!(
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\nneigh add 192.168.40.1 lladdr 02:00:00:00:00:01 dev uplink\nroute add default via 192.168.40.1\n"
@@ -104,11 +104,11 @@ impl World {
         }
     }
 
-    /// Replaces the services and waits until that has taken effect.
+    /// Replaces all services, and waits until the agent has applied them.
     pub(crate) fn publish(&mut self, services: &[Service]) {
         self.publish_with(services, "");
     }
-    /// Replaces the services and further objects, and waits until that has taken effect.
+    /// Replaces all services, adds other objects (YAML), and waits until the agent applied them.
     pub(crate) fn publish_with(&mut self, services: &[Service], more: &str) {
         self.version += 1;
         self.agent
@@ -117,7 +117,7 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
-    /// Restarts the agent with another setting.
+    /// Restarts the agent with another socketBalancing, and waits until it serves again.
     pub(crate) fn restart(&mut self, balancing: SocketBalancing) {
         let agent = &mut self.agent;
         with_options(balancing, &self.config, &self.cgroup, |options| {
@@ -132,7 +132,7 @@ impl World {
         self.agent.end();
     }
 
-    /// Ends the agent and starts `cleanup --drain`, which serves existing flows until they end.
+    /// Ends the agent and starts `cleanup --drain`, which serves connections until they end.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
         let mut command = Command::new(BINARY);
@@ -153,8 +153,8 @@ impl World {
         child
     }
 
-    /// Runs a function as a process of the pod or of the node. Sockets that it makes keep their
-    /// namespace and cgroup.
+    /// Runs a function as if in a process of the pod or of the node. Sockets that it opens keep the
+    /// network namespace and the cgroup.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
         let namespace = match from {
             From::Pod => &self.client,
@@ -184,16 +184,16 @@ impl World {
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(self.pins()).expect("pinned maps")
     }
-    /// Returns the entries of the socket hooks.
+    /// Returns the entries of the socket hooks as rows of `portolan sockets`.
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {
         self.reader().sockets().expect("sockets")
     }
-    /// Expects that all entries go with their sockets. This may take a moment: a process that
-    /// another test is starting holds a copy of every descriptor until it executes its program.
+    /// Fails unless all entries are removed with their sockets. This may take some time: a process
+    /// that another test starts has copies of all descriptors until it executes its program.
     pub(crate) fn expect_no_socket(&self) {
         assert_eq!(self.after_closing(0), [], "they go with their sockets");
     }
-    /// Returns the entries once only `left` of them remain, or after a timeout.
+    /// Returns the entries as soon as there are only `left`, or after two seconds.
     pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
@@ -204,7 +204,7 @@ impl World {
             sleep(Duration::from_millis(10));
         }
     }
-    /// Returns the number of flows on the packet path.
+    /// Returns the number of flows in the flow tables of the packet path.
     pub(crate) fn flows(&self) -> usize {
         self.reader().flows().expect("flows").len()
     }
@@ -213,7 +213,7 @@ impl World {
     }
 }
 
-/// Calls `start` with the options of an agent on this node.
+/// Calls `start` with the options for an agent on this node, and returns its result.
 fn with_options<T>(
     socket_balancing: SocketBalancing,
     config: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each a process in
-//! one network namespace; and runs kubectl there. Called by `cluster up`.
+//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each as a process in
+//! the control plane's network namespace; runs kubectl there. Called by `cluster up`.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -12,10 +12,10 @@ use super::{
     tools::Tools,
 };
 
-/// How long a server may take to start on a busy machine.
+/// The longest time that a server of the control plane may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Starts all parts that do not run yet, and waits until the server answers.
+/// Starts the control plane's processes that do not run, and waits until the API server answers.
 pub(super) fn start(tools: &Tools) -> Result<()> {
     let path = |name: &str| pki(name).display().to_string();
     daemon(
@@ -48,7 +48,7 @@ pub(super) fn start(tools: &Tools) -> Result<()> {
     start_dns(tools)
 }
 
-/// Starts the API server, unless it runs, and waits for it.
+/// Starts the API server if it does not run, and waits until it answers.
 pub(super) fn start_server(tools: &Tools) -> Result<()> {
     let path = |name: &str| pki(name).display().to_string();
     daemon(
@@ -94,7 +94,7 @@ fn start_dns(tools: &Tools) -> Result<()> {
     )
 }
 
-/// Objects of a service for the DNS server, which runs outside of the cluster.
+/// Returns YAML of the DNS service; its endpoint is the DNS server outside of the cluster.
 pub(super) fn dns_objects() -> String {
     format!(
         "apiVersion: v1
@@ -124,7 +124,7 @@ fn daemon(name: &str, line: String) -> Result<()> {
     .start()
 }
 
-/// Returns a command that runs in the control plane's network, outside of the nodes.
+/// Returns a command that runs `program` in the control plane's network namespace, not on a node.
 pub(super) fn beside(program: &Path) -> Command {
     let mut command = Command::new("nsenter");
     command
@@ -144,12 +144,12 @@ pub(super) fn kubectl(tools: &Tools, arguments: &[&str]) -> Result<String> {
     run(kubectl_command(tools).args(arguments))
 }
 
-/// Creates or changes objects.
+/// Creates or changes the cluster's objects that the YAML text `objects` describes.
 pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     let file = CONTROL.folder().join("objects.yaml");
     fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;
     let file = file.display().to_string();
-    // Overrides changes that anybody has made to an object meanwhile.
+    // The flags replace what anybody else has changed in an object meanwhile.
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
     kubectl(tools, &apply).map(drop)
 }

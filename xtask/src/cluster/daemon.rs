@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts and stops the cluster's long-running programs, each in the namespaces and cgroup of its
-//! place (a node or the control plane), with a log and a pid file. Used by the other modules of
-//! `cluster`.
+//! Starts and stops the cluster's long-running programs, each in the namespaces and cgroup of a
+//! node or of the control plane, with a log and a pid file. Used by the other modules of `cluster`.
 
 use std::{
     fs::{self, File},
@@ -15,10 +14,10 @@ use anyhow::{Context, Result, bail};
 
 use super::layout::Namespace;
 
-/// A shell script that joins a cgroup, then executes another program.
+/// A shell script that joins the cgroup $0, then executes its arguments as another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
 
-/// A long-running program.
+/// A program that runs on a node or in the control plane until `stop`, with its log and pid file.
 pub(super) struct Daemon<'a> {
     pub(super) place: &'a Namespace,
     pub(super) name: &'a str,
@@ -27,7 +26,7 @@ pub(super) struct Daemon<'a> {
 }
 
 impl Daemon<'_> {
-    /// Starts the program unless it runs.
+    /// Starts the program if it does not run.
     pub(super) fn start(&self) -> Result<()> {
         if is_running(self.place, self.name)? {
             return Ok(());
@@ -43,7 +42,7 @@ impl Daemon<'_> {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors);
-        // The child is not waited for: it outlives this command.
+        // No wait for the child: it outlives xtask.
         let child = command
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
@@ -52,8 +51,9 @@ impl Daemon<'_> {
     }
 }
 
-/// Returns a command that runs in a place: in its cgroup and network and, if the place has its own,
-/// with its mounts and host name. The program gets the process id of the command.
+/// Returns a command that runs in the cgroup and network of `place` (a node or the control plane)
+/// and with a node's mounts and host name. The program to run and its arguments are to be added; it
+/// gets the process id of the command.
 pub(super) fn inside(place: &Namespace) -> Result<Command> {
     let mut namespaces = vec![format!("--net=/run/netns/{}", place.netns())];
     if let Some(holder) = pid(place, HOLDER)? {
@@ -66,7 +66,7 @@ pub(super) fn inside(place: &Namespace) -> Result<Command> {
     Ok(inside_of(&place.cgroup()?, &namespaces))
 }
 
-/// Like `inside`, with a cgroup and with namespaces in nsenter's form.
+/// Like `inside`, with the given cgroup and with namespaces as options of nsenter.
 pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     let mut command = Command::new("/bin/sh");
     command
@@ -78,7 +78,7 @@ pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     command
 }
 
-/// The name of the process that keeps a node's mounts and host name alive.
+/// The name of the process that keeps a node's namespaces of mounts and host name alive.
 pub(super) const HOLDER: &str = "holder";
 
 fn pid_file(place: &Namespace, name: &str) -> PathBuf {
@@ -89,8 +89,8 @@ pub(super) fn log_file(place: &Namespace, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.log"))
 }
 
-/// Returns the process id of a program that runs. Another process may have this id by now, but no
-/// other process in our cgroup.
+/// Returns the process id of the program `name`, None if it does not run. The id from the pid file
+/// counts only if the cgroup contains it, because another process may have this id by now.
 pub(super) fn pid(place: &Namespace, name: &str) -> Result<Option<u32>> {
     let text = fs::read_to_string(pid_file(place, name)).unwrap_or_default();
     let members = place.cgroup()?.join("cgroup.procs");
@@ -120,7 +120,7 @@ pub(super) fn stop(place: &Namespace, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `ready` returns true. The error contains the end of the daemon's log.
+/// Waits until `ready` returns true. The error contains the end of the log of `name`.
 pub(super) fn wait(
     what: &str,
     limit: Duration,
@@ -150,7 +150,7 @@ fn tail(file: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// Runs a command to its end and returns its output, which is also part of the error.
+/// Runs a command to its end and returns its stdout. An error contains its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())

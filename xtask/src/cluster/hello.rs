@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The last step of `cluster up`: a pod must answer through its service, called from a pod on
-//! another node.
+//! The last step of `cluster up`: a pod on one node calls a service whose only pod is on another
+//! node, and must get an answer.
 
 use std::time::{Duration, Instant};
 

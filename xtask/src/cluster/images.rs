@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds the cluster's images: those that upstream's tests start, with the names that the tests
-//! use, and the agent's. Called by `cluster up`.
+//! Builds the cluster's images: those that Kubernetes' e2e tests start, with the names that these
+//! tests use, and the agent's. Called by `cluster up`.
 
 use std::{
     fs,
@@ -20,27 +20,27 @@ use crate::{
 };
 
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
-/// The same image with the name in upstream's tests.
+/// The image of `PAUSE` with the name in Kubernetes' e2e tests.
 const PAUSE_OF_TESTS: &str = "registry.k8s.io/pause:3.10.2";
 pub(super) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
-/// glibc's resolver, for the tests of DNS.
+/// An image with glibc's resolver, for the e2e tests of DNS.
 const GLIBC_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
-/// conntrack and iptables, for the tests of KubeProxy.
+/// An image with conntrack and iptables, for the e2e tests of KubeProxy.
 const IPTABLES: &str = "registry.k8s.io/build-image/distroless-iptables:v0.9.6";
-/// The name in `xtask/cluster/kube-proxy.yaml`.
+/// The name of kube-proxy's image in `xtask/cluster/kube-proxy.yaml`.
 const KUBE_PROXY: &str = "registry.k8s.io/kube-proxy:v1.36.3";
 const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
 
-/// Debian packages of the programs that upstream's tests call in their containers.
+/// Debian packages of the programs that Kubernetes' e2e tests call in their containers.
 const PACKAGES: &str = "ca-certificates,conntrack,curl,dnsutils,iproute2,iptables,iputils-ping,netcat-openbsd,nftables,wget";
 const RELEASE: &str = "bookworm";
-/// Version of the system layer: increase it when the packages change.
+/// Version of the cached layer with `PACKAGES`: increase it when the packages change.
 const SYSTEM: u32 = 2;
-/// Version of the images: increase it when their content changes.
+/// Version of the cached archive of images: increase it when the images' content changes.
 const EDITION: u32 = 4;
 
-/// Images in one file.
+/// An archive file with images, which containerd can import.
 pub(super) struct Archive {
     pub(super) name: &'static str,
     pub(super) file: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Changes whenever the file is written again.
+    /// Returns the file's size and modification time, which change when it is written again.
     pub(super) fn version(&self) -> Result<String> {
         let metadata =
             fs::metadata(&self.file).with_context(|| format!("look at {}", self.file.display()))?;
@@ -57,7 +57,7 @@ impl Archive {
     }
 }
 
-/// Builds the images that upstream's tests start, once per user.
+/// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
     let file = cache.join(format!("cluster-images-{EDITION}.tar"));
@@ -77,7 +77,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         let dns = read(Path::new(&tools.coredns()))?;
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
             .context("make a certificate for the tests' servers")?;
-        // agnhost's own files: a DNS server to start, and files for its https server.
+        // Files that agnhost needs: a DNS server to start, and a certificate for its HTTPS server.
         let beside_agnhost = Blob::layer(oci::tar(&[
             ("coredns".to_owned(), 0o755, &dns),
             ("localhost.crt".to_owned(), 0o644, key.cert.pem().as_bytes()),
@@ -145,7 +145,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     })
 }
 
-/// Builds a small Debian as a layer.
+/// Builds a layer with a minimal Debian and `PACKAGES`, as a tar file.
 fn make_system(cache: &Path, file: &Path) -> Result<()> {
     let folder = cache.join(format!("cluster-system-{SYSTEM}"));
     if folder.exists() {
@@ -189,7 +189,7 @@ pub(super) fn tag_agent(tools: &Tools, tag: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds the agent's image as a user would.
+/// Builds the agent's image as `cargo xtask image` does.
 pub(super) fn of_agent() -> Result<Archive> {
     let built = image::archive(image::NAME, env!("CARGO_PKG_VERSION"))?;
     Ok(Archive {

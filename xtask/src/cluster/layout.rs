@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses and folders of the cluster: `up` uses them to build the cluster, and `down` to
-//! find it.
+//! Names, addresses and folders of the cluster. `cluster up` builds the cluster with them, and
+//! `cluster down` finds it by them.
 
 use std::{
     fs,
@@ -9,16 +9,16 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// The folder of all files that are kept, including logs.
+/// The folder of the cluster's keys, configurations, data and logs.
 pub(super) const STATE: &str = "/var/lib/portolan-cluster";
-/// The folder of sockets, and of the nodes' mount points.
+/// The folder of the cluster's sockets, and of the nodes' mount points.
 pub(super) const RUN: &str = "/run/portolan-cluster";
 
 pub(super) const CONTROL: Namespace = Namespace {
     name: "control",
     address: "192.168.77.10",
 };
-/// Three nodes, each in its own zone: some of upstream's tests need as many.
+/// Three nodes, each in its own zone, because some of Kubernetes' e2e tests need three.
 pub(super) const NODES: [Node; 3] = [
     Node {
         place: Namespace {
@@ -45,33 +45,33 @@ pub(super) const NODES: [Node; 3] = [
         zone: "zone-c",
     },
 ];
-/// Network namespace of the bridge that joins all other namespaces.
+/// The network namespace of the bridge that connects the control plane and the nodes.
 pub(super) const SWITCH: &str = "portolan-switch";
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
-/// The first address of the service range, which Kubernetes gives to its own service.
+/// The cluster IP of Kubernetes' own service: the first address of the service range.
 pub(super) const API_SERVICE: &str = "10.96.0.1";
 pub(super) const DNS: &str = "10.96.0.10";
 pub(super) const DOMAIN: &str = "cluster.local";
 
-/// A network namespace with an address on the common bridge.
+/// A network namespace (of a node or of the control plane) with an address on the common bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Namespace {
     pub(super) name: &'static str,
     pub(super) address: &'static str,
 }
 
-/// A node.
+/// A Kubernetes node, made of namespaces on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Node {
     pub(super) place: Namespace,
-    /// The range of its pods' addresses.
+    /// The address range of the pods on this node.
     pub(super) pods: &'static str,
     pub(super) zone: &'static str,
 }
 
-/// Returns the control plane and the nodes.
+/// Returns the network namespaces of the control plane and of all nodes.
 pub(super) fn places() -> impl Iterator<Item = Namespace> {
     std::iter::once(CONTROL).chain(NODES.iter().map(|node| node.place))
 }
@@ -80,37 +80,37 @@ impl Namespace {
     pub(super) fn netns(&self) -> String {
         format!("portolan-{}", self.name)
     }
-    /// The folder of the files of this place.
+    /// Returns the folder with the files of this node or control plane.
     pub(super) fn folder(&self) -> PathBuf {
         Path::new(STATE).join(self.name)
     }
-    /// The cgroup2 folder that contains all processes of this place.
+    /// Returns the cgroup2 folder that contains all processes of this node or control plane.
     pub(super) fn cgroup(&self) -> Result<PathBuf> {
         Ok(cgroup()?.join(self.name))
     }
 }
 
-/// URL of the API server.
+/// Returns the URL of the API server.
 pub(super) fn server() -> String {
     format!("https://{}:6443", CONTROL.address)
 }
 
-/// A file of the control plane: keys, certificates, kubeconfigs.
+/// Returns the path of a key, certificate or kubeconfig of the control plane.
 pub(super) fn pki(name: &str) -> PathBuf {
     Path::new(STATE).join("pki").join(name)
 }
 
-/// An administrator's kubeconfig.
+/// Returns the path of the administrator's kubeconfig.
 pub(super) fn kubeconfig() -> PathBuf {
     pki("admin.kubeconfig")
 }
 
-/// The cgroup2 folder of the complete cluster: killing it ends every process.
+/// Returns the cgroup2 folder of the whole cluster: killing it ends every process of the cluster.
 pub(super) fn cgroup() -> Result<PathBuf> {
     Ok(cgroup2_root()?.join("portolan-cluster"))
 }
 
-/// Where this machine's cgroup2 hierarchy is mounted.
+/// Returns where this machine's cgroup2 hierarchy is mounted.
 pub(super) fn cgroup2_root() -> Result<PathBuf> {
     let mounts = mounts()?;
     let root = roots(&mounts, "cgroup2").next().context(
@@ -119,8 +119,7 @@ pub(super) fn cgroup2_root() -> Result<PathBuf> {
     Ok(root.into())
 }
 
-/// Returns the folders in which the container runtime leaves cgroups of containers, in the
-/// hierarchies of cgroup v1.
+/// Returns the folders in cgroup v1 hierarchies in which containerd leaves its containers' cgroups.
 pub(super) fn cgroups_v1() -> Result<Vec<PathBuf>> {
     let mounts = mounts()?;
     let roots = roots(&mounts, "cgroup");
@@ -131,7 +130,7 @@ fn mounts() -> Result<String> {
     fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")
 }
 
-/// Returns where file systems of a kind are mounted.
+/// Returns the mount points of file systems of type `kind` in `mounts`, a text like /proc/mounts.
 fn roots<'a>(mounts: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str> {
     mounts.lines().filter_map(move |line| {
         let mut fields = line.split(' ').skip(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask cluster`: three real nodes and a control plane on this machine, in network
-//! namespaces, with a proxy of choice. All processes are in one cgroup and all files in two
-//! folders: this is how `down` finds them.
+//! namespaces, with a selectable proxy. All its processes are in one cgroup and all its files in
+//! two folders, by which `down` finds them.
 
 mod control;
 mod daemon;
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Prints one line per step, with the time since the start and how long the step usually takes.
+/// Prints a line for each step of `cluster up`: the time so far, and the step's usual duration.
 struct Steps(Instant);
 
 impl Steps {
@@ -153,7 +153,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tools; fails if there is no cluster.
+/// Returns the paths of the cluster's programs; fails if there is no cluster.
 fn standing() -> Result<Tools> {
     ensure!(
         layout::kubeconfig().exists(),
@@ -162,19 +162,19 @@ fn standing() -> Result<Tools> {
     Tools::find()
 }
 
-/// Returns the folder of upstream's tests and of the program that runs them.
+/// Returns the folder with Kubernetes' e2e tests and their runner.
 pub(crate) fn e2e_programs() -> Result<PathBuf> {
     Tools::e2e()
 }
 
-/// Returns a command that runs a program outside of the nodes, on their network; and the name of
-/// the current proxy.
+/// Returns a command that runs `program` in the control plane's network, and the name of the
+/// cluster's current proxy.
 pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
     standing()?;
     Ok((control::beside(program), proxy::current().to_string()))
 }
 
-/// Returns the flags by which upstream's tests find the cluster.
+/// Returns the flags by which Kubernetes' e2e tests find the cluster.
 pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
     [
         format!("--num-nodes={}", NODES.len()),
@@ -238,7 +238,7 @@ fn enter(name: &str, command: &[String]) -> Result<()> {
 fn down() -> Result<()> {
     let cgroup = layout::cgroup()?;
     if cgroup.exists() {
-        // The cgroup contains all processes of the cluster, and no others.
+        // This cgroup contains all processes of the cluster, and no others.
         fs::write(cgroup.join("cgroup.kill"), "1")
             .with_context(|| format!("end the processes in {}", cgroup.display()))?;
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -251,7 +251,7 @@ fn down() -> Result<()> {
         remove_cgroups(&cgroup)?;
     }
     for folder in layout::cgroups_v1()? {
-        // Another container runtime may use the same name. Its cgroups are busy, so they stay.
+        // Another container runtime may use the same folder, which then cannot be removed.
         _ = remove_cgroups(&folder);
     }
     network::remove()?;
@@ -265,14 +265,14 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            // If the cgroup cannot be removed, removing its parent fails as well.
+            // An error can be ignored: removing the parent will fail as well.
             _ = remove_cgroups(&entry.path());
         }
     }
     fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
-/// Removes a folder. The nodes' mounts in it were removed with the nodes' namespaces.
+/// Removes a folder of the cluster. Mounts in it have ended with the nodes' mount namespaces.
 fn remove_folder(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cluster's network namespaces: one with a bridge, and those of the control plane and the
-//! nodes, which are connected to it.
+//! nodes, which are connected to the bridge.
 
 use std::{fs, path::Path, process::Command};
 
@@ -27,7 +27,7 @@ pub(super) fn build() -> Result<()> {
     }
     for node in &NODES {
         let netns = node.place.netns();
-        // Packets to unknown addresses need a route; the control plane does not forward them.
+        // Packets to unknown addresses need a route. Their gateway does not forward them.
         let gateway = CONTROL.address;
         ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
         // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the
@@ -54,7 +54,7 @@ fn plug(place: &Namespace) -> Result<()> {
     ip(&["-n", &netns, "link", "set", "eth0", "up"])
 }
 
-/// Removes those namespaces that exist.
+/// Removes the cluster's network namespaces that exist.
 pub(super) fn remove() -> Result<()> {
     let names = places().map(|place| place.netns());
     for name in names.chain([SWITCH.to_owned()]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node: its mounts and host name, its container runtime with the images, its kubelet.
+//! Starts a node: its mounts and host name, its container runtime with the images, its kubelet.
 
 use std::{
     fs,
@@ -20,9 +20,9 @@ use super::{
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A shell script that makes a process a node: it gives the process its own mounts, a BPF file
-/// system and a cgroup2 hierarchy whose root is the node's folder. The container runtime creates
-/// its cgroups there, and the DaemonSet attaches the socket hooks to this root.
+/// A shell script whose process keeps a node's namespaces. It sets the host name and mounts a BPF
+/// file system and a cgroup2 hierarchy whose root is the node's cgroup. The container runtime
+/// creates its cgroups below this root, and the DaemonSet attaches the socket hooks to it.
 const HOLD: &str = "set -e
 mount --make-rshared /
 hostname \"$1\"
@@ -33,7 +33,7 @@ mkdir -p \"$3\"
 mount --bind \"$2\" \"$3\"
 exec sleep infinity";
 
-/// Where a node's own cgroup2 hierarchy is mounted.
+/// Returns where a node's own cgroup2 hierarchy is mounted: the same path in each node's mounts.
 pub(super) fn cgroup_mount() -> PathBuf {
     Path::new(RUN).join("cgroup")
 }
@@ -50,7 +50,7 @@ impl Node {
     }
 }
 
-/// Starts the container runtime of a node.
+/// Starts the holder of a node's namespaces and the container runtime of the node.
 pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (place, folder) = (&node.place, node.place.folder());
     fs::create_dir_all(cgroup_mount()).context("make the place of the cgroups")?;
@@ -101,7 +101,7 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     )
 }
 
-/// Imports an archive's images on a node, unless the node has them.
+/// Imports an archive's images into a node's container runtime, unless the node has them.
 pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()> {
     let known = ctr(tools, node, &["images", "ls"])?;
     let marker = node
@@ -133,7 +133,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     let folder = node.place.folder();
     let config = folder.join("kubelet.json");
     write(&config, &kubelet_config(node))?;
-    // The nodes have no resolver: names outside of the cluster are not resolved.
+    // The nodes have no DNS resolver, so names outside of the cluster cannot be resolved.
     write(&folder.join("resolv.conf"), "")?;
     let mut command = vec![
         "env".to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     .start()
 }
 
-/// Waits until every node is ready.
+/// Waits until every node is Ready in the API.
 pub(super) fn wait_ready(tools: &Tools) -> Result<()> {
     for node in &NODES {
         let query = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
@@ -242,7 +242,7 @@ fn kubelet_config(node: &Node) -> String {
         "failCgroupV1": false, "failSwapOn": false, "localStorageCapacityIsolation": false,
         "clusterDNS": [DNS], "clusterDomain": DOMAIN,
         "podLogsDir": folder.join("pods"), "resolvConf": folder.join("resolv.conf"),
-        // A full disk of the machine must not evict pods.
+        // The kubelet must not evict pods because a disk of this machine is full.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         "maxPods": 110, "serializeImagePulls": false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's own certificate authority, a certificate for each component, and a kubeconfig for
-//! each client. `build` writes them to the cluster's folder; called by `cluster up`.
+//! The keys, certificates and kubeconfigs of the cluster's components, signed by an authority of
+//! its own. `build` writes them to the cluster's folder; called by `cluster up`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -25,10 +25,10 @@ const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Kubernetes' group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
 
-/// The file that is written last. If it exists, all other files exist.
+/// The file that is written last. If it exists, `build` has written all other files.
 const LAST: &str = "admin.kubeconfig";
 
-/// Writes all files, unless they exist.
+/// Writes all keys, certificates and kubeconfigs, unless an earlier call has written them.
 pub(super) fn build() -> Result<()> {
     let folder = pki("");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -41,7 +41,7 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Returns names and contents of the files, in the order in which they are written.
+/// Returns names and contents of all files that `build` writes, in this order.
 fn files() -> Result<Vec<(String, String)>> {
     let authority = Authority::new()?;
     let mut files = vec![("ca.crt".to_owned(), authority.certificate.clone())];
@@ -81,7 +81,7 @@ fn files() -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// The certificate authority, which signs all certificates.
+/// The cluster's certificate authority, which signs all certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -100,8 +100,8 @@ impl Authority {
         })
     }
 
-    /// Makes a key and its certificate, valid for servers and clients. `names` are DNS names and
-    /// addresses.
+    /// Makes a key and its certificate, valid for servers and clients. Returns the files' names and
+    /// contents. `names` are the server's DNS names and addresses.
     fn pair(
         &self,
         file: &str,
@@ -124,7 +124,7 @@ impl Authority {
         ])
     }
 
-    /// Makes a key and its certificate, with a kubeconfig.
+    /// Does the same as `pair`, and adds a kubeconfig that names both files.
     fn client(
         &self,
         file: &str,
@@ -137,8 +137,8 @@ impl Authority {
     }
 }
 
-/// Returns the common part of all certificates. Kubernetes takes the common name as the user and
-/// the organization as the group.
+/// Returns what all certificates have in common. Kubernetes takes a certificate's common name as
+/// the user and its organization as the group.
 fn params(user: &str, group: Option<&str>, names: &[String]) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
-//! `cluster up` and `disrupt`.
+//! `cluster up`, `cluster disrupt` and `docs`.
 
 use std::{fmt, fs, path::PathBuf};
 
@@ -39,11 +39,11 @@ impl Proxy {
     }
 }
 
-/// A proxy with its settings.
+/// The installed proxy with its settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Serving {
     pub(super) proxy: Proxy,
-    /// portolan's socketBalancing.
+    /// The value of portolan's setting socketBalancing; empty for kube-proxy.
     pub(super) balancing: String,
 }
 
@@ -62,7 +62,7 @@ fn marker() -> PathBuf {
     CONTROL.folder().join("serving")
 }
 
-/// Returns the proxy that is installed.
+/// Returns the proxy that the last `install` has installed.
 pub(super) fn current() -> Serving {
     let text = fs::read_to_string(marker()).unwrap_or_default();
     let (proxy, balancing) = match text.trim().strip_prefix("portolan-") {
@@ -79,13 +79,13 @@ pub(super) fn current() -> Serving {
 }
 
 /// Replaces the installed proxy, as a user would. The old proxy's rules or programs in the kernel
-/// serve until the new ones do.
+/// translate packets until those of the new one do.
 pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
     let before = current().proxy;
     let gives_way = before != wanted.proxy;
     if gives_way && before.mode().is_some() && wanted.proxy.mode().is_none() {
-        // kube-proxy's rules stay: without any rule of their kind the kernel would no longer
-        // translate existing connections.
+        // kube-proxy's rules stay: without any rule in the kernel's NAT tables the kernel would no
+        // longer translate existing connections.
         remove_kube_proxy(tools)?;
     }
     if gives_way && before == Proxy::Portolan {
@@ -109,18 +109,17 @@ fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
     system(tools, &pods).map(drop)
 }
 
-/// Installs kube-proxy in a mode, as kubeadm does. At its start it removes the rules of its other
-/// modes.
+/// Installs kube-proxy in this mode, as kubeadm does. Its start removes rules of other modes.
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     apply(tools, &config_map(mode, "all"))?;
     kubectl(tools, &["apply", "-f", &kube_proxy()])?;
-    // A patch may exclude kube-proxy from all nodes, and `apply` would leave that patch.
+    // A patch may have excluded kube-proxy from all nodes, and `apply` would not undo that.
     kubectl(tools, &["replace", "-f", &kube_proxy()])?;
     system(tools, &["rollout", "restart", KUBE_PROXY])?;
     system(tools, &["rollout", "status", KUBE_PROXY, "--timeout=90s"]).map(drop)
 }
 
-/// Ends kube-proxy; its rules stay.
+/// Removes kube-proxy's pods; its rules in the kernel stay.
 pub(super) fn remove_kube_proxy(tools: &Tools) -> Result<()> {
     let file = kube_proxy();
     kubectl(
@@ -130,7 +129,7 @@ pub(super) fn remove_kube_proxy(tools: &Tools) -> Result<()> {
     wait_for_end(tools, "k8s-app=kube-proxy")
 }
 
-/// The manifests of kube-proxy, as kubeadm installs it.
+/// Returns the path of kube-proxy's manifests, as kubeadm installs it.
 fn kube_proxy() -> String {
     cargo::root()
         .join("xtask/cluster/kube-proxy.yaml")
@@ -138,8 +137,8 @@ fn kube_proxy() -> String {
         .to_string()
 }
 
-/// The overlay that serves portolan's last flows on every node, and removes its programs
-/// afterwards.
+/// Returns the path of the overlay that keeps portolan's programs on every node until its last
+/// connections have ended, and then removes them.
 fn drain() -> String {
     cargo::root()
         .join("deploy/overlays/drain")
@@ -147,7 +146,7 @@ fn drain() -> String {
         .to_string()
 }
 
-/// The overlay for this cluster: kubeadm's, with the cgroup path of nodes on this machine.
+/// Returns the path of this cluster's overlay: kubeadm's, with this machine's cgroup path.
 fn overlay() -> String {
     cargo::root()
         .join("xtask/cluster/overlay")
@@ -177,7 +176,7 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     wait_for_portolan(tools)
 }
 
-/// Replaces portolan's pods, one after the other.
+/// Starts to replace portolan's pods, one after the other.
 pub(super) fn restart(tools: &Tools) -> Result<()> {
     system(tools, &["rollout", "restart", PORTOLAN]).map(drop)
 }
@@ -187,7 +186,7 @@ pub(super) fn system(tools: &Tools, arguments: &[&str]) -> Result<String> {
     kubectl(tools, &[&["-n", "kube-system"], arguments].concat())
 }
 
-/// Waits until portolan's pods are up to date and ready.
+/// Waits until portolan's pods run with the current settings and are ready.
 pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
     system(tools, &["rollout", "status", PORTOLAN, "--timeout=90s"])
         .map(drop)
@@ -197,7 +196,7 @@ pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
         })
 }
 
-/// kube-proxy's ConfigMap as kubeadm makes it, which portolan reads.
+/// Returns kube-proxy's ConfigMap as kubeadm makes it. portolan reads it too.
 fn config_map(mode: &str, balancing: &str) -> String {
     let config = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1

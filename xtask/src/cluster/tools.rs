@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds, builds or installs the cluster's programs: Kubernetes' own, a container runtime, a DNS
-//! server, and others from Debian's packages.
+//! Finds the cluster's programs and installs or builds those that are missing: Kubernetes' own,
+//! containerd, a DNS server, and others from Debian's packages.
 
 use std::path::PathBuf;
 
@@ -64,8 +64,8 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
 /// The folder of the CNI plugins in Debian's package.
 pub(super) const CNI: &str = "/usr/lib/cni";
 
-/// Programs that are called, with the Debian package of each. A CNI plugin has its full path,
-/// because iproute2 also has a program `bridge`.
+/// Programs that the cluster's nodes or xtask start, each with its Debian package. A CNI plugin has
+/// its full path, because iproute2 also has a program `bridge`.
 const PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
@@ -76,7 +76,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("conntrack", "conntrack"),
 ];
 
-/// Folders of installed programs.
+/// The folders with the programs that were built.
 pub(super) struct Tools {
     kubernetes: PathBuf,
     containerd: PathBuf,
@@ -91,7 +91,7 @@ impl Tools {
             "a cluster of containers in network namespaces needs root: run this as root"
         );
         setup::tools(&PACKAGES)?;
-        // All are built from one module, so they are in one folder.
+        // Both calls build from one Go module, so they put the programs into one folder.
         go::programs(&KUBERNETES, &control_plane::PROGRAMS, "4 to 8 minutes")?;
         Ok(Self {
             kubernetes: go::programs(&KUBERNETES, &NODE_PROGRAMS, "3 to 5 minutes")?,
@@ -103,7 +103,7 @@ impl Tools {
             )?,
         })
     }
-    /// Returns the folder with upstream's own tests and the program that runs them in parallel.
+    /// Returns the folder with Kubernetes' e2e tests and the program that runs them in parallel.
     pub(super) fn e2e() -> Result<PathBuf> {
         go::programs(&KUBERNETES, &E2E_PROGRAMS, "5 minutes")
     }
@@ -116,7 +116,7 @@ impl Tools {
     pub(super) fn coredns(&self) -> String {
         self.coredns.join("coredns").display().to_string()
     }
-    /// The PATH of programs on a node: containerd searches it for its shim and for runc.
+    /// Returns the PATH for programs on a node: containerd searches it for its shim and for runc.
     pub(super) fn path(&self) -> String {
         format!(
             "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

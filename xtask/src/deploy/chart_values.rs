@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of the chart's values: each is in the schema, is explained, and changes the chart's
-//! objects.
+//! Tests the helm chart's values: each is in the schema, is explained, and has an effect.
 
 use std::fs;
 
@@ -11,12 +10,12 @@ use super::{folder, helm::Helm, kustomize::Kubectl};
 
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
-/// Each value of the schema, and a value that is not its default.
+/// Each path in the schema of values, and a value for it that is not the default.
 const OTHERS: [(&str, &str); 16] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     ("apiServer", "https://198.51.100.7:6443"),
-    // Refused in combination with `apiServer`: see below.
+    // Refused together with `apiServer`; `check` leaves `apiServer` empty for it.
     ("kubeProxyConfigMap", "kube-proxy"),
     ("settings.clusterCIDR", "10.9.0.0/16"),
     ("settings.portolan", "{\"forwarding\":\"auto\"}"),
@@ -28,12 +27,12 @@ const OTHERS: [(&str, &str); 16] = [
     ("maxUnavailable", "3"),
     ("podMonitor", "true"),
     ("alerts", "true"),
-    // Has no effect without `alerts`: see below.
+    // Has no effect without `alerts`; `check` sets both.
     ("runbooks", "https://git.example/portolan/"),
     ("dashboard", "true"),
 ];
 
-/// Values that are refused, with the text that the message must contain.
+/// Sets of values that helm must refuse, each with a text that its message must contain.
 const REFUSED: [(&[&str], &str); 15] = [
     (&[], "apiServer"),
     (
@@ -102,7 +101,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
             ADDRESS
         };
         let values = if other.starts_with('{') {
-            // `--set` needs one entry of a map.
+            // helm's `--set` needs a single entry of a map, not the map as JSON.
             let map: serde_json::Map<String, Value> = serde_json::from_str(other)?;
             let (key, value) = map.iter().next().context("an entry")?;
             format!("{path}.{key}={}", value.as_str().unwrap_or_default())
@@ -120,7 +119,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     Ok(())
 }
 
-/// Collects the paths of the values that a schema types. A map of free keys is one value.
+/// Adds to `found` the path of every value in the schema. A map with any keys counts as one value.
 fn leaves(path: &str, schema: &Value, found: &mut Vec<String>) {
     match schema["properties"].as_object() {
         Some(properties) => {
@@ -143,7 +142,7 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
             anyhow::bail!("{values:?} is taken");
         };
         let text = format!("{error:#}");
-        // The first line of the error is the command itself.
+        // The error begins with the command itself, which also contains the value.
         let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
         ensure!(
             answer.contains(named),
@@ -153,7 +152,7 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
     Ok(())
 }
 
-/// Tests that chart, image and crates have one version.
+/// Tests that the chart and the images in the overlays have the version of the Rust packages.
 pub(super) fn versions() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read("Chart.yaml")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that the chart and the overlays give the same objects, except for the labels that helm
-//! needs.
+//! Tests that helm's chart and the kustomize overlays render the same objects, except for the
+//! labels that helm needs.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use super::{
 };
 use crate::cargo;
 
-/// An annotation that `parse` leaves on each object, and that `entry` removes.
+/// An annotation that `Kubectl::parse` leaves on each object, and that `entry` removes.
 pub(super) const MARK: &str = "portolan.dev/read";
 
-/// Labels by which helm finds its objects.
+/// Labels by which helm finds its objects in the cluster.
 const HELMS: [&str; 3] = [
     "app.kubernetes.io/instance",
     "app.kubernetes.io/managed-by",
     "helm.sh/chart",
 ];
 
-/// Objects by kind and name.
+/// Kubernetes objects. Key: kind and name.
 pub(super) type Objects = BTreeMap<(String, String), Value>;
 
-/// Returns an object with its key, without what `parse` or helm has added.
+/// Returns the object's key for `Objects`, and the object without what `parse` or helm has added.
 pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
     let metadata = &mut object["metadata"];
     remove(metadata, "annotations", &[MARK]);
@@ -37,7 +37,7 @@ pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
     (key, object)
 }
 
-/// Removes entries of a map in an object's metadata, and the map if it is then empty.
+/// Removes keys of a map (e.g. labels) in an object's metadata, and the map if it is then empty.
 fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
     if let Some(entries) = metadata[map].as_object_mut() {
         entries.retain(|name, _| !names.contains(&name.as_str()));
@@ -51,7 +51,7 @@ fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
 
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
-/// Each overlay in `deploy/`, with the equivalent values.
+/// Each overlay in `deploy/`, with the chart's values that must render the same objects.
 const OVERLAYS: [(&str, &[&str]); 7] = [
     ("", &["kubeProxyConfigMap=kube-proxy"]),
     ("overlays/kubeadm", &["kubeProxyConfigMap=kube-proxy"]),
@@ -71,7 +71,7 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Each component, with the equivalent value.
+/// Each component in `deploy/`, with the chart's value that must have the same effect.
 const COMPONENTS: [(&str, &str); 4] = [
     ("alerts", "alerts=true"),
     ("dashboard", "dashboard=true"),
@@ -145,7 +145,7 @@ fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// Collects each path at which two values differ.
+/// Adds to `found` a line with path and both values for each difference of two JSON values.
 fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs helm on the chart, with its own home folder.
+//! Runs helm on portolan's chart, with a temporary home folder.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,19 +37,19 @@ impl Helm {
         cargo::output(&mut command, &format!("helm {}", arguments.join(" ")))
     }
 
-    /// Returns the chart's objects as YAML, with these values.
+    /// Returns the YAML of the objects that the chart renders with these values (`key=value`).
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
         self.template_of(&chart(), values)
     }
 
-    /// Returns the objects of another chart.
+    /// Returns the YAML of the objects that the chart at the path `chart` renders.
     pub(super) fn template_of(&self, chart: &str, values: &[&str]) -> Result<String> {
         let set = set(values);
         let arguments = ["template", "portolan", chart];
         self.run(&[&arguments[..], &as_texts(&set)].concat(), None)
     }
 
-    /// Runs helm's lint on the chart; a complaint is an error.
+    /// Runs `helm lint --strict` on the chart; any complaint is an error.
     pub(super) fn lint(&self, values: &[&str]) -> Result<()> {
         let chart = chart();
         let set = set(values);
@@ -58,7 +58,7 @@ impl Helm {
             .map(drop)
     }
 
-    /// Runs `install` or `upgrade`.
+    /// Runs `helm install` or `helm upgrade` (`action`) in the cluster of `kubeconfig`.
     pub(super) fn place(
         &self,
         action: &str,

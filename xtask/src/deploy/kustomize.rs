@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders overlays: those in `deploy/`, and those that a user derives from them elsewhere.
+//! Renders kustomize overlays: those in `deploy/`, and those that users derive from them.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{equal::Objects, folder};
 use crate::cargo;
 
-/// kubectl, used without a server.
+/// kubectl for subcommands that need no API server.
 pub(super) struct Kubectl {
     program: PathBuf,
 }
@@ -25,7 +25,7 @@ impl Kubectl {
         Self { program }
     }
 
-    /// Returns the objects of a folder with a kustomization.yaml.
+    /// Returns the objects that the kustomization.yaml in a folder renders.
     pub(super) fn kustomize(&self, folder: &Path) -> Result<Objects> {
         let mut command = Command::new(&self.program);
         command.arg("kustomize").arg(folder);
@@ -33,14 +33,14 @@ impl Kubectl {
         self.parse(&cargo::output(&mut command, &what)?)
     }
 
-    /// Returns the objects of this kustomization.yaml, written into a new folder.
+    /// Returns the objects that `text`, as the kustomization.yaml of a temporary folder, renders.
     pub(super) fn kustomization(&self, text: &str) -> Result<Objects> {
         let place = TempDir::with_prefix("portolan-kustomization-").context("make a folder")?;
         fs::write(place.path().join("kustomization.yaml"), text).context("write an overlay")?;
         self.kustomize(place.path())
     }
 
-    /// Reads YAML by kubectl, because xtask has no YAML parser.
+    /// Parses the YAML of several objects. kubectl does it, because xtask has no YAML parser.
     pub(super) fn parse(&self, yaml: &str) -> Result<Objects> {
         let mut child = Command::new(&self.program)
             .args(["annotate", "--local", "-o", "json", "-f", "-"])
@@ -50,7 +50,7 @@ impl Kubectl {
             .spawn()
             .context("start kubectl")?;
         let input = child.stdin.take().context("kubectl's input")?;
-        // kubectl reads all of its input before it prints.
+        // kubectl prints nothing before it has read all of its input, so neither side can block.
         { input }
             .write_all(yaml.as_bytes())
             .context("hand objects to kubectl")?;
@@ -63,7 +63,7 @@ impl Kubectl {
     }
 }
 
-/// Returns the path of a folder relative to a temporary one, with `..`, as kustomize needs it.
+/// Returns the relative path from a new temporary folder to `folder`, as kustomize needs it.
 pub(super) fn from_tmp(folder: &Path) -> String {
     let root = std::env::temp_dir();
     let up = root.components().count();
@@ -74,8 +74,8 @@ pub(super) fn from_tmp(folder: &Path) -> String {
     )
 }
 
-/// The kustomization of a user who has portolan's overlay as a base, with an own address, an own
-/// setting and an own image.
+/// Returns a user's kustomization.yaml with the overlay `base` and the user's own API server
+/// address, setting and image.
 fn own(base: &str) -> String {
     format!(
         "resources: ['{base}']
@@ -129,7 +129,7 @@ pub(super) fn from_elsewhere(kubectl: &Kubectl) -> Result<()> {
     has_what_the_user_wants(&kubectl.kustomization(&own(&base))?)
 }
 
-/// Tests the way in which kustomize fetches
+/// Tests that kustomize can fetch an overlay as from
 /// `https://HOST/REPOSITORY//deploy/overlays/bare?ref=TAG`: by git, with a tag and a folder.
 pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
     let repository = TempDir::with_prefix("portolan-remote-").context("make a repository")?;
@@ -150,7 +150,7 @@ pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
     git(&["add", "."])?;
     git(&["commit", "--quiet", "--message", "deploy"])?;
     git(&["tag", "v9"])?;
-    // The commit after the tag lacks the overlays.
+    // The commit after the tag has no overlays, so the test fails if kustomize ignores the tag.
     fs::remove_dir_all(at.join("deploy/overlays")).context("remove the overlays")?;
     git(&["commit", "--quiet", "--all", "--message", "without"])?;
     let base = |tag: &str| format!("file://{}//deploy/overlays/bare?ref={tag}", at.display());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests which objects a server has when helm installs, upgrades, rolls back and removes releases.
+//! Tests which objects an API server has after helm installs, upgrades, rolls back and uninstalls.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use super::{helm::Helm, server::Server};
 
 const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
-/// The kinds of the chart's objects, and of helm's own records.
+/// The kinds of objects that the chart has, and of helm's own records (secrets).
 const KINDS: [&str; 6] = [
     "serviceaccount",
     "daemonset",
@@ -37,8 +37,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     place("upgrade", "portolan", &changes)?;
     let second = served(server)?;
     ensure!(second.image.ends_with(":0.2.0"), "upgraded: {second:?}");
-    // A ConfigMap with other settings has another name, so that pods are replaced; the old one is
-    // removed.
+    // Other settings give the ConfigMap another name, so that pods are replaced.
     ensure!(
         second.config_map != first.config_map,
         "upgraded: {second:?}"
@@ -48,7 +47,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         "upgraded: {second:?}"
     );
 
-    // A wrong value changes nothing.
+    // helm refuses a wrong value and changes nothing.
     ensure!(
         place("upgrade", "portolan", &["mode=walk"]).is_err(),
         "a wrong value is taken"
@@ -65,7 +64,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         served(server)?
     );
 
-    // A second release is installed next to the first one, and must not change it.
+    // A second helm release with another mode, next to the first, must not change it.
     helm.place("install", "drain", &["mode=drain-labelled"], &kubeconfig)?;
     let names: Vec<_> = server
         .list("daemonset", &[])?
@@ -83,7 +82,7 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
         "the second release takes from the first"
     );
 
-    // Migration back with the one release: its pods drain now.
+    // Back to kube-proxy with only the first helm release: its pods now drain.
     helm.place("upgrade", "portolan", &["mode=drain"], &kubeconfig)?;
     let draining = server.list("daemonset", &[])?;
     let arguments = &draining[0]["spec"]["template"]["spec"]["containers"][0]["args"];
@@ -98,9 +97,9 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
 #[derive(PartialEq, Eq, Debug)]
 struct Served {
     image: String,
-    /// The ConfigMap that the pods read.
+    /// The name of the ConfigMap that the pods read.
     config_map: String,
-    /// All ConfigMaps of portolan.
+    /// The names of all ConfigMaps of portolan.
     config_maps: Vec<String>,
 }
 
@@ -121,7 +120,7 @@ fn served(server: &Server) -> Result<Served> {
     })
 }
 
-/// Returns the names of all objects of these kinds that do not belong to the server itself.
+/// Returns the names of all objects of `KINDS` that belong to portolan or helm.
 fn everything(server: &Server) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for kind in KINDS {
@@ -129,7 +128,7 @@ fn everything(server: &Server) -> Result<Vec<String>> {
         let foreign = |name: &&str| !name.contains("system:");
         names.extend(text.lines().filter(foreign).map(str::to_owned));
     }
-    // Leaves out objects that the server creates by itself at any time.
+    // The API server creates other objects by itself at any time.
     names.retain(|name| name.contains("portolan") || name.contains("helm"));
     Ok(names)
 }

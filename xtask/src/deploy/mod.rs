@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tests of `deploy/` that need helm or the DaemonSet controller: the chart against the
-//! overlays, both against a real API server. Called by `test`. Needs no root.
+//! The tests of `deploy/` that xtask runs itself, because they need helm, kubectl or an API server:
+//! chart against overlays, installation, the kubectl plugin. Called by `test`. Needs no root.
 
 mod chart_values;
 mod equal;
@@ -39,7 +39,7 @@ const CONTROLLERS: Program = Program::new(
 
 const HELM_PROGRAM: Program = Program::new("helm", "helm.sh/helm/v4/cmd/helm");
 
-/// The tools of a test that take minutes to build, once per user.
+/// What a test needs that takes minutes to build, once per user of this machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -59,7 +59,7 @@ impl Needs {
     }
 }
 
-/// Whether missing tools are built.
+/// Whether `check` builds missing tools.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tools {
     Built,
@@ -67,11 +67,11 @@ pub(crate) enum Tools {
     AsTheyAre,
 }
 
-/// A test: its name, what it needs and what it does.
+/// A test: its name, what it needs, and the function that fails if the test fails.
 type Test<'a> = (&'a str, Needs, &'a dyn Fn() -> Result<()>);
 
-/// Runs every test, also after one has failed, and passes each result to `seen`: none if the test
-/// was not run.
+/// Runs every test whose name contains a text of `filter` (empty: all), also after one has failed.
+/// Calls `seen` with each test's name and result; None means that the test was not run.
 pub(crate) fn check(
     filter: &[String],
     tools: Tools,
@@ -168,12 +168,12 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Returns the folder with the program helm.
+/// Returns the folder with the program helm, which is built if it is missing.
 pub(crate) fn helm_folder() -> Result<PathBuf> {
     go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")
 }
 
-/// Returns a path in `deploy/`.
+/// Returns the path of `name` in `deploy/`.
 fn folder(name: &str) -> PathBuf {
     cargo::root().join("deploy").join(name)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests the label by which a node runs portolan or kube-proxy, with the real DaemonSet controller
-//! and nodes without a kubelet.
+//! Tests that the node label portolan.dev/proxy selects whether portolan or kube-proxy runs on a
+//! node, with the real DaemonSet controller and nodes without a kubelet.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{
     server::Server,
 };
 
-/// kube-proxy's DaemonSet as kubeadm creates it, with the fields that select nodes.
+/// kube-proxy's DaemonSet as kubeadm creates it, reduced to the fields that select nodes.
 const KUBE_PROXY: &str = "
 apiVersion: apps/v1
 kind: DaemonSet
@@ -46,7 +46,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         ],
     )?;
 
-    // Migrate node by node.
+    // A migration node by node: no label means kube-proxy.
     gate(server, "node-by-node")?;
     let bare = from_tmp(&folder("overlays/bare"));
     let component = from_tmp(&folder("components/node-by-node"));
@@ -61,7 +61,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
             ("c", "kube-proxy"),
         ],
     )?;
-    // A shadow runs on nodes where kube-proxy serves, and is removed where portolan serves.
+    // portolan in shadow mode runs on nodes with kube-proxy only.
     let shadow = from_tmp(&folder("overlays/shadow"));
     apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
     let beside = |node| [(node, "kube-proxy"), (node, "portolan-shadow")];
@@ -72,7 +72,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         "the first",
         &[&[("a", "portolan")][..], &beside("b"), &beside("c")].concat(),
     )?;
-    // Back to kube-proxy, and then all nodes to portolan.
+    // The first node gets kube-proxy back, and then all nodes get portolan.
     label(server, "a", "kube-proxy")?;
     expect(server, "back", &["a", "b", "c"].map(beside).concat())?;
     for name in ["a", "b", "c"] {
@@ -92,7 +92,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         &[&four[..], &[("d", "kube-proxy")]].concat(),
     )?;
 
-    // From now on, new nodes run portolan.
+    // From now on, nodes without a label run portolan.
     label(server, "d", "portolan")?;
     gate(server, "only-labelled")?;
     apply(server, kubectl, &format!("resources: ['{bare}']\n"))?;
@@ -100,7 +100,7 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     let all = [("d", "portolan"), ("e", "portolan")];
     expect(server, "for good", &[&four[..], &all].concat())?;
 
-    // Back on one node, which is drained while kube-proxy runs.
+    // One node gets kube-proxy back; portolan drains there while kube-proxy runs.
     label(server, "b", "kube-proxy")?;
     let drain = from_tmp(&folder("overlays/drain-labelled"));
     apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
@@ -112,8 +112,8 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     ];
     expect(server, "one back", &[&back[..], &all].concat())?;
 
-    // kubeadm's upgrade replaces the DaemonSet by its own, without the gate: then each node has one
-    // proxy too many.
+    // An upgrade by kubeadm replaces kube-proxy's DaemonSet by one without the patched node
+    // selection, so nodes with portolan run kube-proxy too.
     server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
     let both = ["a", "b", "c", "d", "e"].map(|node| (node, "kube-proxy"));
     let mut expected = [&back[..1], &back[2..], &all, &both].concat();
@@ -154,8 +154,9 @@ fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> 
     Ok(())
 }
 
-/// Waits until each node has these pods and no other. Binds pods like the scheduler, because the
-/// controller finds a node's pods by the binding, and ends pods like a kubelet.
+/// Waits until the nodes have these pods (node, DaemonSet) and no others. Binds new pods as the
+/// scheduler would, because the controller finds a node's pods by the binding, and ends pods as a
+/// kubelet would.
 fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
     server.wait(when, || {
         let mut found: Vec<(String, String)> = Vec::new();
@@ -183,7 +184,7 @@ fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
     })
 }
 
-/// Returns the node for which the controller has created a pod.
+/// Returns the name of the node for which the DaemonSet controller has created a pod.
 fn wanted_node(pod: &Value) -> String {
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];

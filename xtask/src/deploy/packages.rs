@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests the packages of a release, made of stand-ins for the binaries, with the programs that read
-//! such packages.
+//! Tests a release's packages with the programs that read them (dpkg, helm). Small placeholder
+//! files stand for the binaries.
 
 use std::{fs, process::Command};
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::helm::Helm;
 use crate::{arch::Arch, cargo, release::trial, setup};
 
-/// Tests that dpkg unpacks the package into a separate root, and lists it.
+/// Tests that dpkg unpacks the .deb package into a separate root folder, and lists it.
 pub(super) fn debian() -> Result<()> {
     setup::tools(&[
         ("dpkg", "dpkg"),
@@ -50,7 +50,7 @@ pub(super) fn debian() -> Result<()> {
     Ok(())
 }
 
-/// Tests that helm reads the packed chart as it reads the folder.
+/// Tests that helm renders the packed chart as it renders the chart's folder.
 pub(super) fn chart(helm: &Helm) -> Result<()> {
     let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
     let file = place.path().join("portolan.tgz");

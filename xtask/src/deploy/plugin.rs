@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests the kubectl plugin: which commands it runs in which pods, and how it finds the nodes of
-//! the two ends of `explain`, with a real API server.
+//! Tests the kubectl plugin (deploy/kubectl): which commands it runs in which pods, and how it
+//! finds the nodes of client and endpoints for `explain`, with a real API server.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::{folder, server::Server};
 
-/// A stand-in for portolan in a pod: it prints its name and its arguments. `portolan-c` fails.
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)
@@ -35,13 +35,13 @@ case "$*" in
 esac
 "#;
 
-/// A folder with a program kubectl, which comes first in the plugin's PATH.
+/// A folder with a replacement for kubectl. The plugin finds it first, by its PATH.
 struct Plugin {
     folder: TempDir,
 }
 
 impl Plugin {
-    /// Creates the folder. `rest`: what kubectl does for other commands than `exec`.
+    /// Creates the folder. `rest` is shell code for kubectl commands other than `exec`.
     fn new(rest: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-plugin-").context("make a folder")?;
         let kubectl = folder.path().join("kubectl");
@@ -66,7 +66,7 @@ impl Plugin {
     }
 }
 
-/// Returns the output, if the program ended successfully.
+/// Returns the program's stdout; fails if the exit status is not 0.
 fn printed(output: &Output) -> Result<String> {
     ensure!(
         output.status.success(),
@@ -77,8 +77,8 @@ fn printed(output: &Output) -> Result<String> {
     String::from_utf8(output.stdout.clone()).context("UTF-8")
 }
 
-/// The objects: agents on three nodes, a client's pod on the first, a service with endpoints on the
-/// others.
+/// Returns YAML: three nodes with agents, a client's pod on the first, and a service whose
+/// endpoints are on the first two.
 fn objects() -> String {
     let pod = |name: &str, node: &str, app: &str| {
         format!(
@@ -110,8 +110,8 @@ fn objects() -> String {
     all
 }
 
-/// Tests that `explain` asks the client's node and the endpoints' nodes, in whatever form both are
-/// given.
+/// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
+/// form in which client and service can be given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     server.apply(&objects())?;
     let running = |pod: &str, ip: &str| {
@@ -156,7 +156,7 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
             ensure!(said == expected, "{from} {to}: {said}");
         }
     }
-    // A client outside of the cluster.
+    // A client outside of the cluster has no node, so only the endpoints' nodes are asked.
     let outside = ["explain", "--from=203.0.113.9", "--to=172.30.1.1:80"];
     let output = plugin.run(&[&[kubeconfig.as_str()], &outside[..]].concat())?;
     let said = printed(&output)?;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real API server with its etcd on loopback, on free ports, without nodes. Dropping it ends
-//! both.
+//! A real API server with etcd, on free ports of loopback, without nodes. Its drop ends both.
 
 use std::{
     fs::{self, File},
@@ -17,27 +16,27 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The token of the administrator, a member of system:masters.
+/// The token of the tests' administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     kubectl: PathBuf,
-    /// The programs, in the order of their start; they are ended in reverse order.
+    /// etcd, API server and controllers in the order of their start; ended in reverse order.
     processes: Vec<Child>,
-    /// The last field, so that the folder is removed after the programs have ended.
+    /// The folder of their files. The last field: it is removed after the processes have ended.
     folder: TempDir,
 }
 
 impl Server {
-    /// Starts both and waits until the server answers.
+    /// Starts etcd and the API server, and waits until the API server answers.
     pub(super) fn start(programs: &Path) -> Result<Self> {
         let mut server = Self {
             kubectl: programs.join("kubectl"),
             processes: Vec::new(),
             folder: TempDir::with_prefix("portolan-server-").context("make a folder")?,
         };
-        // The ports are in use until all of them are known, so that they differ.
+        // All sockets stay open until all ports are known, so that the ports differ.
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
         let mut ports = Vec::new();
         for listener in &listeners {
@@ -70,7 +69,7 @@ impl Server {
             .args(["--etcd-servers", &etcd, "--cert-dir", &path("certs")])
             .args(["--bind-address", "127.0.0.1"])
             .args(["--secure-port", &ports[2].to_string()])
-            // An address at which nobody reaches the server.
+            // An address at which nobody can reach the API server.
             .args(["--advertise-address", "192.0.2.1"])
             .args(["--endpoint-reconciler-type", "none"])
             .args(["--authorization-mode", "RBAC"])
@@ -80,14 +79,14 @@ impl Server {
             .args(["--service-account-key-file", &path("sa.pub")])
             .args(["--token-auth-file", &path("tokens.csv")])
             .args(["--allow-privileged"])
-            // Without its controller nobody creates the accounts that this plugin requires.
+            // This plugin requires service accounts, but their controller does not run here.
             .args(["--disable-admission-plugins", "ServiceAccount"]);
         server.spawn(&mut command, "server.log")?;
         server.wait_until_ready()?;
         Ok(server)
     }
 
-    /// Starts the controller that makes pods of DaemonSets.
+    /// Starts the controller manager `program` with only the controller for DaemonSets.
     pub(super) fn start_daemon_sets(&mut self, program: &Path) -> Result<()> {
         let mut command = Command::new(program);
         command
@@ -98,7 +97,7 @@ impl Server {
         self.spawn(&mut command, "controllers.log")
     }
 
-    /// The path of an administrator's kubeconfig.
+    /// Returns the path of the administrator's kubeconfig.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
     }
@@ -107,18 +106,18 @@ impl Server {
         self.folder.path().join(name)
     }
 
-    /// Runs kubectl in kube-system and returns its output.
+    /// Runs kubectl in the namespace kube-system and returns its stdout.
     pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.feed(arguments, "")
     }
 
-    /// Creates or changes objects.
+    /// Creates or changes the objects that the YAML or JSON text describes.
     pub(super) fn apply(&self, objects: &str) -> Result<()> {
         let arguments = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
         self.feed(&arguments, objects).map(drop)
     }
 
-    /// Returns the objects of a kind.
+    /// Returns the objects of a kind in kube-system; `more` are further arguments of `kubectl get`.
     pub(super) fn list(&self, kind: &str, more: &[&str]) -> Result<Vec<Value>> {
         let text = self.kubectl(&[&["get", kind, "-o", "json"], more].concat())?;
         let list: Value = serde_json::from_str(&text).context("read kubectl's answer")?;
@@ -126,7 +125,7 @@ impl Server {
         items.context("a list has no items")
     }
 
-    /// Runs kubectl with an input and returns its output.
+    /// Runs kubectl in kube-system with a text as its stdin and returns its stdout.
     pub(super) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         let what = format!("kubectl {}", arguments.join(" "));
         let mut child = Command::new(&self.kubectl)
@@ -189,14 +188,14 @@ impl Server {
 
     fn wait_until_ready(&self) -> Result<()> {
         let ready = || {
-            // The namespace is created only after the server answers.
+            // The API server creates this namespace only after it answers.
             self.kubectl(&["get", "--raw", "/readyz"])?;
             self.kubectl(&["get", "namespace", "kube-system"])
         };
         self.wait("the server is ready", || ready().map(drop))
     }
 
-    /// Retries until the attempt succeeds.
+    /// Retries `attempt` until it succeeds; after a timeout the error contains the end of the logs.
     pub(super) fn wait(&self, what: &str, attempt: impl Fn() -> Result<()>) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -219,7 +218,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM would take seconds, and no state is kept.
+        // SIGTERM would take seconds, and nothing that these processes store is used again.
         for process in self.processes.iter_mut().rev() {
             _ = process.kill();
             _ = process.wait();

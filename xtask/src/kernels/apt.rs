@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A separate apt for each processor: lists and packages are in the cache, once per user, and
-//! nothing is installed. Used for kernels, and for the packages with which another processor's
+//! A separate apt for each architecture. It keeps package lists and packages in the user's cache
+//! and installs nothing. Used for kernels, and for the packages with which another architecture's
 //! programs are built and tested.
 
 use std::{
@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 
 use crate::{arch::Arch, cargo, host, setup};
 
-/// The repositories that are searched for kernels: Debian 12 and 13, their security updates, and
-/// their backports.
+/// Debian's archive and suite of each repository that is searched for kernels: Debian 12 and 13,
+/// their security updates, and their backports.
 const SUITES: [(&str, &str); 6] = [
     ("debian", "bookworm"),
     ("debian", "bookworm-backports"),
@@ -24,14 +24,14 @@ const SUITES: [(&str, &str); 6] = [
     ("debian-security", "trixie-security"),
 ];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The file that marks a folder of the cache as complete; it contains the kernel's release, or the
-/// packages' names.
+/// The file that marks a folder of the cache as complete. It contains the kernel's version string,
+/// or the packages' names.
 pub(super) const COMPLETE: &str = "release";
 
-/// Debian's packages for a processor.
+/// Debian's packages for one architecture.
 pub(crate) struct Apt {
     pub(super) arch: Arch,
-    /// The folder in the cache.
+    /// The folder of this architecture in the cache.
     pub(super) folder: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl Apt {
         Ok(Self { arch, folder })
     }
 
-    /// Unpacks packages into a folder of the cache: with all dependencies, or alone.
+    /// Returns a folder with these packages unpacked, and their dependencies unless `alone`.
     pub(crate) fn unpacked(&self, name: &str, wanted: &[&str], alone: bool) -> Result<PathBuf> {
         let place = self.folder.join(name);
         if place.join(COMPLETE).exists() {
@@ -81,7 +81,7 @@ impl Apt {
         Ok(place)
     }
 
-    /// Fetches the lists of packages.
+    /// Downloads Debian's lists of packages.
     pub(super) fn update(&self) -> Result<()> {
         self.configure()?;
         eprintln!("kernels: fetching Debian's package lists");
@@ -127,7 +127,7 @@ impl Apt {
         Ok(())
     }
 
-    /// Returns a command of one of apt's programs, for the cache.
+    /// Returns a command of `program` (apt-get, apt-cache) that uses the lists in the cache.
     pub(super) fn command(&self, program: &str) -> Result<Command> {
         let path = host::find_program(program).with_context(|| {
             format!("{program} is not installed: kernels are taken from Debian's packages")
@@ -138,7 +138,7 @@ impl Apt {
     }
 }
 
-/// Unpacks the packages in a folder, and removes them.
+/// Unpacks the .deb files in the folder `packages` into `place`, and removes them.
 pub(super) fn unpack(packages: &Path, place: &Path) -> Result<()> {
     for package in children(packages, ".deb")? {
         let mut command = Command::new("dpkg-deb");
@@ -149,7 +149,7 @@ pub(super) fn unpack(packages: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files in a folder whose names have this ending.
+/// Returns the paths in a folder whose names end with `ending`.
 pub(super) fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut found = Vec::new();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes the archive that a kernel unpacks as its first file system: cpio of the form `newc`.
-//! Several archives one after another count as one. Used by `initramfs`.
+//! Writes a cpio archive of the format `newc`, which a kernel unpacks as its first file system
+//! (initramfs). The kernel takes several such archives one after another as one. Used by
+//! `initramfs`.
 
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,10 +9,10 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
-/// Alignment of every part, in bytes.
+/// Alignment of each header with its name and of each content, in bytes.
 const ALIGNMENT: usize = 4;
 
-/// An archive that is being written.
+/// A cpio archive that is being written.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -19,12 +20,12 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Whether the archive has an entry at a path.
+    /// Returns true if the archive has an entry with this path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.paths.contains(path)
     }
 
-    /// Adds a directory and its parents.
+    /// Adds a directory and its parents, unless the archive has them.
     pub(super) fn directory(&mut self, path: &str) {
         if path.is_empty() || path == "/" || self.has(path) {
             return;
@@ -38,7 +39,7 @@ impl Archive {
         self.entry(path, REGULAR | mode, content);
     }
 
-    /// Adds a file of this machine with its mode, at another path.
+    /// Adds the file `from` of this machine, with its mode, at the path `path`.
     pub(super) fn copy(&mut self, from: &Path, path: &str) -> Result<()> {
         let failed = || format!("read {}", from.display());
         let content = fs::read(from).with_context(failed)?;
@@ -51,7 +52,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the finished archive.
+    /// Returns the finished archive's bytes.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

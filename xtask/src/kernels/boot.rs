@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots a kernel in qemu and reads its serial console, line by line. By software emulation (TCG)
-//! and with one processor only: with two, kernels crash there. Used by `kernels`.
+//! Boots a kernel in qemu and reads its serial console, line by line. qemu emulates the processor
+//! in software (TCG), and only one: with two, kernels crash there. Used by `kernels`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +22,7 @@ use crate::{
     summary::{Tally, failed_test},
 };
 
-/// The qemu program for a processor, with its Debian package.
+/// Returns the name of qemu's program for an architecture, and the Debian package that contains it.
 pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     match arch {
         Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
@@ -30,42 +30,42 @@ pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// The machine type, and the device of its console.
+/// Returns qemu's options for the machine, and the device of its serial console.
 const fn machine(arch: Arch) -> ([&'static str; 4], &'static str) {
     match arch {
         Arch::Amd64 => (["-machine", "pc", "-cpu", "max"], "ttyS0"),
-        // For `max`, qemu computes the pointer authentication at every return, which takes most of
-        // the time.
+        // With the processor model `max`, qemu would compute the pointer authentication at every
+        // return, which would take most of the time.
         Arch::Arm64 => (["-machine", "virt", "-cpu", "cortex-a72"], "ttyAMA0"),
     }
 }
 
-/// Memory of the machine, in MiB: enough for the test programs and for maps of the default sizes.
+/// Memory of the virtual machine in MiB: enough for test programs and maps of default sizes.
 const MEMORY: &str = "3072";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
 
-/// The results of a kernel.
+/// The results of all stages in one kernel, as read from the console.
 #[derive(Default, Debug)]
 pub(super) struct Run {
     pub(super) stages: Vec<StageRun>,
-    /// The version of Debian's package, which contains upstream's version.
+    /// The version of Debian's kernel package, which contains the version of kernel.org's release.
     pub(super) version: Option<String>,
-    /// Lines about programs, see `report`.
+    /// Console lines with the size and load time of each kernel program; `report` reads them.
     pub(super) figures: Vec<String>,
-    /// How programs are attached to interfaces.
+    /// How kernel programs are attached to interfaces in this kernel, e.g. by tcx.
     pub(super) attached: Option<String>,
-    /// Whether all stages were run and the machine powered itself off.
+    /// Whether all stages were run and the virtual machine powered itself off.
     pub(super) finished: bool,
     pub(super) time: Duration,
 }
 
-/// The result of a stage.
+/// The result of one stage in a kernel.
 #[derive(Default, Debug)]
 pub(super) struct StageRun {
     pub(super) name: String,
     pub(super) tally: Tally,
     pub(super) failures: Vec<String>,
-    /// The exit status; none if the kernel did not reach the stage's end.
+    /// The exit status of the stage's command; None if the stage did not end.
     pub(super) status: Option<i32>,
     pub(super) seconds: u64,
 }
@@ -92,7 +92,7 @@ impl StageRun {
 }
 
 impl Run {
-    /// The failures of the run; empty if there are none.
+    /// Returns a text for each failed stage and for a run without an end; empty if all passed.
     pub(super) fn complaints(&self) -> Vec<String> {
         let failed = self.stages.iter().filter(|stage| !stage.passed());
         let mut found: Vec<_> = failed.map(StageRun::describe).collect();
@@ -101,7 +101,7 @@ impl Run {
         }
         found
     }
-    /// Reads a line of the console.
+    /// Updates the results from a line of the console.
     pub(super) fn read(&mut self, line: &str) {
         let words: Vec<_> = line.split_whitespace().collect();
         match words[..] {
@@ -129,7 +129,8 @@ impl Run {
     }
 }
 
-/// Boots a kernel, prints its console, and waits until the machine is off; for `limit` at most.
+/// Boots a kernel, passes each line of its console to `say`, and waits until the virtual machine is
+/// off. Kills it after `limit`.
 pub(super) fn boot(
     arch: Arch,
     image: &Path,

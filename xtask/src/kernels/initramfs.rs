@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds the file system of a kernel under test: the programs of this machine that the tests call
-//! with their libraries, the test programs, the kernel's modules, and the stages to run. Used by
-//! `kernels`.
+//! Builds the first file system (initramfs) of a kernel under test: the programs that the tests
+//! call with their libraries, the test programs, the kernel's modules, and the stages to run. Used
+//! by `kernels`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -22,7 +22,7 @@ use crate::{arch::Arch, cargo, host};
 
 const INIT: &str = include_str!("init.sh");
 
-/// The programs that the tests call. If one is missing, its tests report that.
+/// The programs that the tests call. If this machine lacks one, its tests say so.
 const PROGRAMS: [&str; 11] = [
     "/usr/lib/cni/bandwidth",
     "bpftool",
@@ -37,8 +37,8 @@ const PROGRAMS: [&str; 11] = [
     "wg",
 ];
 
-/// The modules that the agent and the tests use, if the kernel does not have them built in. Their
-/// dependencies are added.
+/// The kernel modules that the agent and the tests need where the kernel does not have them built
+/// in. Modules that they depend on are added.
 const MODULES: [&str; 39] = [
     "8021q",
     "act_gact",
@@ -81,7 +81,7 @@ const MODULES: [&str; 39] = [
     "wireguard",
 ];
 
-/// The files in which programs look up names.
+/// Files that programs need to look up host and protocol names: path and content.
 const NAMES: [(&str, &str); 4] = [
     ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
@@ -92,8 +92,8 @@ const NAMES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Builds the part that all kernels of a processor have in common: programs, libraries, test
-/// programs and files of the clone.
+/// Builds the archive that all kernels of an architecture share: programs, libraries, test programs
+/// and files of the clone.
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
     let mut archive = Archive::default();
@@ -119,7 +119,7 @@ pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Builds the part of one kernel: its modules, and the stages to run.
+/// Builds the archive for one kernel: its modules, and the stages to run.
 pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     let mut list = String::new();
@@ -151,12 +151,12 @@ pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Returns the wanted modules and their dependencies, in the order of loading, as paths below the
-/// folder of the kernel's modules.
+/// Returns `MODULES` and the modules that they depend on, in the order of loading, as paths below
+/// the folder of the kernel's modules.
 fn in_order(folder: &Path) -> Result<Vec<String>> {
     let file = folder.join("modules.dep");
     if !file.exists() {
-        // Packages contain the modules, but not their index.
+        // Debian's packages contain the modules, but not their index modules.dep.
         let base = folder
             .ancestors()
             .nth(3)
@@ -172,7 +172,7 @@ fn in_order(folder: &Path) -> Result<Vec<String>> {
     Ok(order(&text, MODULES.iter()))
 }
 
-/// Returns the order of loading, according to the text of `modules.dep`.
+/// Returns the wanted modules and their dependencies in loading order; `index`: modules.dep.
 fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<String> {
     let needs: BTreeMap<&str, Vec<&str>> = index
         .lines()
@@ -211,7 +211,7 @@ fn unpacked(module: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Returns a program without its debugging information, which is most of the file.
+/// Returns the content of a program without debugging information, which is most of the file.
 fn stripped(program: &Path, arch: Arch) -> Result<Vec<u8>> {
     let copy = program.with_extension("stripped");
     let mut command = if arch == Arch::OWN {

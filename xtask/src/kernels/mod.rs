@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs tests in each
-//! with the test programs of this clone, and writes docs/kernels.md. `cargo xtask test kernels`
-//! runs it for the kernels of Debian's stable releases.
+//! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs this clone's test
+//! programs in each, and writes docs/kernels.md. `cargo xtask test kernels` does it for the kernels
+//! of Debian's stable releases.
 
 pub(crate) mod apt;
 mod archive;
@@ -48,12 +48,12 @@ pub(crate) struct Arguments {
     command: Option<String>,
 }
 
-/// Every series that Debian has packages for and that portolan supports.
+/// The series of kernels that portolan supports and that Debian has packages for.
 const SERIES: [&str; 10] = [
     "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3",
 ];
 
-/// The programs that boot and prepare kernels, with the Debian package of each.
+/// The programs that boot and prepare kernels, each with its Debian package.
 const TOOLS: [(&str, &str); 7] = [
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
@@ -135,15 +135,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The result of one kernel in `cargo xtask test`.
+/// The test results of one kernel in `cargo xtask test`.
 pub(crate) struct Tested {
     pub(crate) name: String,
     pub(crate) passed: usize,
     pub(crate) failures: Vec<String>,
 }
 
-/// Returns the kernels that `cargo xtask test` boots; an error says why they are not available
-/// here.
+/// Finds the kernels that `cargo xtask test` boots; the error says why there are none.
 pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     install_tools(Arch::OWN)?;
     let mut packages = Packages::open(Arch::OWN)?;
@@ -151,8 +150,7 @@ pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     kernels.collect()
 }
 
-/// Boots kernels in parallel and runs a part of the stages in each. Returns the result of every
-/// kernel.
+/// Boots the kernels in parallel, runs the stages of `Extent::Part` and returns the results.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let built = Built::build(Arch::OWN)?;
     let common = initramfs::common(&built)?;

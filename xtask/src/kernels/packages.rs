@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds and downloads Debian's kernels, once per user. In: a series such as 6.12. Out: its kernel
-//! and modules. Called by `kernels`.
+//! Finds and downloads Debian's kernels, once per user. For a series such as 6.12 it returns the
+//! paths of a kernel image and its modules. Called by `kernels`.
 
 use std::{
     cmp::Ordering,
@@ -14,24 +14,24 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{Apt, COMPLETE, children, unpack};
 use crate::{arch::Arch, cargo};
 
-/// The mirror with packages that the lists no longer contain.
+/// The mirror with packages that Debian's package lists no longer contain.
 const MIRROR: &str = "https://deb.debian.org/debian";
-/// The parts of a kernel, one package each. Older kernels have everything in the first package.
+/// The prefixes of a kernel's packages. Older kernels have all files in the first package.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// A kernel in the cache.
+/// A kernel that is unpacked in the user's cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// The release as `uname -r` prints it.
+    /// The kernel's version as `uname -r` prints it.
     pub(super) release: String,
     pub(super) image: PathBuf,
-    /// The folder of this release below `lib/modules`.
+    /// The folder `lib/modules/VERSION` of this kernel.
     pub(super) modules: PathBuf,
 }
 
-/// The available kernels for a processor.
+/// Debian's kernels for one architecture.
 pub(super) struct Packages {
     apt: Apt,
-    /// The names of packages, read from apt when the first kernel is not in the cache.
+    /// The names of all kernel packages; None until a kernel is needed that is not in the cache.
     names: Option<Vec<String>>,
 }
 
@@ -43,8 +43,8 @@ impl Packages {
         })
     }
 
-    /// Returns the newest kernel of a series. A kernel in the cache is enough unless `newest` is
-    /// true.
+    /// Returns a kernel of a series such as 6.12: the newest one of Debian if `newest`, else the
+    /// one in the cache if there is one.
     pub(super) fn kernel(&mut self, series: &str, newest: bool) -> Result<Kernel> {
         let place = self.apt.folder.join(series);
         if !newest && let Some(kernel) = read(&place) {
@@ -61,7 +61,7 @@ impl Packages {
             if read(&place).is_some_and(|kernel| kernel.release == *release) {
                 break;
             }
-            // A listed package may no longer be on the mirror.
+            // The mirror may lack a listed package; then the next older kernel is tried.
             match self.fetch(release, &place) {
                 Ok(()) => break,
                 Err(error) => refused = refused.or(Some(error)),
@@ -74,12 +74,12 @@ impl Packages {
         }
     }
 
-    /// The flavour for virtual machines: fewer drivers, the same network stack.
+    /// Returns the suffix of Debian's kernels for virtual machines: fewer drivers, same network.
     fn flavour(&self) -> String {
         format!("-cloud-{}", self.apt.arch.name())
     }
 
-    /// Returns the names of all packages of kernels.
+    /// Returns the names of all kernel packages in Debian's lists.
     fn names(&mut self) -> Result<&[String]> {
         if self.names.is_none() {
             self.apt.update()?;
@@ -96,7 +96,7 @@ impl Packages {
         Ok(self.names.as_deref().unwrap_or_default())
     }
 
-    /// Downloads and unpacks a release into a temporary folder, which then gets its final name.
+    /// Downloads and unpacks a kernel into a temporary folder, which then gets the name `place`.
     fn fetch(&self, release: &str, place: &Path) -> Result<()> {
         eprintln!("kernels: downloading {release}");
         let names = self.names.as_deref().unwrap_or_default();
@@ -126,9 +126,9 @@ impl Packages {
     }
 }
 
-/// Downloads the modules of the kernel whose packages are in the folder, if Debian's lists no
-/// longer contain the package of the modules. The mirrors keep it longer. No signature covers it,
-/// so its authenticity depends on TLS.
+/// Downloads the modules' package of the kernel whose other packages are in the folder, if Debian's
+/// lists no longer contain it. Mirrors keep it longer. No signature covers it, so its authenticity
+/// depends on TLS.
 fn unlisted_modules(folder: &Path) -> Result<()> {
     let packages = children(folder, ".deb")?;
     let file_of = |part: &str| {
@@ -151,11 +151,11 @@ fn unlisted_modules(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the kernel in a folder of the cache, if the folder is complete.
+/// Returns the kernel in a folder of the cache; None if the folder is incomplete.
 fn read(place: &Path) -> Option<Kernel> {
     let release = fs::read_to_string(place.join(COMPLETE)).ok()?;
     let first = |paths: [PathBuf; 2]| paths.into_iter().find(|path| path.exists());
-    // Since 7.2 all files are below usr.
+    // Since kernel 7.2, Debian's packages have all files below usr.
     let modules =
         first(["usr/lib/modules", "lib/modules"].map(|at| place.join(at).join(&release)))?;
     let image = first([
@@ -169,7 +169,7 @@ fn read(place: &Path) -> Option<Kernel> {
     })
 }
 
-/// Returns the releases of a series among names of packages, the newest last.
+/// Returns the kernel versions of a series among names of packages, the newest last.
 fn releases(names: &[String], series: &str, flavour: &str) -> Vec<String> {
     let start = format!("{}{series}.", PARTS[0]);
     let mut releases: Vec<_> = names
@@ -181,7 +181,7 @@ fn releases(names: &[String], series: &str, flavour: &str) -> Vec<String> {
     releases
 }
 
-/// Compares versions number by number.
+/// Compares version strings number by number.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let numbers = |text: &str| -> Vec<u64> {
         text.split(|character: char| !character.is_ascii_digit())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs that tests call, with their libraries: this machine's own programs for its own
-//! processor, else Debian's packages for that processor. Used by `initramfs`.
+//! Finds the programs that tests call, with their libraries: this machine's own, or, for another
+//! architecture, those in Debian's packages for it. Used by `initramfs`.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use super::{apt::Apt, archive::Archive};
 use crate::{arch::Arch, cargo, host};
 
-/// Debian's packages with the programs.
+/// Debian's packages that contain the programs.
 const PACKAGES: [&str; 9] = [
     "bpftool",
     "busybox-static",
@@ -25,15 +25,15 @@ const PACKAGES: [&str; 9] = [
     "util-linux",
     "wireguard-tools",
 ];
-/// Folders of programs.
+/// Folders in which programs are searched.
 const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
-/// Folders of libraries; each processor has its own folder below them.
+/// Folders in which libraries are searched; each architecture has its own folder below them.
 const LIBRARIES: [&str; 2] = ["usr/lib", "lib"];
 
-/// The programs of one processor, and where they are found.
+/// Finds programs and libraries for one architecture.
 pub(super) struct Programs {
     arch: Arch,
-    /// The root of another processor's unpacked packages; none for this machine's own processor.
+    /// The root folder of another architecture's unpacked packages; None for this machine's own.
     root: Option<PathBuf>,
 }
 
@@ -47,7 +47,8 @@ impl Programs {
         Ok(Self { arch, root })
     }
 
-    /// Finds a program by its name or full path. If one is missing, its tests report that.
+    /// Returns the path of a program, given its name or full path. None if it is missing; the tests
+    /// that call it then say so.
     pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
         let Some(root) = &self.root else {
             return host::find_program(name);
@@ -57,14 +58,14 @@ impl Programs {
         whole.into_iter().chain(places).find(|path| path.is_file())
     }
 
-    /// Returns the path of a found program in the file system of its processor.
+    /// Returns the path that a found program has in the kernel's file system.
     pub(super) fn path(&self, program: &Path) -> String {
         let root = self.root.as_deref().unwrap_or(Path::new("/"));
         let path = program.strip_prefix(root).unwrap_or(program);
         Path::new("/").join(path).to_string_lossy().into_owned()
     }
 
-    /// Adds the libraries that a program is linked with, and its loader.
+    /// Adds the libraries that a program is linked with, and its dynamic loader, to the archive.
     pub(super) fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {
         match &self.root {
             None => add_own(archive, program),
@@ -72,13 +73,13 @@ impl Programs {
         }
     }
 
-    /// Adds libraries by their names in the ELF file: ldd would have to run the program.
+    /// Does so for another architecture by the ELF file's names: ldd would run the program.
     fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
         let mut command = Command::new("readelf");
         command.args(["--wide", "--dynamic", "--program-headers"]);
         let text = cargo::output(command.arg(program), "list libraries")?;
         for name in needed(&text) {
-            // The loader is listed with its full path, and must be at that path.
+            // The dynamic loader has its full path in the ELF file, and must be at that path.
             let path = if name.starts_with('/') {
                 name.to_owned()
             } else {
@@ -104,7 +105,7 @@ impl Programs {
 fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
     let mut command = Command::new("ldd");
     command.arg(program);
-    // ldd fails for a program without libraries.
+    // ldd fails for a program that is not linked with libraries.
     let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
     for library in libraries(&text) {
         if !archive.has(library) {
@@ -114,13 +115,13 @@ fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the paths in the output of ldd.
+/// Returns the paths of libraries in the output of ldd.
 fn libraries(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
-/// Returns the loader and the libraries that readelf lists.
+/// Returns the dynamic loader and the libraries in the output of readelf.
 fn needed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let is_wanted = line.contains("(NEEDED)") || line.contains("program interpreter");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/kernels.md: the results of each kernel. In: runs of kernels. Out: the page, and
-//! docs/kernels.json, from which the page is made, so that a run of one kernel does not change the
-//! others' figures. `lint` compares the figures with a budget.
+//! Writes docs/kernels.md with the results of each kernel. The page is made from docs/kernels.json,
+//! where a run replaces only the results of its own kernel. `lint` compares the programs' sizes
+//! there with a budget.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{boot::Run, packages::compare};
 use crate::cargo;
 
-/// Verified instructions that a program may have on any kernel; the verifier's limit is a million.
+/// How many instructions the verifier may process for a program; its own limit is a million.
 const BUDGET: u64 = 250_000;
 
 const INTRODUCTION: &str = "# Kernels
@@ -30,7 +30,7 @@ fn page_file() -> PathBuf {
     cargo::root().join("docs/kernels.md")
 }
 
-/// Series of kernels with their results, as stored.
+/// The content of docs/kernels.json. Key: the series of kernels (e.g. 6.12), value: its results.
 type Kernels = Map<String, Value>;
 
 fn read() -> Result<Kernels> {
@@ -42,8 +42,8 @@ fn read() -> Result<Kernels> {
     serde_json::from_str(&text).with_context(|| format!("parse {}", file.display()))
 }
 
-/// Stores the results of a kernel and writes the page. Stages that were not run now keep the
-/// earlier results of the same release.
+/// Stores the results of a kernel and writes the page. Earlier results of the same kernel version
+/// stay for stages that were not run now.
 pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     let mut kernels = read()?;
     let mut new = summary(release, run);
@@ -60,7 +60,7 @@ pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Copies the results that a new run lacks from the old ones.
+/// Copies results that `new` lacks from `old`.
 fn keep(old: &Value, new: &mut Value) {
     let stages = |kernel: &Value| kernel["stages"].as_array().cloned().unwrap_or_default();
     let mut all = stages(old);
@@ -78,7 +78,7 @@ fn keep(old: &Value, new: &mut Value) {
     }
 }
 
-/// Programs that are over the budget on some kernel, by the stored figures.
+/// Returns a line for each program that is over `BUDGET` on a kernel in docs/kernels.json.
 pub(crate) fn over_budget() -> Result<Vec<String>> {
     Ok(above(&read()?, BUDGET))
 }
@@ -98,7 +98,7 @@ fn above(kernels: &Kernels, budget: u64) -> Vec<String> {
     found
 }
 
-/// A kernel's figures; for a program with several figures by the settings, the highest.
+/// Returns a run's results as JSON; for a program with several settings the highest figures.
 fn summary(release: &str, run: &Run) -> Value {
     let mut programs: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for line in &run.figures {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stages that are run in a kernel: test programs of this clone, one test after another. Used
-//! by `kernels`.
+//! The stages that are run in a kernel: each runs a test program of this clone, one test after
+//! another. Used by `kernels`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::{
     cross::Builder,
 };
 
-/// One stage: a command that is run in a kernel.
+/// A shell command that is run in a kernel and counts as one stage in the results.
 pub(super) struct Stage {
     pub(super) name: String,
-    /// The command line for the shell.
+    /// The command line for the kernel's shell.
     pub(super) command: String,
     pub(super) limit: Duration,
 }
@@ -31,44 +31,43 @@ impl Stage {
     }
 }
 
-/// How many of the tests are run.
+/// Which stages and tests are run in a kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// The tests that are short enough for a run of all tests.
+    /// Only tests that are short enough for `cargo xtask test`.
     Part,
     Whole,
 }
 
 const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
 
-/// The packet tests of a part: every program in the plain setting and with all code that settings
-/// add, each verdict, both directions. They run in one process, in which tests share loaded
-/// programs, because loading takes most of the time.
+/// The tests of the program `packet` for `Extent::Part`: every kernel program with the default
+/// settings and with all optional code, each verdict, both directions. They run in one process and
+/// share loaded programs, because loading takes most of the time.
 const PACKET_PART: &str =
     "budget::case_1_plain budget::case_4_all conversations errors fragments verdicts";
-/// Tests of attaching, replacing and removing by tcx links.
+/// Tests that attach, replace and remove kernel programs by tcx links.
 const BY_TCX: [&str; 4] = [
     "attach::attachments_outlive",
     "attach::pins_of_interfaces_that_are_gone",
     "attach::a_link_of_another_namespaces_interface",
     "attach::an_interface_without_link_layer",
 ];
-/// The shell's test whether the kernel has tcx.
+/// A shell command that succeeds if the kernel has tcx.
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
-/// Tests of an agent that serves from manifests, is restarted, and leaves nothing behind. They
-/// include attaching, replacing and removing.
+/// Tests of an agent that reads its services from manifests, is restarted, and leaves nothing
+/// behind. They include attaching, replacing and removing kernel programs.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
-/// The test of taking over from IPVS. The other tests of `node` that are ignored by default are
-/// those of devices.
+/// The test of a migration from IPVS. The other ignored tests of `node` are in `DEVICES`.
 const IPVS: &str = "--ignored takeover::ipvs";
-/// Tests of services through every kind of interface. Most need modules and are ignored by default;
-/// they fail on a kernel that lacks one.
+/// Tests of services through every kind of interface. Most need kernel modules and are ignored by
+/// default; they fail on a kernel that lacks such a module.
 const DEVICES: &str = "--include-ignored devices::";
-/// Tests of features that only newer kernels have: the tests' name, and the first series.
+/// Tests of features that only newer kernels have: part of the tests' names, and the first series.
 const NEWER: [(&str, &str); 1] = [("netkit", "6.7")];
-/// Cases that use most of the features that a kernel may lack: pods, node ports, masquerading, the
-/// node's own sockets.
+/// Conformance cases that need most of the features that a kernel may lack: pods, node ports,
+/// masquerading, sockets of the node's processes.
 const CASES: [&str; 8] = [
     "affinity-sticky-per-client",
     "cluster-ip-sctp",
@@ -80,15 +79,15 @@ const CASES: [&str; 8] = [
     "udp-flow-follows-endpoint-change",
 ];
 
-/// One setting of balancing and forwarding, in both plumbings: in a virtual machine, loading the
-/// programs takes half a minute for every case.
+/// A single setting of balancing and forwarding for the conformance cases, because in a virtual
+/// machine each case takes half a minute to load the programs.
 const SET_UP: &str = "--socket-balancing all --forwarding stack";
 
-/// The programs that run in the kernels.
+/// The test programs and the agent that run in the kernels.
 pub(super) struct Built {
     pub(super) arch: Arch,
     pub(super) programs: Vec<PathBuf>,
-    /// Folders that the programs read, at the same paths.
+    /// Folders that the programs read; they have the same paths in the kernel's file system.
     pub(super) folders: Vec<PathBuf>,
 }
 
@@ -100,8 +99,8 @@ impl Built {
             if builder.is_native() {
                 return cargo::build_test(name);
             }
-            // A separate folder, because everything differs in a cross build. Static, so that the
-            // program needs no library there.
+            // A separate folder, because everything differs in a cross build. Linked statically, so
+            // that the program needs no library in the kernel's file system.
             cargo::build_test_by(name, |command| {
                 command.arg("--target-dir").arg(folder.join(arch.name()));
                 builder.direct(command, "-Ctarget-feature=+crt-static");
@@ -119,7 +118,7 @@ impl Built {
         })
     }
 
-    /// Returns the stages to run in the kernel of this release.
+    /// Returns the stages to run in the kernel with this version (`uname -r`).
     pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
         let [packet, maps, node, conformance] = TESTS.map(|name| {
             let place = TESTS.iter().position(|test| *test == name);
@@ -147,8 +146,9 @@ impl Built {
                     ),
                     Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
                 ];
-                // One kernel is enough for each of both, and kernels run in parallel: interfaces
-                // are tested on a kernel that has every kind of them, IPVS on the others.
+                // Kernels are tested in parallel, and one kernel is enough for each of these two
+                // stages: a kernel with every kind of interface runs `devices`, the others run
+                // `ipvs`.
                 stages.push(if skipped(release).is_empty() {
                     Stage::new("devices", devices)
                 } else {
@@ -174,7 +174,7 @@ impl Built {
     }
 }
 
-/// Returns arguments that skip tests for which a kernel of this release is too old.
+/// Returns arguments that skip the tests for which a kernel of this version is too old.
 fn skipped(release: &str) -> String {
     let newer = NEWER
         .iter()

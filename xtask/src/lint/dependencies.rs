@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules about dependencies that a package must not have, apart from its tests, benchmarks and
-//! build script, according to `cargo metadata`. The packages are the boundaries between layers:
-//! ARCHITECTURE.md has the picture. Called by `lint`.
+//! Checks that packages do not depend on packages of other layers (see ARCHITECTURE.md), according
+//! to `cargo metadata`. Dependencies of tests, benchmarks and build scripts are allowed. Called by
+//! `lint`.
 
 use crate::cargo::Workspace;
 
-/// A package, the dependencies that it must not have, and the reason.
+/// A package, the dependencies that it must not have (`*`: any), and the reason.
 type Rule = (&'static str, &'static [&'static str], &'static str);
 
 const RULES: &[Rule] = &[
@@ -76,7 +76,7 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// Returns one complaint per dependency that a package must not have.
+/// Returns a line for each dependency that a package must not have.
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
     let each = RULES.iter().flat_map(|rule| {
         let dependencies = workspace.dependencies(rule.0);

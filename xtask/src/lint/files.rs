@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules about single files: licence lines, length, no path of a development machine.
+//! Checks single files: licence lines, length, no paths of a development machine.
 
 use std::{fs, process::Command};
 
@@ -13,18 +13,18 @@ const WARN_LINES: usize = 300;
 const COMMENT_COLUMNS: usize = 100;
 const MAX_LINES: usize = 500;
 
-/// Paths that exist on one machine only.
+/// Paths that a committed file must not contain, because they exist on one machine only.
 const MACHINE_PATHS: [&str; 3] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
     concat!("/ho", "me/"),
 ];
 
-/// Reads every text file that is committed or would be added.
+/// Reads every text file that git tracks or would add.
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
     let mut command = Command::new("git");
-    // The clone may belong to another user than the one who runs the lint, as in a container.
+    // git refuses another user's clone, which is usual in a container.
     command.args([
         "-c",
         "safe.directory=*",
@@ -40,7 +40,7 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     let mut files = Vec::new();
     for path in names.split_terminator('\0') {
         let full = root.join(path);
-        // Skip a file that is listed but deleted, and a link to a folder.
+        // Skip a tracked file that is deleted, and a link to a folder.
         if !full.is_file() {
             continue;
         }
@@ -55,7 +55,7 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Checks the licence lines: Rust files have it in the first line, scripts in the second.
+/// Returns a line for each file without licence: in line 1 of Rust files, in line 2 of scripts.
 pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
     files
         .iter()
@@ -97,7 +97,7 @@ pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
     found
 }
 
-/// Returns one complaint per Rust file that is too long.
+/// Returns a line for each Rust file with more than `MAX_LINES` lines.
 pub(super) fn too_long(files: &[File]) -> Vec<String> {
     longer_than(files, MAX_LINES)
         .into_iter()
@@ -105,7 +105,7 @@ pub(super) fn too_long(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// Returns one complaint per comment line of a Rust file that is too wide to be read at a glance.
+/// Returns a line for each comment line of a Rust file with more than `COMMENT_COLUMNS` columns.
 pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
     let rust = files.iter().filter(|file| file.is_rust());
     let wide = rust.flat_map(|file| {
@@ -119,8 +119,7 @@ pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// Returns a line about the Rust files that are longer than they should be; `None` if there are
-/// none.
+/// Returns a warning about Rust files with more than `WARN_LINES` lines, if there are any.
 pub(super) fn long(files: &[File]) -> Option<String> {
     let found = longer_than(files, WARN_LINES);
     let longest: Vec<_> = found
@@ -137,7 +136,7 @@ pub(super) fn long(files: &[File]) -> Option<String> {
     })
 }
 
-/// Returns the Rust files with more than `limit` lines, the longest first.
+/// Returns lines and path of each Rust file with more than `limit` lines, the longest first.
 fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
     let mut found: Vec<_> = files
         .iter()

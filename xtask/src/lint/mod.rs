@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lint`: format, lints and documentation by cargo, and the project's own rules.
-//! `test` calls it as its first stage.
+//! `cargo xtask lint`: cargo's checks of format, lints and documentation, and the project's own
+//! checks. The first stage of `cargo xtask test`.
 
 mod dependencies;
 mod files;
@@ -28,8 +28,7 @@ pub(crate) fn run() -> Result<()> {
     check_all()
 }
 
-/// Runs every check, also after one has failed. The failures are printed last, so that they are
-/// easy to find.
+/// Runs every check, also after one has failed. The failures are printed at the end.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
     let workspace = Workspace::read()?;
@@ -97,8 +96,8 @@ fn format() -> Result<()> {
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
-    // `--all-targets` leaves out targets with `test = false`. Cargo lints those only if nothing but
-    // their names selects them, hence the second run.
+    // `--all-targets` does not include targets with `test = false`. Cargo lints those only if they
+    // are selected by name and nothing else is, hence the second run.
     let tests = workspace.test_targets();
     let named = tests.iter().flat_map(|test| ["--test", test]).collect();
     for selection in [vec!["--all-targets"], named] {
@@ -113,8 +112,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Runs clippy of the compiler that builds the kernel programs; if that compiler has no clippy, its
-/// own lints.
+/// Runs clippy of the kernel programs' compiler, or its own lints if it has no clippy.
 fn kernel_programs(toolchain: &Toolchain, workspace: &Workspace) -> Result<()> {
     let target_dir = workspace.target_directory().join("kernel-lint");
     let beside = toolchain.rustc.with_file_name("cargo-clippy");
@@ -171,9 +169,9 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks licences by deny.toml, for each processor on its own, without the advisories, whose
-/// database needs the network. Optional dependencies of the workspace are checked too; these are
-/// not necessarily downloaded by a build.
+/// Checks licences of dependencies by deny.toml, for each architecture separately. Security
+/// advisories are not checked, because their database needs the network. Optional dependencies of
+/// the workspace are checked too, although a build may not have downloaded them.
 fn licences() -> Result<()> {
     if !DENY.is_built() {
         println!(
@@ -205,7 +203,7 @@ fn complaints(found: &[String]) -> Result<()> {
 
 /// A text file of the project.
 pub(crate) struct File {
-    /// The path from the top of the clone.
+    /// The path relative to the root folder of the clone.
     pub(crate) path: String,
     pub(crate) text: String,
 }

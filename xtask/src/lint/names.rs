@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rejects names of types and modules that mean nothing to an engineer of the field. Called by
-//! `lint`.
+//! Rejects names of types and modules that contain vague words. Called by `lint`.
 
 use super::{
     File,
@@ -15,7 +14,7 @@ const BANNED: [&str; 10] = [
 /// The keywords before the name of a type or module.
 const DEFINE: [&str; 5] = ["struct", "enum", "trait", "type", "mod"];
 
-/// Returns one complaint per name with a banned word.
+/// Returns a line for each name that contains a word of `BANNED`.
 pub(super) fn check(files: &[File]) -> Vec<String> {
     let rust = files.iter().filter(|file| file.is_rust());
     rust.flat_map(|file| {
@@ -34,7 +33,7 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
     .collect()
 }
 
-/// Returns the types and modules that a text defines or declares, with their lines.
+/// Returns the names of types and modules in a Rust source, each with its line number.
 fn defined(text: &str) -> Vec<(String, usize)> {
     let tokens = tokens(text);
     let pairs = tokens.windows(2).filter_map(|pair| match pair {
@@ -46,7 +45,7 @@ fn defined(text: &str) -> Vec<(String, usize)> {
     pairs.collect()
 }
 
-/// Returns the words of a name in either form, `NodeCondition` or `node_condition`.
+/// Returns the words of a name such as `NodeCondition` or `node_condition`, in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in name.chars() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Splits a Rust source into words and symbols. Used by `references` and `names`.
 
-/// The parts of a source that matter for paths.
+/// A word or symbol of a Rust source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     Word(String),
@@ -10,8 +10,8 @@ pub(super) enum Token {
     Other(char),
 }
 
-/// Returns words and symbols with their lines; comments, strings, characters and lifetimes are left
-/// out.
+/// Returns the words and symbols of a Rust source with their line numbers, without comments,
+/// strings, character literals and lifetimes.
 pub(super) fn tokens(text: &str) -> Vec<(Token, usize)> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -66,7 +66,7 @@ pub(super) fn tokens(text: &str) -> Vec<(Token, usize)> {
     tokens
 }
 
-/// Returns the end of a block comment; block comments may be nested.
+/// Returns the position after a block comment that begins at `start`; block comments may be nested.
 fn end_of_comment(chars: &[char], start: usize) -> usize {
     let mut depth = 0;
     let mut i = start;
@@ -83,7 +83,7 @@ fn end_of_comment(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// Returns the number of `#` of a raw string that starts here: `r"`, `r#"`, `br"`.
+/// Returns how many `#` the raw string at `start` has (`r"`: 0); None if there is none.
 fn raw_hashes(chars: &[char], start: usize) -> Option<usize> {
     let mut i = start;
     if i > 0 && (chars[i - 1].is_alphanumeric() || chars[i - 1] == '_') {

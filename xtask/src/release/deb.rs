@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Debian package, written by hand: the agent for nodes that start it by systemd.
+//! Builds a Debian package (.deb) of the agent, for nodes on which systemd starts it.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use super::pack::{Parts, archive, gzip};
 use crate::arch::Arch;
 
-/// The script after the installation. It does not start the unit: that needs a kubeconfig, and
-/// somebody who enables it.
+/// The script after the installation. It does not start the systemd unit: somebody must write a
+/// kubeconfig and enable the unit first.
 const AFTER: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = configure ] && [ -d /run/systemd/system ]; then
@@ -19,8 +19,8 @@ if [ \"$1\" = configure ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// The script before the removal. It leaves the programs in the kernel: `portolan cleanup` before
-/// the removal would remove them.
+/// The script before the removal. It does not remove the programs from the kernel: `portolan
+/// cleanup` would do that, if called before the removal.
 const BEFORE: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
@@ -28,8 +28,8 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// Builds the package for a processor in dpkg's format: an ar archive with the format's version,
-/// the control files and the files.
+/// Builds the package for an architecture. dpkg's format is an ar archive of three members: the
+/// format's version, the control files and the installed files.
 pub(super) fn package(arch: Arch, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let files = files(binary, parts)?;
     let size: usize = files.iter().map(|(_, _, content)| content.len()).sum();
@@ -71,7 +71,7 @@ Description: service proxy for Kubernetes in eBPF
         let header = format!("{name:<16}{time:<12}{owner:<6}{group:<6}{mode:<8}{length:<10}`\n");
         package.extend(header.as_bytes());
         package.extend(content);
-        // Members begin at even positions.
+        // Members of an ar archive begin at even positions.
         if length % 2 == 1 {
             package.push(b'\n');
         }
@@ -79,7 +79,7 @@ Description: service proxy for Kubernetes in eBPF
     Ok(package)
 }
 
-/// Returns the files at the paths that Debian requires.
+/// Returns the installed files (path, mode, content) at the paths that Debian requires.
 fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
     let project = |name: &str| {
         let content = parts.project.get(name);
@@ -128,7 +128,7 @@ fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Adds the parent folders before the files: dpkg creates only folders that are listed.
+/// Adds all parent folders before the files, because dpkg creates only folders that are listed.
 fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>)> {
     let ends = |(name, ..): &(String, u32, Vec<u8>)| -> Vec<String> {
         let ends = name
@@ -141,7 +141,7 @@ fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>
     folders.chain(files).collect()
 }
 
-/// Returns the copyright file. The binary contains the kernel programs, which have another licence.
+/// Returns the copyright file with all licences; that of the kernel programs in the binary differs.
 fn copyright(parts: &Parts) -> Result<Vec<u8>> {
     let mut text = b"portolan is licensed under Apache-2.0 OR MIT; the kernel programs in it under these or GPL-2.0-only.\n".to_vec();
     for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {

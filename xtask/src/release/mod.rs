@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask release`: builds all files of a release in one folder, with the same bytes each
-//! time. `pack` makes the files from their parts, which this module builds or reads.
+//! `cargo xtask release`: writes all files of a release into one folder, with the same bytes each
+//! time. This module builds or reads the parts, and `pack` makes the files from them.
 
 mod deb;
 mod pack;
@@ -25,7 +25,7 @@ use crate::{
     image,
 };
 
-/// The build folder in target/ for the second build of `--twice`.
+/// cargo's build folder in target/ for the second build of `--twice`.
 const AGAIN: &str = "static-again";
 
 #[derive(clap::Args)]
@@ -87,13 +87,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The commit that is released.
+/// The git commit that is released.
 #[derive(Clone)]
 struct Commit {
     id: String,
     /// The time of the commit, in seconds since 1970.
     time: u64,
-    /// The same time in the form for people and OCI.
+    /// The same time as text, e.g. 2006-01-02T15:04:05Z.
     date: String,
 }
 
@@ -131,8 +131,8 @@ fn binaries(archs: &[Arch], target: &str) -> Result<Vec<(Arch, Vec<u8>)>> {
     built.into_iter().map(read).collect()
 }
 
-/// Returns manual pages and completions, written by a program of the agent's package that runs on
-/// this machine.
+/// Returns manual pages and shell completions by file name. A program of the agent's package, built
+/// for this machine, writes them.
 fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let folder = cargo::root().join("target").join(target).join("pages");
     if folder.exists() {
@@ -153,8 +153,8 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     read_folder(&folder, "")
 }
 
-/// Reads the repository's files for the packages: the chart, the kubectl plugin, the unit, licences
-/// and the changelog.
+/// Returns the repository's files that are packed: the chart, the kubectl plugin, the systemd unit,
+/// licences, the changelog and Cargo.lock.
 fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
@@ -173,7 +173,7 @@ fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(files)
 }
 
-/// Reads all files below a folder; their names begin with `prefix`.
+/// Returns all files below a folder. Key: the path below it, after `prefix` and `/`.
 fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let attempt = || format!("read {}", folder.display());
     let mut files = BTreeMap::new();
@@ -194,7 +194,7 @@ fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>>
     Ok(files)
 }
 
-/// Fails with the names of the files that differ.
+/// Fails if the files of two builds differ; the error has their names.
 fn compare(one: &Files, other: &Files) -> Result<()> {
     let names = one.keys().chain(other.keys());
     let mut differ: Vec<_> = names

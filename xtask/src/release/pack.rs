@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a release's files from their parts. A pure function: no clock, no folder, no name of the
-//! machine.
+//! Makes a release's files from their parts. The result depends on nothing else: not on the time, a
+//! folder or the machine.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -11,26 +11,25 @@ use sha2::{Digest, Sha256};
 use super::{Commit, deb, statement};
 use crate::{arch::Arch, image, oci};
 
-/// Contents of files by name.
+/// Contents of files. Key: the file's name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
-/// What a release is made from.
+/// What a release's files are made from.
 pub(super) struct Parts {
     pub(super) version: String,
     pub(super) commit: Commit,
     pub(super) source: Option<String>,
     pub(super) maintainer: String,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
-    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`,
-    /// `portolan.fish`).
+    /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, ...).
     pub(super) pages: Files,
-    /// Files of the repository, by their paths in the repository.
+    /// Files of the repository. Key: the path in the repository.
     pub(super) project: Files,
-    /// Bills of materials.
+    /// Bills of materials, one of the agent and one of the kernel programs.
     pub(super) bills: Files,
 }
 
-/// Returns all files of the release, with their checksums and the provenance to sign.
+/// Returns all files of the release, including checksums and the provenance statement to sign.
 pub(super) fn files(parts: &Parts) -> Result<Files> {
     let version = &parts.version;
     let mut files = parts.bills.clone();
@@ -62,7 +61,7 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     Ok(files)
 }
 
-/// Packs the chart like `helm package`, but with the same bytes each time.
+/// Packs the helm chart as `helm package` does, but with the same bytes each time.
 fn chart(parts: &Parts) -> Result<Vec<u8>> {
     let named = |(path, content): (&String, &Vec<u8>)| {
         let inside = path.strip_prefix("deploy/chart/")?;
@@ -71,7 +70,7 @@ fn chart(parts: &Parts) -> Result<Vec<u8>> {
     archive(&parts.project.iter().filter_map(named).collect::<Vec<_>>())
 }
 
-/// Packs the kubectl plugin in the form that krew unpacks.
+/// Packs the kubectl plugin as an archive that krew can unpack.
 fn plugin(parts: &Parts) -> Result<Vec<u8>> {
     let program = "deploy/kubectl/kubectl-portolan";
     let files = [program, "LICENSE-APACHE", "LICENSE-MIT"];
@@ -85,7 +84,7 @@ fn plugin(parts: &Parts) -> Result<Vec<u8>> {
     archive(&entries.into_iter().collect::<Result<Vec<_>>>()?)
 }
 
-/// Makes the plugin's manifest; none if the address of the release is not known.
+/// Returns krew's manifest of the plugin; None if the source's address is not known.
 fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     let Some(source) = &parts.source else {
         return Ok(None);
@@ -93,7 +92,7 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     let template = parts.project.get("deploy/kubectl/krew.yaml");
     let template = template.context("there is no deploy/kubectl/krew.yaml")?;
     let mut text = String::from_utf8(template.clone()).context("read krew.yaml")?;
-    // Removes the lines about the template itself.
+    // Removes comments, which explain the template.
     text = text
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -108,7 +107,7 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(text.into_bytes()))
 }
 
-/// Packs the binary with its pages, for machines without a package.
+/// Packs the binary with manual pages, completions, systemd unit, licences and changelog.
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
     for (name, content) in &parts.pages {
@@ -129,7 +128,7 @@ fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     archive(&entries)
 }
 
-/// Makes a compressed tar archive of names, modes and contents.
+/// Returns a gzip-compressed tar archive of files: name, mode, content.
 pub(super) fn archive(entries: &[(String, u32, Vec<u8>)]) -> Result<Vec<u8>> {
     let entries: Vec<_> = entries
         .iter()
@@ -138,14 +137,14 @@ pub(super) fn archive(entries: &[(String, u32, Vec<u8>)]) -> Result<Vec<u8>> {
     gzip(&oci::tar(&entries)?)
 }
 
-/// Compresses the content, without name and time.
+/// Compresses the content with gzip, without file name and time.
 pub(super) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
     writer.write_all(content).context("compress")?;
     writer.finish().context("compress")
 }
 
-/// Returns a SHA-256 in hexadecimal.
+/// Returns the SHA-256 of the content in hexadecimal.
 pub(super) fn digest(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bills of materials in CycloneDX, by cargo-cyclonedx: one of the agent, and one of the kernel
-//! programs, which the agent's build script builds.
+//! Makes bills of materials in the format CycloneDX, by cargo-cyclonedx: one of the agent, and one
+//! of the kernel programs, which the agent's build script builds.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -14,7 +14,7 @@ use crate::{
     setup::{self, CYCLONEDX},
 };
 
-/// The name of the files that the tool writes next to the manifest of each member.
+/// The name of the file that cargo-cyclonedx writes next to each package's manifest.
 const NAME: &str = "portolan-bill-of-materials";
 
 pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -23,7 +23,7 @@ pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
     command
         .args(["cyclonedx", "--format", "json", "--spec-version", "1.5"])
         .args(["--no-build-deps", "--override-filename", NAME, "--quiet"])
-        // Dependencies for other systems only are in none of the binaries.
+        // Leaves out dependencies for other operating systems, which none of the binaries contains.
         .args(["--target", Arch::OWN.target()])
         .args(["--manifest-path", "xtask/Cargo.toml"])
         .env("SOURCE_DATE_EPOCH", commit.time.to_string())
@@ -51,8 +51,8 @@ pub(super) fn all(commit: &Commit) -> Result<BTreeMap<String, Vec<u8>>> {
     made.map(|_| bills)
 }
 
-/// Fails unless the bills name the dependencies that are built in, nothing that only tests use, and
-/// no folder of this machine. It is a test of `deploy`, because the tool must be built first.
+/// Fails unless the bills have the dependencies that are built in, none that only tests use, and no
+/// path of this machine. A test of `deploy`, because cargo-cyclonedx must be built first.
 pub(crate) fn check() -> Result<()> {
     let commit = Commit {
         id: String::new(),

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::pack::{Files, Parts, digest};
 
-/// The URI that identifies and describes this kind of build.
+/// The URI that SLSA requires to identify this kind of build.
 const BUILD_TYPE: &str = "https://portolan.dev/build/xtask-release/v1";
 
-/// Makes the statement about these files, in the form of SLSA's provenance v1. It contains no time,
-/// so that the same build gives the same statement.
+/// Returns the statement about these files, as JSON in the form of SLSA's provenance v1. It
+/// contains no time, so that the same build gives the same statement.
 pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
     let subjects: Vec<_> = files
         .iter()
@@ -39,7 +39,7 @@ pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
                     {"name": "Cargo.lock", "digest": {"sha256": digest(lock)}},
                 ],
             },
-            // The builder is named by whoever signs the statement.
+            // Whoever signs the statement replaces this name of the builder.
             "runDetails": {"builder": {"id": "https://portolan.dev/builder/unsigned"}},
         },
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A release made of the repository's own files, and of small stand-ins for the parts that take
-//! minutes to build. For tests, including those of `deploy`.
+//! A release for tests, made of the repository's own files, and of small placeholder files for the
+//! parts that take minutes to build.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::arch::Arch;
 
 pub(super) const VERSION: &str = "1.2.3";
 
-/// Makes the files of such a release.
+/// Makes the files of the release for tests.
 pub(crate) fn files() -> Result<Files> {
     pack::files(&parts()?)
 }

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chooses the toolchain that builds the kernel programs, as a pure function of what the machine
-//! offers.
+//! Chooses the compiler and linker of the kernel programs. Only computes; see `facts`.
 
 use std::path::PathBuf;
 
-/// The version of bpf-linker that is built if no installed one fits. Older versions emit BTF of
-/// maps that aya cannot read.
+/// The version of bpf-linker that is built if no installed one fits. aya cannot read the BTF of
+/// maps that older versions emit.
 pub(crate) const LINKER_VERSION: (u32, u32, u32) = (0, 13, 0);
-/// LLVM versions that this bpf-linker can be built against.
+/// LLVM versions that bpf-linker `LINKER_VERSION` can be built against.
 pub(crate) const LINKER_LLVM: std::ops::RangeInclusive<u32> = 21..=23;
-/// The workspace's rust-version.
+/// The oldest version of Rust that can build the workspace (`rust-version` in Cargo.toml).
 pub(crate) const MIN_RUST: (u32, u32) = (1, 95);
-/// Debian's compiler with a prebuilt core for the target, and the same release's clippy for `lint`.
+/// Debian's compiler with a prebuilt core for the BPF target, and its clippy for `lint`.
 pub(crate) const COMPILER_PACKAGES: [&str; 3] =
     ["rustc-web", "libstd-rust-web-dev-bpf", "rust-web-clippy"];
 
-/// A compiler and the cargo to run it with.
+/// A Rust compiler and the cargo to run it with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Compiler {
     pub(crate) cargo: PathBuf,
@@ -25,9 +24,9 @@ pub(crate) struct Compiler {
     pub(crate) release: (u32, u32),
     pub(crate) llvm: u32,
     pub(crate) nightly: bool,
-    /// Whether the compiler has a prebuilt core for the BPF target.
+    /// Whether the compiler has a prebuilt crate `core` for the BPF target.
     pub(crate) bpf_core: bool,
-    /// Whether the compiler has the library's source, to build core from.
+    /// Whether the compiler has the standard library's source, from which `core` can be built.
     pub(crate) rust_source: bool,
 }
 
@@ -46,63 +45,63 @@ impl Compiler {
     }
 }
 
-/// A bpf-linker.
+/// An installed bpf-linker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     pub(crate) version: (u32, u32, u32),
-    /// The LLVM version; `None` if it is linked statically: only a trial shows whether the linker
-    /// fits.
+    /// The LLVM version that the linker uses; None if LLVM is linked statically. Then only a trial
+    /// shows whether the linker fits.
     pub(crate) llvm: Option<u32>,
-    /// Whether set-up has built the linker, in the cache.
+    /// Whether `cargo xtask setup` has built the linker, in the user's cache.
     pub(crate) built_here: bool,
 }
 
 impl Linker {
-    /// Whether the linker fits: a linker reads the bitcode of its own LLVM and of older ones.
+    /// Returns true if the linker may fit: it reads bitcode of its own LLVM and of older ones.
     fn fits(&self, compiler: &Compiler) -> bool {
         self.version >= LINKER_VERSION && self.llvm.is_none_or(|llvm| llvm >= compiler.llvm)
     }
 }
 
-/// The facts that were found on the machine.
+/// What `setup` knows about the machine, and what it has done in this run.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Facts {
     pub(crate) compilers: Vec<Compiler>,
     pub(crate) linkers: Vec<Linker>,
-    /// LLVM versions whose development files are complete.
+    /// LLVM versions whose development files are completely installed.
     pub(crate) llvm_dev: Vec<u32>,
     /// Whether this process may call apt.
     pub(crate) can_install: bool,
-    /// Whether apt's package lists have been fetched in this run.
+    /// Whether apt's package lists have been downloaded in this run.
     pub(crate) lists_updated: bool,
-    /// The release of Debian's compiler that apt offers.
+    /// The version of Debian's compiler that apt offers; None if apt offers none.
     pub(crate) apt_compiler: Option<(u32, u32)>,
     /// LLVM versions whose development files apt offers.
     pub(crate) apt_llvm: Vec<u32>,
-    /// Packages installed in this run.
+    /// Debian packages that were installed in this run.
     pub(crate) installed: Vec<String>,
-    /// Compiler and linker pairs that were tried and failed.
+    /// Pairs of compiler and linker (paths) that could not build the trial program.
     pub(crate) ruled_out: Vec<(PathBuf, PathBuf)>,
 }
 
-/// The next action.
+/// What `setup` does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// Try this pair.
+    /// Try to build the trial program with this pair.
     Use { compiler: Compiler, linker: Linker },
-    /// Build bpf-linker against this LLVM.
+    /// Build bpf-linker against this LLVM version.
     BuildLinker { llvm: u32 },
     /// Install these Debian packages.
     InstallPackages(Vec<String>),
-    /// Fetch apt's package lists.
+    /// Download apt's package lists.
     UpdateLists,
-    /// A person must install something: one line for each program.
+    /// A person must install something; a line for each missing program.
     Impossible(Vec<String>),
 }
 
-/// Chooses the next action: first a ready pair, nightly's before Debian's; then a pair whose linker
-/// can be built here; then packages that apt can install.
+/// Chooses what to do next: use a pair that is there, a nightly compiler before Debian's; else
+/// build a linker for a compiler; else install packages by apt.
 pub(crate) fn choose(facts: &Facts) -> Choice {
     let mut compilers: Vec<_> = facts
         .compilers
@@ -139,7 +138,7 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         });
         let compiler = (facts.apt_compiler >= Some(MIN_RUST))
             .then(|| COMPILER_PACKAGES.map(str::to_owned).to_vec());
-        // If apt lacks the LLVM of a nightly, Debian's compiler can still be installed.
+        // Debian's compiler can be installed where apt lacks a nightly's LLVM.
         [linker, compiler]
             .into_iter()
             .flatten()
@@ -160,8 +159,8 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         .unwrap_or_else(|| Choice::Impossible(missing(&compilers)))
 }
 
-/// Returns the oldest LLVM of these against which a linker for the compiler can be built, unless
-/// that linker has been built (and was ruled out).
+/// Returns the oldest of these LLVM versions against which a linker for the compiler can be built.
+/// A version with which a linker was built before (and failed) is left out.
 fn linker_llvm(versions: &[u32], compiler: &Compiler, facts: &Facts) -> Option<u32> {
     let built = |llvm| {
         facts
@@ -176,7 +175,7 @@ fn linker_llvm(versions: &[u32], compiler: &Compiler, facts: &Facts) -> Option<u
         .min()
 }
 
-/// Debian's packages to build bpf-linker with.
+/// Returns Debian's packages that are needed to build bpf-linker.
 pub(crate) fn linker_packages(llvm: u32) -> Vec<String> {
     vec![
         format!("llvm-{llvm}-dev"),

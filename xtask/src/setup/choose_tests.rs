@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of the choice on simulated machines.
+//! Tests of `choose` with simulated machines.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn own(path: &str, llvm: Option<u32>) -> Linker {
     }
 }
 
-/// Debian 12 with its security archive, as root, nothing installed.
+/// A machine with Debian 12 and its security archive, as root, nothing installed.
 fn fresh_debian() -> Facts {
     Facts {
         compilers: vec![stable()],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real kube-apiserver, etcd and kubectl for the tests: found as envtest finds them, else built
-//! once from the Go module xtask/go/kubernetes. Called by `test`, `conformance` and `bench`.
+//! Finds a real kube-apiserver, etcd and kubectl for tests in the folder that envtest uses, else
+//! builds them once from the Go module xtask/go/kubernetes. Called by `test`, `conformance` and
+//! `bench`.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -9,7 +10,7 @@ use anyhow::{Result, ensure};
 use super::go::{self, Module, Program};
 use crate::host;
 
-/// The variable with the folder of the programs, by envtest's convention.
+/// The environment variable with the folder of the three programs, by envtest's convention.
 const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
 pub(crate) const KUBERNETES: Module = Module {
@@ -26,13 +27,13 @@ pub(crate) const PROGRAMS: [Program; 3] = [
 pub(crate) const KUBE_PROXY: Program =
     Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
 
-/// Sets the variable in a command's environment; builds the programs if needed.
+/// Sets `VARIABLE` in a command's environment; builds the programs if they are missing.
 pub(crate) fn offer(command: &mut Command) -> Result<()> {
     command.env(VARIABLE, find()?);
     Ok(())
 }
 
-/// Returns the folder with all three programs.
+/// Returns the folder with kube-apiserver, etcd and kubectl.
 pub(crate) fn find() -> Result<PathBuf> {
     let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
         return go::programs(&KUBERNETES, &PROGRAMS, "4 to 8 minutes");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Examines the machine for `choose`: compilers, linkers, LLVM, apt. Changes nothing.
+//! Examines the machine for `choose`: compilers, linkers, LLVM, apt. Does not change the machine.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{cargo, host};
 
-/// Examines the machine again; keeps the facts about this run of set-up.
+/// Updates what is known about the machine; keeps what is known about this run of `setup`.
 pub(super) fn gather(facts: &mut Facts, cache: &Path) {
     facts.compilers = compilers();
     facts.linkers = linkers(cache);
@@ -27,15 +27,14 @@ pub(super) fn gather(facts: &mut Facts, cache: &Path) {
     }
 }
 
-/// Whether this process can install Debian packages.
+/// Returns true if this process can install Debian packages.
 pub(super) fn can_install() -> bool {
     host::is_root() && host::find_program("apt-get").is_some()
 }
 
-/// Returns a program's output; `None` if it fails.
+/// Returns a program's stdout; None if it fails.
 fn ask(program: &Path, arguments: &[&str]) -> Option<String> {
-    // With this variable, rustup's programs would answer for the toolchain that it names, not for
-    // the requested one.
+    // With this variable, rustup's programs would run the toolchain that it names.
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RUSTUP_TOOLCHAIN");
     cargo::output(&mut command, "ask")
@@ -59,7 +58,7 @@ fn compilers() -> Vec<Compiler> {
     found
 }
 
-/// The compilers of rustup's nightly toolchains.
+/// Returns the paths of rustc in rustup's nightly toolchains.
 fn rustup_nightlies() -> Vec<PathBuf> {
     let Some(rustup) = host::find_program("rustup") else {
         return Vec::new();
@@ -78,8 +77,7 @@ fn compiler(rustc: PathBuf) -> Option<Compiler> {
     let verbose = ask(&rustc, &["--version", "--verbose"])?;
     let field = |name: &str| verbose.lines().find_map(|line| line.strip_prefix(name));
     let library = PathBuf::from(ask(&rustc, &["--print", "sysroot"])?).join("lib/rustlib");
-    // A nightly needs its own cargo for -Zbuild-std; any other compiler runs under the cargo that
-    // runs us.
+    // A nightly needs its own cargo for -Zbuild-std; others run under xtask's cargo.
     let sibling = rustc.with_file_name("cargo");
     let nightly = field("release: ")?.contains("nightly");
     let cargo = if nightly && host::is_executable(&sibling) {
@@ -122,7 +120,7 @@ fn linkers(cache: &Path) -> Vec<Linker> {
         .collect()
 }
 
-/// Returns the version of the LLVM that a program is linked with dynamically.
+/// Returns the version of the LLVM that a program is dynamically linked with; None if with none.
 fn linked_llvm(program: &Path) -> Option<u32> {
     let libraries = ask(&host::find_program("ldd")?, &[program.to_str()?])?;
     let (_, version) = libraries.split_once("libLLVM")?;
@@ -134,14 +132,14 @@ fn linked_llvm(program: &Path) -> Option<u32> {
         .ok()
 }
 
-/// Whether Debian's development files of LLVM are installed, including Polly, which bpf-linker
-/// links as well.
+/// Returns true if Debian's development files of this LLVM version are installed, including Polly,
+/// which bpf-linker is linked with as well.
 fn has_llvm_dev(llvm: u32) -> bool {
     let prefix = super::install::llvm_prefix(llvm);
     prefix.join("bin/llvm-config").exists() && prefix.join("lib/libPolly.a").exists()
 }
 
-/// Returns the version of a package that apt would install.
+/// Returns the version of a package that apt would install; None if there is no such package.
 fn apt_version(package: &str) -> Option<String> {
     let answer = ask(&host::find_program("apt-cache")?, &["policy", package])?;
     let candidate = answer
@@ -150,13 +148,13 @@ fn apt_version(package: &str) -> Option<String> {
     (candidate != "(none)").then(|| candidate.to_owned())
 }
 
-/// Returns major and minor of `1.96.0+dfsg1-1` or `1:22.1.8-1`.
+/// Returns major and minor: (1, 96) of `1.96.0+dfsg1-1`, (22, 1) of `1:22.1.8-1`.
 pub(super) fn release(text: &str) -> Option<(u32, u32)> {
     let (major, minor, _) = numbers(text)?;
     Some((major, minor))
 }
 
-/// Returns the three leading numbers of a version; a missing number is 0.
+/// Returns the first three numbers of a version; a missing number is 0. None without any number.
 fn numbers(text: &str) -> Option<(u32, u32, u32)> {
     let text = text.split_once(':').map_or(text, |(_, version)| version);
     let mut parts = text

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds programs of the Go modules below xtask/go, each once, into the per-user cache:
-//! Kubernetes' own programs and others that the tests, the cluster and the benchmarks run. Called
-//! by `control_plane`, `cluster`, `lab` and others.
+//! Builds programs of the Go modules below xtask/go into the user's cache, each once: Kubernetes'
+//! own programs and others that the tests, the cluster and the benchmarks run. Called by
+//! `control_plane`, `cluster`, `lab` and others.
 
 use std::{
     fs,
@@ -15,21 +15,21 @@ use sha2::{Digest, Sha256};
 use super::{cache_dir, install, progress::Progress};
 use crate::{cargo, host};
 
-/// A folder below xtask/go: go.mod and go.sum pin everything that its programs are built from.
+/// A Go module below xtask/go. Its go.mod and go.sum pin all sources of its programs.
 pub(crate) struct Module {
     pub(crate) folder: &'static str,
-    /// The Go module whose version is the version of the programs.
+    /// The required Go module whose version the programs get.
     pub(crate) versioned: &'static str,
 }
 
-/// One program of a module.
+/// A program that is built in such a Go module.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) package: &'static str,
-    /// Whether the program is the package's tests.
+    /// Whether the program is built by `go test -c` from the package's tests.
     pub(crate) is_test: bool,
-    /// Build tags, separated by commas.
+    /// Go's build tags, separated by commas.
     pub(crate) tags: &'static str,
 }
 
@@ -43,13 +43,13 @@ impl Program {
         }
     }
 
-    /// The same program, built with these tags.
+    /// Returns the same program with these build tags.
     pub(crate) const fn tagged(self, tags: &'static str) -> Self {
         Self { tags, ..self }
     }
 }
 
-/// Whether these programs are built already.
+/// Returns true if all these programs have been built.
 pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| fs::read_to_string(source.join(name)).ok();
@@ -63,8 +63,8 @@ pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
         .all(|program| host::is_executable(&place.join(program.name)))
 }
 
-/// Returns the folder that holds these programs. Builds the missing ones; `takes` tells the user
-/// how long that takes.
+/// Returns the folder that contains these programs. Builds the missing ones; `takes` is a text for
+/// the user about the duration.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
     let source = cargo::root().join("xtask/go").join(module.folder);
     let read = |name: &str| {
@@ -101,15 +101,15 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
     Ok(place)
 }
 
-/// Names what the programs are built from: half of a SHA-256 in hexadecimal. It is the same with
-/// every release of Rust.
+/// Returns half of the SHA-256 of both files in hexadecimal. It names the programs' folder in the
+/// cache, and does not depend on Rust's version.
 fn digest(go_mod: &str, go_sum: &str) -> String {
     let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
     let half = digest.finalize().into_iter().take(16);
     half.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The version of a module in a go.mod.
+/// Returns the version of a module that the text of a go.mod requires; None if it does not.
 fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
     go_mod
         .lines()
@@ -122,7 +122,7 @@ fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
         .filter(|version| version.starts_with('v'))
 }
 
-/// Finds Go where its packages or its own installer put it.
+/// Returns the path of Go in PATH or where Go's own installer puts it; None if there is none.
 fn go() -> Option<PathBuf> {
     let usual = Path::new("/usr/local/go/bin/go");
     host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
@@ -158,7 +158,7 @@ fn build(
     command
         .args(["-mod=readonly", "-trimpath", "-tags", program.tags])
         .arg("-ldflags")
-        // Programs other than Kubernetes' own do not have these variables, which is no error.
+        // Go ignores these flags for programs without the variables.
         .arg(format!(
             "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ))

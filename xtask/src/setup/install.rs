@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes the machine for set-up: installs Debian packages, and bpf-linker in the per-user cache.
+//! Changes the machine for `setup`: installs Debian packages, and bpf-linker in the user's cache.
 
 use std::{
     env, fs,
@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail};
 use super::{choose::LINKER_VERSION, progress::Progress};
 use crate::{cargo, host};
 
-/// The file with the output of the program that set-up called last.
+/// Returns the path of the file with the output of the program that `setup` called last.
 pub(super) fn log_file(cache: &Path) -> PathBuf {
     cache.join("setup.log")
 }
 
-/// The path of the linker for an LLVM version.
+/// Returns the path of the linker that is built against an LLVM version.
 pub(super) fn linker_path(cache: &Path, llvm: u32) -> PathBuf {
     linker_folder(cache, llvm).join("bin/bpf-linker")
 }
@@ -27,13 +27,13 @@ fn linker_folder(cache: &Path, llvm: u32) -> PathBuf {
     cache.join(format!("bpf-linker-{a}.{b}.{c}-llvm-{llvm}"))
 }
 
-/// The folder of an LLVM version in Debian's packages.
+/// Returns the folder in which Debian's packages install an LLVM version.
 pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
     PathBuf::from(format!("/usr/lib/llvm-{llvm}"))
 }
 
-/// Builds bpf-linker in a temporary folder of the cache, which then gets its final name: a folder
-/// with the final name is complete.
+/// Builds bpf-linker in a temporary folder of the cache and renames the folder afterwards, so that
+/// a folder with the final name is complete.
 pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
     let (a, b, c) = LINKER_VERSION;
     let version = format!("{a}.{b}.{c}");
@@ -64,7 +64,7 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
         .arg(&partial)
         .current_dir(cache)
         .env("PATH", path)
-        // Without LLVM_PREFIX the linker's build does not find its libraries.
+        // Without LLVM_PREFIX, bpf-linker's build script does not find LLVM's libraries.
         .env("LLVM_PREFIX", &prefix)
         .env(format!("LLVM_SYS_{llvm}1_PREFIX"), &prefix);
     without_settings(&mut command);
@@ -76,7 +76,7 @@ pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()>
     Ok(())
 }
 
-/// Removes settings for the project's own builds, which must not affect a tool's build.
+/// Removes environment variables that are only for builds of the project itself.
 fn without_settings(command: &mut Command) {
     for inherited in [
         "RUSTFLAGS",
@@ -88,8 +88,8 @@ fn without_settings(command: &mut Command) {
     }
 }
 
-/// Builds a cargo subcommand in a temporary folder, which then gets its final name: a folder with
-/// the final name is complete.
+/// Builds a cargo subcommand in a temporary folder and renames the folder to `place` afterwards, so
+/// that a folder with the final name is complete.
 pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) -> Result<()> {
     let partial = cache.join(format!("{name}.partial"));
     remove(&partial)?;
@@ -97,7 +97,7 @@ pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) 
     command
         .args([name, "--version", version, "--locked", "--root"])
         .arg(&partial)
-        // The tool runs for a second only, so a fast build matters more than a fast program.
+        // The tool runs only for a second, so a fast build matters more than a fast program.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .current_dir(cache);
@@ -114,8 +114,8 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs Debian packages. If that fails, tries once more with new package lists: old lists may
-/// name files that mirrors no longer have.
+/// Installs Debian packages. If that fails, downloads new package lists and tries once more: old
+/// lists may have files that mirrors no longer have.
 pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -> Result<()> {
     progress.step(&format!(
         "installing Debian packages: {}",
@@ -135,8 +135,8 @@ pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -
     Ok(())
 }
 
-/// Fetches apt's lists. A failure is only printed: if one source fails, the packages of the others
-/// can still be installed.
+/// Downloads apt's package lists. A failure is only printed: if one source fails, packages of the
+/// others can still be installed.
 pub(super) fn update_lists(cache: &Path, progress: &Progress) {
     progress.step("fetching apt's package lists");
     if let Err(error) = logged(cache, apt_get().arg("update"), "apt-get update") {
@@ -159,7 +159,7 @@ fn apt_get() -> Command {
         Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Another apt may be running, for example on a machine that has just booted.
+        // Another apt may be running, e.g. soon after the machine's boot.
         .args([
             "-o",
             "DPkg::Lock::Timeout=300",
@@ -170,7 +170,7 @@ fn apt_get() -> Command {
     command
 }
 
-/// Runs a command with its output in the log; the log's last lines are part of the error.
+/// Runs a command and writes its output to the log file; an error contains the log's last lines.
 pub(super) fn logged(cache: &Path, command: &mut Command, what: &str) -> Result<()> {
     let file = log_file(cache);
     let log = fs::File::create(&file).with_context(|| format!("write {}", file.display()))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask setup`: finds or installs the BPF toolchain and the run-time tools, and writes the
-//! toolchain's paths to the per-user cache, where proxy-user/datapath/build.rs reads them. Read
-//! `choose` for the policy.
+//! `cargo xtask setup`: finds or installs the BPF toolchain and the programs that tests need, and
+//! writes the toolchain's paths to the user's cache, where proxy-user/datapath/build.rs reads them.
+//! `choose` decides which toolchain.
 
 mod choose;
 pub(crate) mod control_plane;
@@ -25,16 +25,16 @@ pub(crate) use toolchain::Toolchain;
 
 use crate::host;
 
-/// How much of the set-up a command needs.
+/// What a command of xtask needs to be installed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Only the BPF toolchain.
+    /// Only the BPF toolchain: compiler and linker of the kernel programs.
     Build,
-    /// The BPF toolchain, and the tools that tests and the demo call.
+    /// The BPF toolchain, and the programs that tests and the demo call.
     All,
 }
 
-/// The programs that tests and the demo call, with the Debian package of each. A CNI plugin has its
+/// The programs that tests and the demo call, each with its Debian package. A CNI plugin has its
 /// full path, because its folder is not in the PATH, and a program there may have the same name.
 const TOOLS: [(&str, &str); 8] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
@@ -47,11 +47,11 @@ const TOOLS: [(&str, &str); 8] = [
     ("tmux", "tmux"),
 ];
 
-/// The most rounds of `choose`. Every round installs, builds or rules out something; more rounds
-/// than these cannot succeed.
+/// How often `choose` is called at most. Every call leads to an installation, a build or a pair
+/// that is ruled out, so that more calls cannot help.
 const ROUNDS: usize = 12;
 
-/// Prepares the machine and returns the toolchain for the kernel programs.
+/// Prepares the machine and returns the toolchain that builds the kernel programs.
 pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     let progress = Progress::start();
     let cache = cache_dir()?;
@@ -71,7 +71,8 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     Ok(toolchain)
 }
 
-/// Locks the cache, because two set-ups at once would write the same files.
+/// Locks the cache folder, because two runs of `setup` at once would write the same files. The lock
+/// ends when the returned file is closed.
 fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     fs::create_dir_all(cache)
         .with_context(|| format!("make the cache folder {}", cache.display()))?;
@@ -86,22 +87,22 @@ fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
     Ok(lock)
 }
 
-/// A cargo subcommand that is built once per user.
+/// A cargo subcommand that is built once per user of this machine.
 pub(crate) struct CargoTool {
     name: &'static str,
     version: &'static str,
-    /// How long building it takes.
+    /// A text for the user: how long building the subcommand takes.
     takes: &'static str,
 }
 
-/// The subcommand that checks licences and sources of dependencies.
+/// The cargo subcommand that checks licences and sources of dependencies.
 pub(crate) const DENY: CargoTool = CargoTool {
     name: "cargo-deny",
     version: "0.20.2",
     takes: "3 to 8 minutes",
 };
 
-/// The subcommand that writes bills of materials.
+/// The cargo subcommand that writes bills of materials.
 pub(crate) const CYCLONEDX: CargoTool = CargoTool {
     name: "cargo-cyclonedx",
     version: "0.5.9",
@@ -112,14 +113,14 @@ impl CargoTool {
     fn place(&self) -> Result<PathBuf> {
         Ok(cache_dir()?.join(format!("{}-{}", self.name, self.version)))
     }
-    /// Whether the subcommand is built already.
+    /// Returns true if the subcommand has been built.
     pub(crate) fn is_built(&self) -> bool {
         let program = self.place().map(|place| place.join("bin").join(self.name));
         program.is_ok_and(|program| host::is_executable(&program))
     }
 }
 
-/// Returns the program of a cargo subcommand in exactly this version; builds it if it is missing.
+/// Returns the path of a cargo subcommand in exactly this version; builds it if it is missing.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
     let cache = cache_dir()?;
     let place = tool.place()?;
@@ -139,14 +140,14 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs the packages of programs that are missing.
+/// Installs the Debian packages of those programs that are missing.
 pub(crate) fn tools(programs: &[(&'static str, &'static str)]) -> Result<()> {
     let missing = missing_of(programs);
     let packages: Vec<_> = missing.iter().map(|(_, name)| (*name).to_owned()).collect();
     self::packages(&packages)
 }
 
-/// Installs Debian packages; on another system, the error names them.
+/// Installs these Debian packages; where this process cannot do that, the error lists them.
 pub(crate) fn packages(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
@@ -160,7 +161,7 @@ pub(crate) fn packages(missing: &[String]) -> Result<()> {
     install::packages(&cache, missing, &progress)
 }
 
-/// Examines the machine, chooses and acts, until a toolchain has built a trial program.
+/// Calls `choose` and does what it returns, until a toolchain has built a trial program.
 fn find_toolchain(
     cache: &Path,
     missing_tools: &[(&str, &str)],
@@ -211,7 +212,7 @@ fn find_toolchain(
     )
 }
 
-/// Returns the programs that are not installed.
+/// Returns those of the programs (name, Debian package) that are not installed.
 fn missing_of(tools: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let all = tools.iter().copied();
     all.filter(|(tool, _)| host::find_program(tool).is_none())
@@ -251,8 +252,7 @@ fn list(lines: &[String]) -> String {
         .join("\n")
 }
 
-/// Returns the cache that all clones of a user share; the same rule as in
-/// proxy-user/datapath/build.rs.
+/// Returns the cache folder of all clones of a user, as proxy-user/datapath/build.rs does.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let base = match folder("XDG_CACHE_HOME") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests a compiler and a linker with the smallest kernel program, because version numbers prove
-//! little.
+//! Tests a compiler and a linker by building a minimal kernel program, because version numbers do
+//! not prove that they fit.
 
 use std::{fs, path::Path};
 
@@ -34,8 +34,8 @@ pub extern "C" fn probe(number: u32) -> u32 { number.count_ones() }
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
 "#;
 
-/// Builds the program in the way in which proxy-user/datapath/build.rs builds ours, and looks for
-/// its section and its BTF.
+/// Builds the minimal program as proxy-user/datapath/build.rs builds portolan's, and checks that
+/// the result has its section and BTF.
 pub(super) fn probe(toolchain: &Toolchain, cache: &Path) -> Result<()> {
     let folder = cache.join("probe");
     fs::create_dir_all(&folder)

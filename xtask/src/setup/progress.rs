@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Prints one line per step of the set-up, with the seconds since its start.
+//! Prints a line for each step of `cargo xtask setup`, with the seconds since its start.
 
 use std::time::Instant;
 

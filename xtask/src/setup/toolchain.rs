@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain and the file from which proxy-user/datapath/build.rs reads it: `key=value`
-//! lines.
+//! The chosen toolchain, and the file with `key=value` lines from which
+//! proxy-user/datapath/build.rs reads it.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::choose::{Compiler, Linker};
 use crate::{cargo, host};
 
-/// The target of the kernel programs.
+/// The Rust target of the kernel programs.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// The toolchain that builds the kernel programs.
@@ -23,13 +23,13 @@ pub(crate) struct Toolchain {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
     pub(crate) linker: PathBuf,
-    /// Whether core must be built from rust-src, because the compiler has none for the target.
+    /// Whether the crate `core` must be built from source: the compiler has none for the target.
     pub(crate) build_std: bool,
-    /// The output of `rustc --version`, so that an updated compiler is tested again.
+    /// The output of `rustc --version` at the test: an updated compiler is tested again.
     version: String,
 }
 
-/// Returns the path of the file: in the cache, unless PORTOLAN_TOOLCHAIN_FILE names another one.
+/// Returns the file's path: in the cache, or as PORTOLAN_TOOLCHAIN_FILE says.
 pub(crate) fn file(cache: &Path) -> PathBuf {
     env::var_os("PORTOLAN_TOOLCHAIN_FILE").map_or_else(|| cache.join("toolchain"), PathBuf::from)
 }
@@ -71,7 +71,7 @@ impl Toolchain {
         )
     }
 
-    /// Returns the toolchain of an earlier set-up, if it still exists and its compiler is the same.
+    /// Returns the toolchain in the file if its programs exist and its compiler is the same.
     pub(super) fn still_valid(file: &Path) -> Option<Self> {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
         let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
@@ -86,8 +86,8 @@ impl Toolchain {
         (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
     }
 
-    /// Replaces the file atomically, and only if its content changes: a newer file makes every
-    /// clone build the kernel programs again.
+    /// Replaces the toolchain's file atomically, and only if its content changes: a newer file
+    /// makes every clone build the kernel programs again.
     pub(super) fn written(self, file: &Path) -> Result<Self> {
         let text = self.text();
         if fs::read_to_string(file).is_ok_and(|old| old == text) {
@@ -109,8 +109,8 @@ impl Toolchain {
         format!("{}{std}; {}", self.version, self.linker.display())
     }
 
-    /// Returns a cargo command for the kernel programs, with the same environment as in
-    /// proxy-user/datapath/build.rs.
+    /// Returns a cargo command for the kernel programs, in the environment that
+    /// proxy-user/datapath/build.rs uses.
     pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
         let mut command = Command::new(cargo);
         command

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packet without a flow: its service, its verdict, and the flow that it may begin.
+//! Judges a packet of no known flow: its service, the verdict, and the flow that it may begin.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,34 +15,34 @@ use super::{
 };
 use crate::services::{Frontend, service_range, v4, v6};
 
-/// The numbers of backends tried before the source port is translated, and of source ports tried
-/// then: ARCHITECTURE.md says "another backend, or another source port" and leaves the numbers to
-/// the programs.
+/// How many backends the programs try with the client's own source port, and then how many other
+/// source ports. ARCHITECTURE.md says "another backend, or another source port" and leaves the
+/// numbers to the programs.
 const BACKEND_TRIES: usize = 4;
 pub(crate) const PORT_TRIES: usize = 8;
 
-/// The previous flow with the same key.
+/// What a new flow takes over from the previous flow with the same key.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Before {
-    /// The masquerade port of that flow.
+    /// The masquerade port of the previous flow; None if it had none.
     pub(crate) port: Option<u16>,
-    /// The backend of that flow, if it did not answer.
+    /// The backend of the previous flow, if it did not answer; the new flow should get another one.
     pub(crate) avoided: Option<SocketAddr>,
 }
 
-/// The properties that a new flow must have.
+/// What a new flow must be like.
 struct Wanted {
     name: String,
-    /// The backends that the policy allows, each with its incarnation in the service.
+    /// The backends that the traffic policy allows, each with its incarnation in the service.
     allowed: Vec<(SocketAddr, u64)>,
-    /// True if affinity determines the backend.
+    /// True if session affinity determines the backend.
     is_held: bool,
     has_affinity: bool,
     masquerade: bool,
     before: Before,
-    /// The backend that the hash names, with selection by hash.
+    /// With selection by hash: the backend that the hash selects.
     named: Option<SocketAddr>,
-    /// True if the packet is in the middle of its connection.
+    /// True if the packet is not the first one of its connection.
     is_middle: bool,
 }
 
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// The properties that the policy requires of a flow to this frontend.
+    /// Returns what the service requires of a new flow to this frontend.
     fn wanted(
         &self,
         live: &Live,
@@ -121,9 +121,9 @@ impl Model {
         }
     }
 
-    /// Judges a mid-stream segment of an unknown connection: a reset where a service would serve
-    /// it, no answer where the policy drops. With selection by hash and without masquerade, it goes
-    /// to the backend that the hash names.
+    /// Judges a mid-stream segment of an unknown connection. It must get a reset where the service
+    /// would forward a first packet, and be dropped where the policy drops. With selection by hash
+    /// and without masquerade, it must go to the backend that the hash selects.
     fn in_the_middle(
         &mut self,
         given: &Given<'_>,
@@ -163,7 +163,7 @@ impl Model {
         }
     }
 
-    /// Checks that the selected backend and source port were allowed, and records the flow.
+    /// Checks that the programs could select this backend and source port, and records the flow.
     fn forward(
         &mut self,
         given: &Given<'_>,
@@ -187,8 +187,8 @@ impl Model {
             .filter(|(at, _)| is_taken(*at))
             .count();
         let free_by_hash = wanted.named.filter(|at| !is_taken(*at));
-        // Neighbouring table entries may name one backend, so the programs may not find another
-        // one.
+        // Several entries of the hash table that follow each other may have the same backend, so
+        // the programs may find no other one.
         let all_taken = match wanted.named {
             Some(_) => free_by_hash.is_none(),
             None => taken >= wanted.allowed.len().min(tries),
@@ -215,7 +215,7 @@ impl Model {
             ));
         };
         if source != client || !free(self, backend) {
-            // The client's own port may be one of the tried ports.
+            // One of the other source ports that are tried may be the client's own port.
             let (low, high) = self.settings.ports;
             if source.ip() != client.ip() || !(low..=high).contains(&source.port()) {
                 return Err(format!("{source} is no source for {client}"));
@@ -228,8 +228,8 @@ impl Model {
             let at = |port| SocketAddr::new(client.ip(), port);
             let all =
                 (low..=high).flat_map(|port| wanted.allowed.iter().map(move |to| (to.0, port)));
-            // The tries may meet every port, each with another backend; only the last one may take
-            // the tuple of a client behind another interface.
+            // The programs may try all ports, each with another backend. Only with the last try may
+            // they take over the tuple of a client behind another interface.
             let is_last = || {
                 let taken = all.filter(|(to, port)| !self.is_free_for(key, *to, at(*port)));
                 taken.count() >= PORT_TRIES.min(usize::from(high - low) + 1)
@@ -250,7 +250,7 @@ impl Model {
         } else {
             self.check_avoided(wanted, backend, client, key, seen)?;
         }
-        // A closed flow loses its tuple and everything that belongs to it.
+        // A closed flow with this tuple is removed with all of its entries.
         let reply = Tuple {
             protocol: key.tuple.protocol,
             src: backend,
@@ -291,7 +291,7 @@ impl Model {
         passes(seen, &frame, mark, &[seen.counter])
     }
 
-    /// Judges a first packet in a full table; `None` if two entries are free.
+    /// Judges a first packet while the flow table is full; None if there is space for two entries.
     fn without_room(
         &mut self,
         client: SocketAddr,
@@ -303,7 +303,8 @@ impl Model {
         if room >= 2 {
             return None;
         }
-        // If the table has such tuples, the result depends on the backend that was tried first.
+        // If the table has tuples of this client and a backend, the result depends on the backend
+        // that the programs tried first.
         let is_known = |at: SocketAddr| {
             let replies = self.replies.keys().chain(self.masqueraded.keys());
             let mut replies = replies.chain(self.recalled.values());
@@ -320,12 +321,13 @@ impl Model {
         if room >= 2 {
             return None;
         }
-        // The programs store affinity after the reply entry.
+        // With space for one entry, the programs have stored the reply entry and then an affinity,
+        // whose backend cannot be seen.
         self.is_lost = room == 1 && wanted.has_affinity;
         Some(dropped(seen, Counter::DroppedFlowTableFull))
     }
 
-    /// Checks that a backend without an answer is avoided where there is another backend.
+    /// Checks that the new flow avoids a backend that did not answer, if there is another backend.
     fn check_avoided(
         &self,
         wanted: &Wanted,
@@ -359,7 +361,7 @@ impl Model {
     }
 }
 
-/// The backend among `allowed` that the hash of a client and a frontend names.
+/// Returns the backend among `allowed` that the hash of client and frontend selects.
 fn hashed(
     live: &Live,
     frontend: &Frontend,

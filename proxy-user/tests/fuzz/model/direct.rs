@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections to no service: ARCHITECTURE.md, the end of "A flow's entries".
+//! Connections to no service: see the end of "A flow's entries" in ARCHITECTURE.md.
 
 use proxy_common::Counter;
 
@@ -15,8 +15,8 @@ use super::{
 use crate::node;
 
 impl Model {
-    /// Judges a first packet to no service: it gets another source port if a flow of the same
-    /// client has its tuple.
+    /// Judges a first packet to a destination of no service: it must get another source port if a
+    /// flow of the same client already has its tuple.
     pub(crate) fn past_every_service(
         &mut self,
         given: &Given<'_>,

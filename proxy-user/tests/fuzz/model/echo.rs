@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Echo requests to services, answered with `answerPing`: RFC 792 and RFC 4443.
+//! Echo requests to services, which the node answers with `answerPing`: RFC 792 and RFC 4443.
 
 use proxy_common::{Counter, FrontendKind};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::services::is_node;
 
-/// The ICMP types of a request and its reply.
+/// Returns the ICMP types of an echo request and of its reply.
 const fn types(v6: bool) -> (u8, u8) {
     if v6 { (128, 129) } else { (8, 0) }
 }
 
 impl Model {
-    /// Whether the packet is an echo request to a service that the node answers.
+    /// Returns true if the node must answer this packet: an echo request to a service's address.
     pub(crate) fn answers_echo(&self, given: &Given<'_>, headers: &Headers) -> bool {
         let (request, _) = types(headers.is_v6());
         let is_plain = headers.l4 - headers.l3 == if headers.is_v6() { 40 } else { 20 };
@@ -38,7 +38,7 @@ impl Model {
     }
 }
 
-/// Judges the reply to an echo request.
+/// Checks the node's reply to an echo request.
 pub(crate) fn judge(given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
     let Headers { l3, l4, end, .. } = *headers;
     if end > given.frame.len() || end < l4 + 8 {
@@ -52,7 +52,7 @@ pub(crate) fn judge(given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgem
     let (_, reply) = types(headers.is_v6());
     frame[l4] = reply;
     wire::follow_half(&mut frame, l4 + 2, given.frame, l4);
-    // Accepts any hop limit of at least 64.
+    // Any hop limit of at least 64 is accepted.
     let hop = l3 + if headers.is_v6() { 7 } else { 8 };
     let hops = seen.frame.get(hop).copied().unwrap_or(0);
     if !headers.is_v6() {

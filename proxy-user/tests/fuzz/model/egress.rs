@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Outgoing packets: replies get the service's address as their source, marked packets get the
-//! node's address.
+//! Judges outgoing packets: replies must get the service's address as their source, and packets
+//! with the masquerade mark the node's address.
 
 use proxy_common::Counter;
 
@@ -48,7 +48,7 @@ impl Model {
     fn leaving(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
         let tuple = headers.tuple;
         if let Some((key, _)) = self.flow_of_reply(&tuple) {
-            // A flow's replies leave only through the interface of its client.
+            // Replies are translated only if they leave through the interface of the flow's client.
             if flow_is_of(key.interface, given) {
                 let frontend = key.tuple.dst;
                 let client = key.tuple.src;
@@ -64,13 +64,13 @@ impl Model {
             }
             return untouched(given, seen);
         }
-        // The kernel forwards no IPv4 packet that arrived with an address of the node as its
-        // source: such a source comes from the node's own rules.
+        // The kernel does not forward an IPv4 packet that arrived with one of the node's addresses
+        // as its source. So a packet with such a source got it by the node's own NAT rules.
         let is_the_nodes = given.is_own || tuple.src.is_ipv4() && self.settings.resets;
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }
-        // Others have masqueraded the packet: our masqueraded flows must avoid its tuple.
+        // Other NAT rules have masqueraded this packet: portolan's flows must avoid its tuple.
         let is_of_others = given.mark & MARK != 0 && !given.is_own && is_node(tuple.src.ip());
         let reply = tuple.reversed();
         if is_of_others
@@ -83,12 +83,12 @@ impl Model {
         untouched(given, seen)
     }
 
-    /// Records a datagram that a process of the node sends from a served node port.
+    /// Records a datagram that a process of the node sends from a node port of a service.
     fn own_datagram(&mut self, headers: &Headers) {
         let tuple = headers.tuple.reversed();
         let now = self.now;
         if self.untouched.contains_key(&tuple) {
-            // For SCTP, only the chunks tell the state, not a repetition.
+            // For SCTP the types of the chunks, not a repetition, tell the state.
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The life of a flow: ARCHITECTURE.md, "A flow's life" and "A flow's entries".
+//! How flows begin, change and end: see "A flow's life" and "A flow's entries" in ARCHITECTURE.md.
 
 use std::net::SocketAddr;
 
@@ -13,40 +13,42 @@ use super::{
 };
 use crate::services::Interface;
 
-/// The key of a flow: the tuple of the client's packets, and the interface at which they arrive.
+/// The key of a flow: the tuple of the client's packets, and the interface at which they arrive (0
+/// if many clients share it).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Key {
     pub(crate) tuple: Tuple,
     pub(crate) interface: u32,
 }
 
-/// A flow.
+/// A flow as the model stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) backend: SocketAddr,
-    /// The client's address and port after ingress: its own address, and mostly its own port.
+    /// The source with which packets leave ingress: the client's address, mostly also its port.
     pub(crate) source: SocketAddr,
-    /// The name of the service; `None` for a connection to no service.
+    /// The name of the service; None for a connection to no service.
     pub(crate) service: Option<String>,
     pub(crate) incarnation: u64,
     pub(crate) is_masqueraded: bool,
-    /// The source that the backend sees, once a packet has left.
+    /// The source that the backend sees; None until a packet has been masqueraded.
     pub(crate) masquerade: Option<SocketAddr>,
-    /// The masquerade port of the previous flow with this key.
+    /// The masquerade port of the previous flow with this key, which is tried first.
     pub(crate) port_before: Option<u16>,
     pub(crate) life: Life,
     pub(crate) last_seen: u64,
-    /// For datagrams: when the frontend was last checked to be the service's.
+    /// For UDP: when it was last checked that the frontend still belongs to the service.
     pub(crate) checked: u64,
-    /// When a reply was last recorded: once a second, and whenever it changes the state. `None`
-    /// before the first reply.
+    /// When a reply was last recorded: at most once a second, and whenever it changes the state.
+    /// None before the first reply.
     pub(crate) reply_noted: Option<u64>,
-    /// With `redirect`: when a reply to the masquerade address was last recorded, and its number.
+    /// With `redirect`: when a reply to the masquerade address was last recorded, and the number
+    /// that it acknowledged.
     pub(crate) answer_noted: Option<(u64, u32)>,
     pub(crate) place: Position,
 }
 
-/// The flow of a datagram that the node sends from a served node port.
+/// The flow of a datagram that a process of the node sends from a node port of a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untouched {
     pub(crate) is_repeated: bool,
@@ -72,7 +74,7 @@ impl Flow {
     }
 }
 
-/// The idle time of a flow in seconds.
+/// Returns the idle time in seconds after which a flow is removed.
 pub(crate) fn limit(times: &IdleTimes, protocol: u8, phase: Phase) -> u64 {
     let seconds = match (protocol, phase) {
         (UDP, Phase::Established) => times.udp_stream,
@@ -91,7 +93,7 @@ impl Model {
         self.replies.insert(flow.reply(key.tuple.protocol), key);
         self.flows.insert(key, flow);
     }
-    /// Removes a flow and everything that belongs to it.
+    /// Removes a flow with all of its entries; returns it, None if there is none.
     pub(crate) fn remove_flow(&mut self, key: Key) -> Option<Flow> {
         let flow = self.flows.remove(&key)?;
         self.replies.remove(&flow.reply(key.tuple.protocol));
@@ -100,7 +102,7 @@ impl Model {
         }
         Some(flow)
     }
-    /// Whether a client's flow still leaves with this tuple.
+    /// Returns true if the client's flow still leaves with the source and destination of `left`.
     pub(crate) fn leaves_as(&self, interface: Interface, client: Tuple, left: Tuple) -> bool {
         let interface = Self::client_interface(interface);
         let key = Key {
@@ -112,18 +114,18 @@ impl Model {
             (source, flow.backend) == (left.src, left.dst)
         })
     }
-    /// The flow whose backend sends replies with this tuple.
+    /// Returns the flow whose backend sends replies with this tuple.
     pub(crate) fn flow_of_reply(&self, reply: &Tuple) -> Option<(Key, &Flow)> {
         let key = self.replies.get(reply)?;
         Some((*key, &self.flows[key]))
     }
     /// Records a client's packet of a flow.
     pub(crate) fn client_sent(&mut self, key: Key, headers: &Headers) {
-        // No one else's packets arrive at a pod's own interface.
+        // At the interface of a single pod, only packets of that pod arrive.
         let is_trusted = key.interface != 0;
         self.account(key, |life| life.client_sends(headers, is_trusted));
     }
-    /// Records a backend's packet of a flow.
+    /// Records a backend's packet of a flow, at most once a second unless it changes the state.
     pub(crate) fn backend_sent(&mut self, key: Key, headers: &Headers) {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {
@@ -136,7 +138,7 @@ impl Model {
             self.account(key, |life| life.backend_sends(headers));
         }
     }
-    /// Records a reply that XDP has seen and that changes no state.
+    /// Records a reply that XDP has taken and that does not change the state.
     pub(crate) fn reply_at_xdp(&mut self, key: Key, headers: &Headers) {
         let now = self.now;
         if let Some(flow) = self.flows.get_mut(&key) {
@@ -165,7 +167,7 @@ impl Model {
             }
         }
     }
-    /// Records a packet of an untouched flow, from the node's process or to it.
+    /// Records a packet of such a datagram flow, from the node's process or to it.
     pub(crate) fn touch_untouched(&mut self, tuple: Tuple, change: impl FnOnce(&mut Untouched)) {
         let now = self.now;
         let Some(held) = self.untouched.get_mut(&tuple) else {
@@ -181,7 +183,7 @@ impl Model {
             }
         }
     }
-    /// Removes every flow that has been idle for too long.
+    /// Removes every flow that has been idle for longer than its time.
     pub(crate) fn expire(&mut self, times: &IdleTimes) {
         let now = self.now;
         let idle: Vec<_> = self

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ICMP errors about flows: translated in both directions, the outer and the quoted packet. An
-//! error travels against the packet that it quotes, so it belongs to the flow of the reversed
-//! quoted tuple.
+//! Judges ICMP errors about flows. The outer and the quoted packet must be translated, in both
+//! directions. An error travels against the packet that it quotes, so it belongs to the flow with
+//! the reversed tuple of the quoted packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,19 +15,19 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// The new addresses of the error, and the new ends of the quoted packet.
+/// The outer addresses of a translated error, and source and destination of the quoted packet.
 struct Ends {
     outer: (IpAddr, IpAddr),
     inner: (SocketAddr, SocketAddr),
 }
 
-/// The headers of the quoted packet; `None` if this is no error about TCP, UDP or SCTP.
+/// Returns the headers of the quoted packet; None if it is no error about TCP, UDP or SCTP.
 fn quoted(given: &Given<'_>, headers: &Headers) -> Option<Headers> {
     let v6 = headers.is_v6();
     let kind = headers.icmp_type(given.frame)?;
     let l3 = match (v6, kind) {
         (false, 3 | 4 | 5 | 11 | 12) | (true, 1..=4) => headers.l4 + 8,
-        // The quote follows the target, the destination and the header of the option.
+        // In an IPv6 redirect, two addresses and an option's header precede the quote.
         (true, 137) => headers.l4 + 48,
         _ => return None,
     };
@@ -52,7 +52,7 @@ pub(crate) fn ingress(
     let tuple = quoted.tuple.reversed();
     let outer = |dst: IpAddr| (headers.tuple.src.ip(), dst);
     let interface = Model::client_interface(given.interface);
-    // An error from the client's side, about a reply.
+    // The client's side sends an error about a reply.
     if let Some(flow) = model.flows.get(&Key { tuple, interface }) {
         let ends = Ends {
             outer: outer(flow.backend.ip()),
@@ -61,7 +61,7 @@ pub(crate) fn ingress(
         let mark = if flow.is_masqueraded { MARK } else { 0 };
         return translated(given, headers, &quoted, &ends, given.mark | mark, seen);
     }
-    // An error from the backend's side.
+    // The backend's side sends an error about a masqueraded packet.
     if let Some(key) = model.masqueraded.get(&tuple) {
         let client = model.flows[key].source;
         let ends = Ends {
@@ -96,7 +96,7 @@ pub(crate) fn egress(
     };
     let outer = |src: IpAddr| (src, headers.tuple.dst.ip());
     let mark = given.mark & !MARK;
-    // An error to the client, about its packet.
+    // An error to the client, about the client's packet.
     if let Some((key, _)) = model.flow_of_reply(&quoted.tuple.reversed())
         && flow_is_of(key.interface, given)
     {
@@ -106,8 +106,8 @@ pub(crate) fn egress(
         };
         return translated(given, headers, &quoted, &ends, mark, seen);
     }
-    // An error to the backend, about its answer; it knows a masqueraded client by the node's
-    // address.
+    // An error to the backend, about the backend's answer. The backend knows a masqueraded client
+    // by the node's address.
     if let Some((_, flow)) = model.flow_of_reply(&quoted.tuple)
         && let Some(masquerade) = flow.masquerade
     {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Incoming packets: ARCHITECTURE.md, "From a packet to a packet".
+//! Judges incoming packets: see "From a packet to a packet" in ARCHITECTURE.md.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,7 @@ use super::{
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
 
-/// The seconds of silence after which a SYN that anyone may have sent ends an established
-/// connection.
+/// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
 
 impl Model {
@@ -37,7 +36,7 @@ impl Model {
         if let Fragment::Later(_) = headers.fragment
             && !self.recall_fragment(&mut headers)
         {
-            // A later fragment to a cluster IP cannot be delivered.
+            // A later fragment to a cluster IP must be dropped if its first fragment is unknown.
             return if self.is_cluster_ip(headers.tuple.dst.ip()) {
                 dropped(seen, Counter::DroppedFragment)
             } else {
@@ -67,7 +66,7 @@ impl Model {
                 None => self.hit(given, headers, key, seen),
             };
         }
-        // Pods may also send replies, but a SYN or INIT is no reply.
+        // Replies may also come from pods, but a SYN or INIT is never a reply.
         if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
             return self.begin(given, headers, key, Before::default(), seen);
         }
@@ -90,7 +89,7 @@ impl Model {
                 self.backend_sent(key, headers);
                 return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed]);
             }
-            // Egress translates the reply, so ingress may pass it without a lookup.
+            // Egress translates the reply. Ingress may skip the lookup and count Untouched.
             return passes(
                 seen,
                 given.frame,
@@ -110,15 +109,15 @@ impl Model {
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
         let mark = if flow.is_masqueraded { MARK } else { 0 };
-        // In a small ring, a flow that is closed again can overwrite its own last name, and goes.
+        // In a small ring, a flow's new name can overwrite its own last name and evict it.
         self.client_sent(key, headers);
         self.remember_fragment(headers);
         let frame = wire::with_ends(given.frame, headers, source, backend);
         passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
     }
 
-    /// Whether datagrams have lost their frontend to another service; this is checked once a
-    /// second.
+    /// Returns true if the frontend of a UDP flow no longer belongs to the flow's service. This is
+    /// checked once a second.
     fn lost_its_frontend(&mut self, key: Key) -> bool {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {
@@ -132,13 +131,13 @@ impl Model {
         owner.map(|(live, _)| &live.service.name) != self.flows[&key].service.as_ref()
     }
 
-    /// Whether a packet of a known flow begins another flow.
+    /// Returns what a new flow takes over if this packet begins one; None if it does not.
     fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
             return None;
         }
         let is_tcp_like = headers.tuple.protocol != UDP;
-        // Anyone may have sent a SYN that arrives at a shared interface.
+        // At an interface that clients share, anyone may have sent the SYN.
         let is_genuine = key.interface != 0 || self.now - flow.last_seen > SILENCE;
         let is_safe =
             is_tcp_like && flow.life.acknowledged && !flow.life.is_closing() && !is_genuine;
@@ -153,14 +152,14 @@ impl Model {
         if is_tcp_like && is_over || !serves {
             return Some(Before::default());
         }
-        // The client repeats its SYN for the second time without an answer.
+        // The client has repeated its SYN for the second time, and the backend has not answered.
         (is_tcp_like && flow.life.is_unanswered_again(headers)).then(|| Before {
             avoided: Some(flow.backend),
             ..Before::default()
         })
     }
 
-    /// Checks that a packet goes on with these ends.
+    /// Checks that a packet passes with this source and destination.
     pub(crate) fn translated(
         &mut self,
         given: &Given<'_>,
@@ -175,7 +174,7 @@ impl Model {
         passes(seen, &frame, given.mark, &[counter])
     }
 
-    /// Forgets the ports for the identification of this first fragment.
+    /// Removes the recorded ports of an earlier datagram with this first fragment's identification.
     pub(crate) fn forget_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
@@ -183,7 +182,7 @@ impl Model {
             self.fragments.remove(&key);
         }
     }
-    /// Records the ports of a first fragment that is translated.
+    /// Records the ports of a translated first fragment for the later fragments.
     pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
             let Tuple { protocol, src, dst } = headers.tuple;
@@ -191,7 +190,7 @@ impl Model {
             self.fragments.insert(key, (src.port(), dst.port()));
         }
     }
-    /// Gives a later fragment the ports of its first one; false if these are unknown.
+    /// Gives a later fragment the ports of its first fragment; returns false if these are unknown.
     pub(crate) fn recall_fragment(&self, headers: &mut Headers) -> bool {
         let Fragment::Later(id) = headers.fragment else {
             return false;

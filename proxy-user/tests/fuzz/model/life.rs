@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known of a flow, and what its numbers prove: ARCHITECTURE.md, "A flow's life".
+//! What is known about a flow, and what packets prove: "A flow's life" in ARCHITECTURE.md.
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
-/// The largest distance of a number from the other side's last acknowledgement, in bytes.
+/// How far a believed number may be from the last acknowledgement of the other side, in bytes.
 const WINDOW: i32 = 4 << 20;
-/// The bytes after the backend's SYN that the client's first acknowledgement may cover.
+/// The client's first acknowledgement may cover so many bytes after the backend's SYN.
 const FAST_OPEN: u32 = 1 << 16;
 
 /// What the packets of a flow have shown so far.
@@ -19,19 +19,19 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
-    /// The flow began in the middle of its connection, whose ends have proven nothing yet.
+    /// The flow began in the middle of its connection, and neither side has proven a number yet.
     pub(crate) picked_up: bool,
-    /// TCP: the last number that each side has acknowledged. Before the client's first
-    /// acknowledgement, its number is the one after the backend's SYN, and before that its own
-    /// SYN's. SCTP: the tag of each side's packets; until the answer, the client's is that of its
-    /// INIT.
+    /// TCP: the last number that the client has acknowledged. Before the client's first
+    /// acknowledgement, it is the number after the backend's SYN, and before that the client's
+    /// SYN's. SCTP: the tag of the client's packets; before the answer, the tag in the client's
+    /// INIT. `backend_number`: the same of the backend.
     pub(crate) client_number: u32,
     pub(crate) backend_number: u32,
     /// TCP: the timestamp of the client's last FIN; 0 without one.
     pub(crate) timestamp: u32,
 }
 
-/// The state as `portolan flows` names it.
+/// The state of a flow as `portolan flows` names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Unanswered,
@@ -55,7 +55,7 @@ impl Phase {
     }
 }
 
-/// Whether a number is within a sender's window of another; 0 stands for no number.
+/// Returns true if a number is at most `WINDOW` away from `last`, or if `last` is 0 (unknown).
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;
@@ -64,7 +64,7 @@ fn is_near(number: u32, last: u32) -> bool {
     (-WINDOW..=WINDOW).contains(&apart)
 }
 
-/// Records what a segment acknowledges, if that is possible.
+/// Records the number that a TCP segment acknowledges, if it is near the last one.
 fn follow(last: &mut u32, headers: &Headers) {
     let acknowledges = headers.flags & (SYN | ACK) == ACK;
     if headers.tuple.protocol == TCP && acknowledges && is_near(headers.acknowledgement, *last) {
@@ -72,12 +72,12 @@ fn follow(last: &mut u32, headers: &Headers) {
     }
 }
 
-/// Whether a segment is data or a bare acknowledgement.
+/// Returns true if a segment is data or only an acknowledgement.
 fn goes_on(headers: &Headers) -> bool {
     headers.flags & (SYN | ACK | RST | FIN) == ACK
 }
 
-/// The number that tells a SYN or INIT from that of another connection; 0 for datagrams.
+/// Returns the number by which the SYN or INIT of one connection differs from another's; 0 for UDP.
 pub(crate) fn first_number(headers: &Headers) -> u32 {
     match headers.tuple.protocol {
         TCP => headers.sequence,
@@ -87,7 +87,7 @@ pub(crate) fn first_number(headers: &Headers) -> u32 {
 }
 
 impl Life {
-    /// The state of a flow that begins with this packet.
+    /// Returns the state of a flow that begins with this packet.
     pub(crate) fn begun_by(headers: &Headers) -> Self {
         let picked_up = !headers.begins();
         Self {
@@ -96,7 +96,7 @@ impl Life {
             ..Self::default()
         }
     }
-    /// Whether this packet repeats a SYN once more that the backend does not answer.
+    /// Returns true if this packet repeats a SYN for the second time without an answer.
     pub(crate) fn is_unanswered_again(&self, headers: &Headers) -> bool {
         self.repeated && !self.answered && self.client_number == first_number(headers)
     }
@@ -121,7 +121,7 @@ impl Life {
     pub(crate) fn is_closing(&self) -> bool {
         self.reset || self.client_fin || self.backend_fin
     }
-    /// Whether the flow is established, without doubt.
+    /// Returns true if the flow is established and no packet has cast doubt on it.
     pub(crate) fn is_established(&self) -> bool {
         self.acknowledged
             && self.is_settled(UDP)
@@ -129,7 +129,7 @@ impl Life {
             && !self.repeated
             && !self.picked_up
     }
-    /// Whether another reply changes nothing.
+    /// Returns true if another reply would change nothing in the state.
     pub(crate) fn is_settled(&self, protocol: u8) -> bool {
         let is_begun = self.acknowledged || protocol == UDP;
         self.answered && !self.reset && !self.renewed && is_begun
@@ -138,19 +138,19 @@ impl Life {
         !self.acknowledged || self.is_closed()
     }
 
-    /// Whether a packet that ends an established connection has its sender's numbers; `other` is
-    /// the other side's number.
+    /// Returns true if a packet that would end an established connection has a number that only its
+    /// sender knows; `other` is the last number that the other side has acknowledged.
     fn ends(&self, headers: &Headers, other: u32) -> bool {
         if !self.acknowledged {
             return true;
         }
         match headers.tuple.protocol {
             TCP => is_near(headers.sequence, other),
-            // A host that does not know the association sends back the other side's tag.
+            // In SCTP, a host without the association sends back the tag of the other side.
             _ => [self.client_number, self.backend_number].contains(&headers.tag),
         }
     }
-    /// Records a packet of the client. `is_trusted`: no one else can have sent it.
+    /// Records a packet of the client. `is_trusted`: nobody else can have sent it.
     pub(crate) fn client_sends(&mut self, headers: &Headers, is_trusted: bool) {
         let (was_acknowledged, flags) = (self.acknowledged, headers.flags);
         let is_believed = is_trusted || self.ends(headers, self.backend_number);
@@ -195,18 +195,18 @@ impl Life {
             self.picked_up = false;
         }
     }
-    /// Data ends the doubt: a reset or a SYN was forged.
+    /// Data after a reset or SYN shows that these were forged.
     fn go_on(&mut self, headers: &Headers) {
         if goes_on(headers) {
             self.reset = false;
             self.renewed = false;
         }
     }
-    /// Records what a packet of the backend acknowledges; this is done for every packet.
+    /// Records the number that a packet of the backend acknowledges; called for every packet.
     pub(crate) fn backend_acknowledges(&mut self, headers: &Headers) {
         follow(&mut self.backend_number, headers);
     }
-    /// Records a packet of the backend.
+    /// Records a packet of the backend in the state.
     pub(crate) fn backend_sends(&mut self, headers: &Headers) {
         let (protocol, flags) = (headers.tuple.protocol, headers.flags);
         let is_believed = self.ends(headers, self.client_number);
@@ -225,7 +225,7 @@ impl Life {
             self.answered = true;
             self.renewed = false;
         } else if self.picked_up && !self.answered && goes_on(headers) {
-            // For a flow from mid-stream, the backend's next segment is the answer.
+            // For a flow that began mid-stream, the backend's next segment is the answer.
             (self.backend_number, self.client_number) = (headers.acknowledgement, headers.sequence);
             self.answered = true;
             self.renewed = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Masquerade: the address and port with which a flow leaves. ARCHITECTURE.md, "Masquerade" and "A
-//! flow's life".
+//! Judges masquerade: the node's address and port with which a flow leaves. See "Masquerade" and "A
+//! flow's life" in ARCHITECTURE.md.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::services::{Interface, node, uplink_address};
 
-/// The number of ports that are tried.
+/// How many ports the programs try.
 const TRIES: u32 = 32;
-/// Linux keeps a tuple in TIME_WAIT for a minute.
+/// Linux keeps a connection in TIME_WAIT for a minute. In seconds.
 const TIME_WAIT: u64 = 60;
 
 impl Model {
-    /// Judges a packet that ingress has marked.
+    /// Judges a packet that ingress has marked for masquerade.
     pub(crate) fn masquerade(
         &mut self,
         given: &Given<'_>,
@@ -45,8 +45,8 @@ impl Model {
         passes(seen, &frame, given.mark & !MARK, &[Counter::Masqueraded])
     }
 
-    /// Judges a packet in a full table: it is dropped and makes room for the next one. Where ports
-    /// are scarce, it may have taken over a port instead.
+    /// Judges a packet while the flow table is full. It must be dropped, and old entries must be
+    /// removed for the next packet. If there are few ports, it may instead have taken over a port.
     fn masquerade_without_room(&mut self, v6: bool, seen: &Seen) -> Judgement {
         let (low, high) = self.settings.ports;
         if seen.counter != Counter::DroppedFlowTableFull && u32::from(high - low) < 8 * TRIES {
@@ -57,7 +57,7 @@ impl Model {
         dropped(seen, Counter::DroppedFlowTableFull)
     }
 
-    /// Checks the selected source and records it.
+    /// Checks the source that the programs have selected, and records it.
     fn check_choice(
         &mut self,
         given: &Given<'_>,
@@ -111,13 +111,13 @@ impl Model {
         self.masqueraded.insert(reply_of(flow, key, source), key);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.masquerade = Some(source);
-            // Earlier answers count, too.
+            // Replies that were recorded before the masquerade count too.
             flow.answer_noted = flow.reply_noted.map(|at| (at, flow.life.backend_number));
         }
         Ok(source)
     }
 
-    /// Checks that no port could be used.
+    /// Checks that the programs could not use any port.
     fn check_exhausted(&self, given: &Given<'_>, key: Key, flow: &Flow) -> Judgement {
         let address = address_of(given.interface, key.tuple.src.is_ipv6());
         let (low, high) = self.settings.ports;
@@ -130,19 +130,19 @@ impl Model {
         usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
     }
 
-    /// The flow that leaves with this source to the same backend.
+    /// Returns the flow that already leaves with this source to the same backend, if there is one.
     fn holder(&self, key: Key, flow: &Flow, source: SocketAddr) -> Option<Key> {
         let tuple = reply_of(flow, key, source);
-        // A client with an address of the node may have the tuple, too.
+        // A client with an address of the node may have this tuple without masquerade.
         self.masqueraded
             .get(&tuple)
             .or(self.replies.get(&tuple))
             .copied()
     }
 
-    /// The order in which ports of evictable flows are taken over; `None` for a living flow's port.
-    /// The documents order half-open flows by age only. A client that has the tuple itself keeps
-    /// it. `timestamp` is that of the new SYN.
+    /// Returns the order in which ports are taken over from other flows: 0 first, None for the port
+    /// of a flow that must keep it. ARCHITECTURE.md orders half-open flows only by age. A client
+    /// that has the tuple without masquerade keeps it. `timestamp` is that of the new flow's SYN.
     fn rank(&self, holder: Key, source: SocketAddr, timestamp: u32) -> Option<u32> {
         let flow = &self.flows[&holder];
         if flow.masquerade != Some(source) || !flow.life.gives_way() {
@@ -161,7 +161,7 @@ impl Model {
     }
 }
 
-/// The tuple of the backend's replies if the flow leaves with this source.
+/// Returns the tuple of the backend's replies if the flow leaves with this source.
 fn reply_of(flow: &Flow, key: Key, source: SocketAddr) -> Tuple {
     Tuple {
         protocol: key.tuple.protocol,
@@ -170,12 +170,12 @@ fn reply_of(flow: &Flow, key: Key, source: SocketAddr) -> Tuple {
     }
 }
 
-/// Whether one timestamp is later than another; false if either is missing.
+/// Returns true if one timestamp is later than another; false if either is missing.
 fn is_later(timestamp: u32, than: u32) -> bool {
     timestamp != 0 && than != 0 && timestamp.wrapping_sub(than).cast_signed() > 0
 }
 
-/// The outgoing interface's own address, or else the node's InternalIP.
+/// Returns the uplink's address for packets that leave there, else the node's InternalIP.
 fn address_of(interface: Interface, v6: bool) -> IpAddr {
     match interface {
         Interface::Uplink => uplink_address(v6),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model of the packet path: what must happen to a packet, by the project's documents. It
-//! stores complete flows, not entries, and shares only `decide` with the programs. Where the
-//! programs choose at random, it accepts the choice that it sees and checks that it was allowed.
+//! A model of the packet path: what must happen to a packet, by the project's documents. It stores
+//! complete flows, not map entries. It shares with the programs only `decide`, the hashes of the
+//! selection and of map slots. Where the programs choose at random, it checks that their choice was
+//! allowed.
 
 mod begin;
 mod direct;
@@ -36,14 +37,14 @@ use rings::Rings;
 use wire::Tuple;
 pub(crate) use xdp::AtXdp;
 
-/// The verdicts of tc.
+/// tc's verdicts: `NEXT` goes on to the stack, `SHOT` drops, `REDIRECT` redirects.
 pub(crate) const NEXT: u32 = u32::MAX;
 pub(crate) const SHOT: u32 = 2;
 pub(crate) const REDIRECT: u32 = 7;
-/// The mark that asks egress to masquerade.
+/// The bit of the packet mark that asks egress to masquerade.
 pub(crate) const MARK: u32 = 1 << 14;
 
-/// The result of a program's run on a packet.
+/// What a program made of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) verdict: u32,
@@ -62,50 +63,49 @@ pub(crate) struct Given<'a> {
     pub(crate) is_own: bool,
 }
 
-/// `Err` if the result differs from what must happen.
+/// Ok if the program did what it must do, else a text about the difference.
 pub(crate) type Judgement = Result<(), String>;
 
-/// The key of a datagram's fragments: source, destination, identification, protocol and the
-/// client's interface.
+/// The key of a datagram's fragments: source, destination, id, protocol, client's interface.
 type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 
-/// The state of the packet path.
+/// The state of the model: services, flows and the rest that decides about the next packet.
 pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
-    /// True if packets may leave past the stack.
+    /// True if packets may leave past the kernel's network stack.
     pub(crate) is_past: bool,
     services: HashMap<String, Live>,
     pub(crate) flows: HashMap<Key, Flow>,
-    /// The flows by the tuples of their replies and of their masqueraded replies.
+    /// The keys of flows by the tuple of their replies, and of their masqueraded replies.
     replies: HashMap<Tuple, Key>,
     masqueraded: HashMap<Tuple, Key>,
-    /// The state of datagrams from served node ports, by the tuple of the answers.
+    /// Flows of datagrams from the node's own processes at node ports, by the tuple of the answers.
     pub(crate) untouched: HashMap<Tuple, flows::Untouched>,
     pub(crate) affinity: HashMap<(String, IpAddr), AffinityEntry>,
     fragments: HashMap<Datagram, (u16, u16)>,
-    /// The reply tuples of connections to no service, by their slots in the map: a later one may
-    /// overwrite an earlier one.
+    /// Reply tuples of connections to no service, by their slots in the map `direct`. A later
+    /// connection may overwrite an earlier one.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
     /// All ports that backends have ever had.
     backend_ports: HashSet<u16>,
     incarnations: u64,
-    /// True once a full table has made the programs choose in a way that cannot be seen.
+    /// True after a full table has made the programs choose in a way that the model cannot see.
     pub(crate) is_lost: bool,
-    /// The time in seconds.
+    /// The model's time in seconds.
     pub(crate) now: u64,
-    /// The values that the counters must have.
+    /// The values that the counters must have at the end.
     pub(crate) counts: HashMap<Counter, u64>,
 }
 
-/// A service, with the incarnation of each backend: it changes when the backend serves again after
-/// it had stopped.
+/// A service, with the incarnation of each backend: a number that changes when the backend serves
+/// again after it had been removed.
 pub(crate) struct Live {
     service: Service,
     incarnations: HashMap<SocketAddr, u64>,
 }
 
-/// The backend of a client's session affinity.
+/// The backend to which session affinity sends a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AffinityEntry {
     pub(crate) backend: SocketAddr,
@@ -114,7 +114,7 @@ pub(crate) struct AffinityEntry {
 }
 
 impl Model {
-    /// `ring` is the size of each ring; the table holds eight times as many entries.
+    /// `ring` is the size of each ring; the flow table has eight times as many entries.
     pub(crate) fn new(ring: u64) -> Self {
         Self {
             settings: NodeSettings::default(),
@@ -135,12 +135,12 @@ impl Model {
             counts: HashMap::new(),
         }
     }
-    /// Adds or changes a service.
+    /// Adds or replaces a service.
     pub(crate) fn apply(&mut self, service: &Service) {
         let mut before = self
             .services
             .remove(&service.name)
-            // With another protocol it is another service port.
+            // With another protocol it is a new service port, whose backends are new too.
             .filter(|live| live.service.protocol == service.protocol)
             .map(|live| live.incarnations)
             .unwrap_or_default();
@@ -160,17 +160,17 @@ impl Model {
     pub(crate) fn remove(&mut self, name: &str) {
         self.services.remove(name);
     }
-    /// Adds ports that the maps already know when a sequence begins.
+    /// Adds backend ports that the maps know from earlier sequences.
     pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>) {
         self.backend_ports.extend(backends);
     }
-    /// Whether a backend of a service still serves in this incarnation.
+    /// Returns true if a backend still serves the service in the same incarnation.
     fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {
         self.services
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
-    /// The frontend of a destination: its own one, or else the node port's.
+    /// Returns the service and frontend of a destination; a node port only if there is no other.
     fn frontend(&self, to: SocketAddr, protocol: u8) -> Option<(&Live, &Frontend)> {
         let all = || {
             let services = self.services.values();
@@ -190,7 +190,7 @@ impl Model {
             })
         })
     }
-    /// Whether the address is the cluster IP of a service.
+    /// Returns true if the address is the cluster IP of a service.
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
         self.services.values().any(|live| {
             let frontends = &live.service.frontends;
@@ -199,22 +199,22 @@ impl Model {
                 .any(|one| one.kind == FrontendKind::ClusterIp && one.at.ip() == address)
         })
     }
-    /// The interface in the keys of flows: 0 for one that many clients share.
+    /// Returns the interface as in the keys of flows: 0 for the uplink, which many clients share.
     fn client_interface(interface: Interface) -> u32 {
         match interface {
             Interface::Uplink => 0,
             pod => pod.index(),
         }
     }
-    /// Whether the frame is for this node.
+    /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(given: &Given<'_>) -> bool {
-        // At a bridge's port, frames are addressed to the bridge or to a neighbour.
+        // At a port of a bridge, frames are addressed to the bridge or to another machine.
         given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
     }
 }
 
 impl Live {
-    /// The backends of a set.
+    /// Returns the backends of a set in one address family.
     fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<SocketAddr> {
         let backends = self.service.backends.iter();
         backends
@@ -224,8 +224,7 @@ impl Live {
     }
 }
 
-/// Checks that a packet passes with these bytes and this mark, and is counted by one of these
-/// counters.
+/// Checks that a packet passes with these bytes and mark, counted by one of these counters.
 fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
     if seen.verdict != NEXT {
         return Err(format!(
@@ -260,7 +259,7 @@ fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
     ))
 }
 
-/// Checks that the packet is dropped for this reason.
+/// Checks that the packet is dropped and this counter counts it.
 fn dropped(seen: &Seen, counter: Counter) -> Judgement {
     if (seen.verdict, seen.counter) == (SHOT, counter) {
         return Ok(());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that leave past the stack: ARCHITECTURE.md, "From a packet to a packet". Such a packet
-//! must be what the stack would have made of it between ingress and egress, with one hop less.
+//! Judges packets that leave past the kernel's network stack: see "From a packet to a packet" in
+//! ARCHITECTURE.md. Such a packet must be as if the stack had forwarded it between ingress and
+//! egress, with a hop limit lower by one.
 
 use std::net::IpAddr;
 
@@ -14,23 +15,23 @@ use super::{
 };
 use crate::services::{self, Interface, is_node};
 
-/// The largest distance in bytes between the acknowledgements of the last recorded reply and of one
-/// that need not be recorded.
+/// A reply need not be recorded if its acknowledgement is at most so many bytes from that of the
+/// last recorded reply.
 const FAR: i32 = 1 << 20;
 
-/// The next step of a packet after ingress.
+/// Where a packet goes after ingress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
-    /// The packet goes to the stack, if it goes on at all.
+    /// To the network stack, unless it is dropped or answered.
     Stack,
-    /// The packet goes to egress of its outgoing interface.
+    /// Past the stack to the egress program of its outgoing interface.
     Egress,
-    /// The packet leaves with both of its new ends.
+    /// Out of the node without egress, because ingress has translated both ends.
     Out,
 }
 
 impl Model {
-    /// Judges what ingress did with a packet where packets may leave past the stack.
+    /// Judges what ingress did with a packet on a node where packets may leave past the stack.
     pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Exit, String> {
         let is_answer = matches!(
             seen.counter,
@@ -83,8 +84,8 @@ impl Model {
         Ok(if at_once { Exit::Out } else { Exit::Egress })
     }
 
-    /// Judges a packet that has both of its new ends: ingress and then egress must give the same.
-    /// Returns false if it has not.
+    /// Judges a packet of which ingress has translated both source and destination: the result must
+    /// be that of ingress and egress. Returns false if ingress has not translated both.
     fn at_once(
         &mut self,
         given: &Given<'_>,
@@ -150,13 +151,13 @@ impl Model {
         Ok(true)
     }
 
-    /// Whether a packet that was passed to the stack should have been redirected.
+    /// Returns true if ingress should have redirected a packet that it passed to the stack.
     fn must_leave(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> bool {
         let is_reply = matches!(
             seen.counter,
             Counter::ReplyPassed | Counter::ReplyUnmasqueraded
         );
-        // This does not cover the question to which flow an ICMP error belongs.
+        // The model does not find the flow of an ICMP error here, so it allows both.
         if headers.icmp_type(given.frame).is_some() || !is_reply && !is_forwarded(seen.counter) {
             return false;
         }
@@ -164,7 +165,7 @@ impl Model {
         to.is_some_and(|to| may_leave(given, headers, to)) && !self.needs_stack(given, headers)
     }
 
-    /// Whether the stack must judge packets of this packet's flow.
+    /// Returns true if packets of this packet's flow must go to the stack.
     fn needs_stack(&self, given: &Given<'_>, headers: &Headers) -> bool {
         let found = self.flow_of(given, headers);
         found.is_some_and(|(key, flow)| needs_stack(flow, key))
@@ -187,7 +188,7 @@ impl Model {
         Some((key, self.flows.get(&key)?))
     }
 
-    /// Whether both ends of a packet were known, so that it needs no egress.
+    /// Returns true if ingress knew both new ends of a packet, so that it needs no egress.
     fn knows_both(
         &self,
         given: &Given<'_>,
@@ -213,8 +214,8 @@ impl Model {
             }
     }
 
-    /// Whether a reply to a masqueraded flow need not be recorded, because one like it was recorded
-    /// just now.
+    /// Returns true if a reply to a masqueraded flow need not be recorded, because a similar one
+    /// has been recorded in the same second.
     pub(super) fn is_routine(&self, flow: &Flow, headers: &Headers) -> bool {
         let Some((at, number)) = flow.answer_noted else {
             return false;
@@ -228,13 +229,13 @@ impl Model {
             }
     }
 
-    /// Records a reply to a masqueraded flow, unless it is routine.
+    /// Records a reply to a masqueraded flow, unless `is_routine` says that it need not be.
     pub(crate) fn note_answer(&mut self, key: Key, headers: &Headers, frame: &[u8]) {
         if self.is_routine(&self.flows[&key], headers) {
             return;
         }
         let number = match headers.tuple.protocol {
-            // For a later fragment, whatever bytes are at this offset.
+            // A later fragment has payload at this offset, which the programs record as well.
             TCP => wire::word(frame, headers.l4 + 8).unwrap_or(0),
             _ => 0,
         };
@@ -255,19 +256,19 @@ fn is_forwarded(counter: Counter) -> bool {
     )
 }
 
-/// Whether a flow's client is behind an interface.
+/// Returns true if the flow's client is behind this interface.
 fn is_of(key: Key, interface: Interface) -> bool {
     key.interface == Model::client_interface(interface)
 }
 
-/// Whether a flow has an end that the stack must judge; this is not checked for a connection to no
-/// service.
+/// Returns true if client or backend of a flow is the node itself, so that the stack must handle
+/// its packets. False for a connection to no service, for which the programs do not check this.
 pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
     let (client, backend) = (key.tuple.src.ip(), flow.backend.ip());
     flow.service.is_some() && (is_node(client) || is_node(backend))
 }
 
-/// Whether a packet may leave past the stack to this destination, by its headers and its interface.
+/// Returns true if headers, interface and destination allow a packet to leave past the stack.
 pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
     let header = if headers.is_v6() { 40 } else { 20 };
     given.interface.redirects()
@@ -279,7 +280,7 @@ pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> boo
         && !is_loopback(to)
 }
 
-/// The frame of a packet that has left, with its lost hop restored.
+/// Returns the frame of a packet that has left, with its hop limit increased by one again.
 pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
     let mut back = frame.to_vec();
     let hop = headers.l3 + if headers.is_v6() { 7 } else { 8 };
@@ -291,7 +292,8 @@ pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> 
     Ok(back)
 }
 
-/// The same with the MACs of its arrival; true if it had those of a pod's link.
+/// Does the same as `older` and restores the MACs of the frame's arrival; true if the frame had
+/// left with those of a pod's link.
 fn as_before(given: &[u8], headers: &Headers, frame: &[u8]) -> Result<(Vec<u8>, bool), String> {
     let mut back = older(frame, headers)?;
     let is_handed = back[..12] == [services::POD_MAC, Interface::PodA.mac()].concat();

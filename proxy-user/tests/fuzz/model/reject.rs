@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers to rejected packets: RFC 9293, 3.10.7.1, RFC 792 and RFC 4443.
+//! Checks the answers to rejected packets: RFC 9293 section 3.10.7.1, RFC 792 and RFC 4443.
 
 use proxy_common::Counter;
 
@@ -8,14 +8,14 @@ use super::{
     wire::{self, ACK, FIN, Fragment, Headers, ICMP, ICMPV6, RST, SYN, TCP},
 };
 
-/// Judges the answer to a packet that was rejected for this reason.
+/// Checks the answer to a packet that was rejected and counted by this counter.
 pub(crate) fn judge(
     given: &Given<'_>,
     headers: &Headers,
     seen: &Seen,
     counter: Counter,
 ) -> Judgement {
-    // A fragment cannot be answered; a frame with a VLAN tag inside cannot be answered by ICMP.
+    // A fragment cannot be answered, and a frame with a VLAN tag not by ICMP.
     let is_tagged = headers.l3 > 14;
     if headers.fragment != Fragment::No || is_tagged && headers.tuple.protocol != TCP {
         return dropped(seen, Counter::RejectedSilently);
@@ -71,7 +71,7 @@ pub(crate) fn judge(
     Ok(())
 }
 
-/// The fault of a reset, if any.
+/// Returns what is wrong with a TCP reset; None if it is correct.
 fn reset(given: &Given<'_>, headers: &Headers, answer: &Headers) -> Option<&'static str> {
     let data = headers.l4 + 4 * usize::from(given.frame[headers.l4 + 12] >> 4);
     let mut length = headers.end.saturating_sub(data) as u32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rings: half-open connections and UDP flows in the order of their last use, closed flows in
-//! the order of their end.
+//! The rings in which flows wait for eviction: half-open connections and UDP flows in the order of
+//! their last use, closed flows in the order of their end.
 
 use super::{
     Key, Model,
@@ -14,18 +14,18 @@ pub(crate) enum Ring {
     Closed,
 }
 
-/// The name in a slot of a ring: a flow, or an untouched one.
+/// What a slot of a ring names: a flow, or a flow of datagrams from the node itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
     Flow(Key),
     Untouched(Tuple),
 }
 
-/// The position of a name: its ring, and its number in that ring.
+/// The position of a name: the ring, and the number of names that were pushed before it.
 pub(crate) type Position = (Ring, u64);
 
 impl Ring {
-    /// The ring of a flow that can be evicted and is not closed.
+    /// Returns the ring of a flow that can be evicted and is not closed.
     pub(crate) fn of(tuple: &Tuple) -> Self {
         if tuple.protocol == UDP {
             Self::Datagrams
@@ -35,16 +35,16 @@ impl Ring {
     }
 }
 
-/// The rings of both families.
+/// The rings of IPv4 and IPv6.
 pub(crate) struct Rings {
     size: u64,
-    /// The rings of IPv4, then those of IPv6: half-open, datagrams, closed.
+    /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6.
     named: [Vec<Named>; 6],
-    /// The number of names that were taken out of each ring to make room.
+    /// How many names were taken out of each ring to make space in the flow table.
     emptied: [u64; 6],
 }
 
-/// The number of names that are taken out of one ring to make room.
+/// How many names are taken out of one ring at once to make space.
 const ROOM_TRIES: usize = 16;
 
 impl Rings {
@@ -58,8 +58,8 @@ impl Rings {
 }
 
 impl Model {
-    /// Puts a name into a ring. The flow of the overwritten name goes if it can be evicted and was
-    /// not named again later.
+    /// Puts a name into a ring. In a full ring it overwrites the oldest name; the flow of that name
+    /// is removed, unless it cannot be evicted or has a newer name.
     pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
         let v6 = match named {
             Named::Flow(key) => key.tuple.src.is_ipv6(),
@@ -74,7 +74,7 @@ impl Model {
         self.evict(v6, (ring, n - self.rings.size));
         (ring, n)
     }
-    /// Removes the flow named at a position if it can be evicted and was not named again later.
+    /// Removes the flow named at a position, unless it cannot be evicted or has a newer name.
     fn evict(&mut self, v6: bool, place: Position) {
         let (ring, n) = place;
         match self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize] {
@@ -92,7 +92,7 @@ impl Model {
             }
         }
     }
-    /// The number of free entries.
+    /// Returns the number of free entries in the flow table of one address family.
     pub(crate) fn room(&self, v6: bool) -> usize {
         let flows = self
             .flows
@@ -105,7 +105,7 @@ impl Model {
             .filter(|tuple| tuple.src.is_ipv6() == v6);
         (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
     }
-    /// In a full table, takes the oldest names out of all three rings; their flows go.
+    /// Makes space in a full table: takes the oldest names out of the rings, evicts their flows.
     pub(crate) fn make_room(&mut self, v6: bool) {
         for ring in [Ring::Closed, Ring::HalfOpen, Ring::Datagrams] {
             let index = usize::from(v6) * 3 + ring as usize;

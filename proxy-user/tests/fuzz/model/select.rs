@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policy and selection: the question to `decide`, and the backends that a client may get.
+//! Policy and selection: the arguments for `decide`, and the backends that a client may get.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use super::{
 use crate::services::{Frontend, is_node, pod_range};
 
 impl Model {
-    /// The verdict on a client's first packet to a frontend.
+    /// Returns the verdict on a client's first packet to a frontend.
     pub(crate) fn verdict(
         &self,
         given: &Given<'_>,
@@ -49,7 +49,7 @@ impl Model {
             Origin::External
         }
     }
-    /// The backend of a client's session affinity, if it is in the set.
+    /// Returns the backend of a client's session affinity if it is valid and in the set; else None.
     pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
         let timeout = u64::from(live.service.affinity);
         let AffinityEntry {
@@ -63,7 +63,7 @@ impl Model {
             && live.in_set(set, backend.is_ipv6()).contains(&backend);
         holds.then_some(backend)
     }
-    /// The affinities of clients to backends that still serve, expired or not, in order.
+    /// Returns client and backend of each affinity whose backend serves, expired or not, sorted.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
         let held = self
             .affinity
@@ -75,15 +75,15 @@ impl Model {
         held.sort();
         held
     }
-    /// Whether a mid-stream segment to the frontend may be answered with a reset: not at an address
-    /// of the node.
+    /// Returns true if a mid-stream segment to the frontend may be answered with a reset: never at
+    /// an address of the node.
     pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
         let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {
             FrontendKind::NodePort => false,
             FrontendKind::ClusterIp => true,
-            // The answer of a backend to another node that has this address and masquerades from
-            // it.
+            // Another node may have this address too and masquerade with it; then the segment is a
+            // backend's answer to that node.
             _ => {
                 let is_answer = headers.flags & (SYN | ACK) == SYN | ACK
                     || self.backend_ports.contains(&src.port());

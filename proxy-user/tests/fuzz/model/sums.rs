@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes the ends of packets and every checksum that covers them, by the standards; shares no
-//! code with the programs.
+//! Changes source and destination of packets, and every checksum that covers them, by the
+//! standards. Shares no code with the programs.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::wire::{Fragment, Headers, ICMP, ICMPV6, SCTP, TCP, UDP, read};
 
-/// The offset of the transport's checksum.
+/// Returns the offset of a checksum of TCP or UDP in the frame; None for other protocols.
 fn checksum_offset(headers: &Headers) -> Option<usize> {
     match headers.tuple.protocol {
         TCP => Some(headers.l4 + 16),
@@ -15,7 +15,7 @@ fn checksum_offset(headers: &Headers) -> Option<usize> {
     }
 }
 
-/// The one's complement sum of some bytes.
+/// Returns the one's complement sum of some bytes.
 pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
@@ -29,7 +29,7 @@ pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// A checksum after a change of its input, RFC 1624: HC' = ~(~HC + ~m + m').
+/// Returns a checksum after a covered half-word changed, RFC 1624: HC' = ~(~HC + ~m + m').
 fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     !sum(&[
         &(!checksum).to_be_bytes(),
@@ -38,7 +38,8 @@ fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     ])
 }
 
-/// Updates a checksum after the change of one half-word that it covers.
+/// Updates the checksum at the offset `checksum` after the half-word at the offset `at` has
+/// changed; `before` is the old frame.
 pub(crate) fn follow_half(frame: &mut [u8], checksum: usize, before: &[u8], at: usize) {
     let get = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let value = updated(get(frame, checksum), get(before, at), get(frame, at));
@@ -60,7 +61,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The frame with other ends; every checksum that covers them stays as right or wrong as it was.
+/// Returns the frame with another source and destination. Wrong checksums stay wrong.
 pub(crate) fn with_ends(
     frame: &[u8],
     headers: &Headers,
@@ -90,7 +91,7 @@ pub(crate) fn with_ends(
     let old_ports = &frame[headers.l4..headers.l4 + 4];
     changed[headers.l4..headers.l4 + 4].copy_from_slice(&ports);
     if let Some(at) = checksum_offset(headers) {
-        // An ICMP error may quote fewer bytes.
+        // The packet quoted in an ICMP error may end before its checksum.
         if at + 2 > frame.len() {
             return changed;
         }
@@ -106,13 +107,13 @@ pub(crate) fn with_ends(
         }
     } else {
         let at = headers.l4 + 8;
-        // An endpoint recognises its packet by the tag; most quotes are too short for a CRC.
+        // Most quotes are too short for a CRC; an endpoint recognises them by the tag.
         if headers.is_quoted {
             return changed;
         }
         let field = u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes"));
         if field != 0 {
-            // A CRC is linear, so a wrong one stays wrong by the same difference.
+            // A CRC is linear, so a wrong one is still wrong by the same difference.
             let difference = sctp_crc(frame, headers) ^ sctp_crc(&changed, headers);
             changed[at..at + 4].copy_from_slice(&(field ^ difference).to_le_bytes());
         }
@@ -122,13 +123,14 @@ pub(crate) fn with_ends(
 
 fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     let mut bytes = frame[headers.l4..headers.end.min(frame.len())].to_vec();
-    // Bytes that were cut off are the same before and after.
+    // Bytes that were cut off are the same before and after the change.
     bytes.resize(headers.end - headers.l4, 0);
     bytes[8..12].fill(0);
     crc32c(&bytes)
 }
 
-/// The changed frame of an ICMP message; its checksum stays as right or wrong as it was.
+/// Updates the checksum of a changed ICMP message; `before` is the frame before the change. A wrong
+/// checksum stays wrong.
 pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     let at = headers.l4 + 2;
     let covered = |frame: &[u8]| {
@@ -144,7 +146,7 @@ pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers
     frame
 }
 
-/// Whether two frames are equal; both forms of zero in a one's complement checksum are the same.
+/// Returns true if two frames are equal; 0 and 0xffff are the same in a one's complement checksum.
 pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     if expected == seen {
         return true;
@@ -174,7 +176,7 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     expected == seen
 }
 
-/// The fault in the checksums of a complete packet, if any.
+/// Returns which checksum of a complete packet is wrong; None if none is.
 pub(crate) fn fault(frame: &[u8]) -> Option<&'static str> {
     let headers = read(frame)?;
     let v6 = headers.is_v6();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tuples that a new flow may have: no two living flows share one.
+//! Which tuples a new flow may have: no two living flows have the same one.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use super::{
 use crate::node;
 
 impl Model {
-    /// Whether a client may use its own port to a backend: neither a living flow nor a connection
-    /// to no service has the tuple.
+    /// Returns true if a client may use its own port to a backend: neither a living flow nor a
+    /// connection to no service has that tuple.
     pub(crate) fn is_free(&self, key: Key, backend: SocketAddr, client: SocketAddr) -> bool {
         let reply = Tuple {
             protocol: key.tuple.protocol,
@@ -21,7 +21,7 @@ impl Model {
         };
         !self.is_recalled(reply) && self.is_free_for(key, backend, client)
     }
-    /// Whether a connection to no service has begun that has these replies.
+    /// Returns true if a connection to no service has begun whose replies have this tuple.
     pub(crate) fn is_recalled(&self, reply: Tuple) -> bool {
         reply.protocol != UDP && self.recalled.get(&node::direct(reply)) == Some(&reply)
     }
@@ -31,12 +31,12 @@ impl Model {
             src: backend,
             dst: source,
         };
-        // A port with which a flow leaves is as taken as a port that a client has.
+        // The masquerade port of a flow is in use like a client's own port.
         let is_masqueraded = self.masqueraded.contains_key(&reply);
         let holder = self.flow_of_reply(&reply);
         !is_masqueraded && holder.is_none_or(|(held, flow)| held == key || flow.life.is_closed())
     }
-    /// Whether a half-open flow of a client behind another interface has the tuple.
+    /// Returns true if an evictable flow of a client behind another interface has the tuple.
     pub(crate) fn gives_in(&self, key: Key, backend: SocketAddr, source: SocketAddr) -> bool {
         let reply = Tuple {
             protocol: key.tuple.protocol,
@@ -46,7 +46,7 @@ impl Model {
         self.flow_of_reply(&reply)
             .is_some_and(|(held, flow)| held.interface != key.interface && flow.life.gives_way())
     }
-    /// Whether there are so few ports that the tries may find none.
+    /// Returns true if there are so few ports that the programs may find no free one.
     pub(crate) fn are_ports_scarce(&self) -> bool {
         let (low, high) = self.settings.ports;
         usize::from(high - low) < 8 * PORT_TRIES

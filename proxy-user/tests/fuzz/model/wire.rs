@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads packets, byte by byte and by the standards; shares no code with the programs.
+//! Parses packets byte by byte, by the standards. Shares no code with the programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -34,7 +34,7 @@ impl Tuple {
     }
 }
 
-/// Whether a packet is a fragment, with the identification of the datagram.
+/// Whether a packet is a fragment; the number is the identification of its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fragment {
     No,
@@ -42,29 +42,29 @@ pub(crate) enum Fragment {
     Later(u32),
 }
 
-/// The headers of a packet.
+/// The parsed headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
-    /// The offsets of the IP header, of the transport header after all extensions, and of the
-    /// packet's end by its length field.
+    /// Offsets in the frame: of the IP header, of the transport header behind all extensions, and
+    /// of the packet's end by its length field.
     pub(crate) l3: usize,
     pub(crate) l4: usize,
     pub(crate) end: usize,
-    /// The tuple; ports are 0 in a later fragment and for protocols without ports.
+    /// Ports in it are 0 in a later fragment and for protocols without ports.
     pub(crate) tuple: Tuple,
     pub(crate) fragment: Fragment,
-    /// The client's interface at ingress, which tells the fragments of one client from those of
-    /// another; else 0.
+    /// At ingress, the client's interface as in a flow's key, so that fragments of different
+    /// clients are not mixed; else 0.
     pub(crate) interface: u32,
-    /// True if an ICMP error quotes the packet.
+    /// True if the packet is quoted in an ICMP error.
     pub(crate) is_quoted: bool,
-    /// The TCP flags; for SCTP the flags with the same meaning.
+    /// The TCP flags; for SCTP the TCP flags with the same meaning as the chunk type.
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
-    /// The TCP timestamp; 0 without one.
+    /// The timestamp in a TCP option; 0 without one.
     pub(crate) timestamp: u32,
-    /// The SCTP verification tag, and in an INIT or INIT ACK the tag that its sender wants.
+    /// The SCTP tag; `initiate_tag`: the tag that the sender of an INIT or INIT ACK wants.
     pub(crate) tag: u32,
     pub(crate) initiate_tag: u32,
 }
@@ -78,13 +78,13 @@ impl Headers {
         let first = frame.get(self.l4).copied();
         first.filter(|_| self.tuple.protocol == icmp)
     }
-    /// Whether the packet begins a flow: a SYN, an INIT or a datagram.
+    /// Returns true if the packet begins a flow: it is a SYN, an INIT or a UDP datagram.
     pub(crate) fn begins(&self) -> bool {
         self.tuple.protocol == UDP || self.flags & (SYN | ACK | RST) == SYN
     }
 }
 
-/// The timestamp option of a TCP segment, RFC 7323.
+/// Returns the timestamp in a TCP segment's option, RFC 7323; None without that option.
 fn timestamp(frame: &[u8], l4: usize) -> Option<u32> {
     let end = l4 + 4 * usize::from(*frame.get(l4 + 12)? >> 4);
     let mut at = l4 + 20;
@@ -116,7 +116,7 @@ pub(crate) fn address(frame: &[u8], at: usize, v6: bool) -> Option<IpAddr> {
     Some(octets.into())
 }
 
-/// Reads a frame; `None` if it is not IP or is cut short.
+/// Parses the headers of a frame; None if it is not IP or is cut short.
 pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
     let mut l3 = 14;
     let mut kind = half(frame, 12)?;
@@ -133,7 +133,7 @@ pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
     }
 }
 
-/// Reads a packet that begins at `l3` and may be cut off after its ports.
+/// Parses the headers of a packet that begins at `l3` and may be cut off after its ports.
 pub(crate) fn read_quoted(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
     read_with(frame, l3, v6, true)
 }

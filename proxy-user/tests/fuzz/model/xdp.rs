@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that XDP takes at the uplink: ARCHITECTURE.md, "At uplinks by XDP".
+//! Judges packets at the uplink with XDP: see "At uplinks by XDP" in ARCHITECTURE.md.
 
 use proxy_common::Counter;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::services::{self, Interface};
 
-/// The result of the XDP program for a frame.
+/// What the XDP program made of a frame.
 pub(crate) struct AtXdp {
     pub(crate) is_taken: bool,
     pub(crate) frame: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct AtXdp {
 }
 
 impl Model {
-    /// Judges what XDP did with a frame at the uplink.
+    /// Judges what the XDP program did with a frame at the uplink.
     pub(crate) fn at_xdp(&mut self, given: &Given<'_>, did: &AtXdp) -> Judgement {
         if !did.is_taken {
             return match did.counter {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of the model for messages and their answers.
+//! The part of the model that says which answers a message may get.
 
 use std::net::SocketAddr;
 
@@ -9,20 +9,20 @@ use super::{
 };
 use crate::world::From;
 
-/// The allowed results of a message.
+/// What may happen after a message is sent.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Outlook {
-    /// The pods that may answer.
+    /// The pods that may answer, by the last number of their addresses.
     pods: Vec<u8>,
-    /// True if one of the pods must answer.
+    /// True if there must be an answer from one of the pods.
     pub(crate) answers: bool,
-    /// The call must fail, with this error if it is not 0.
+    /// The error with which the call must fail; 0: with any error, None: it must not fail.
     fails: Option<i32>,
-    /// The sources that an answer may have, as the application sees them.
+    /// The sources that an answer may have as the application sees them.
     from: Vec<SocketAddr>,
-    /// The backends from which a new choice is made.
+    /// The backends of which the hooks may choose one for this message.
     pub(crate) chosen: Vec<Backend>,
-    /// True if the message may go through the packet path, which may change its source port.
+    /// True if the packet path may translate the message and change its source port.
     pub(crate) per_packet: bool,
 }
 
@@ -63,7 +63,7 @@ impl Model {
         }
     }
 
-    /// Returns the results of a message on a connected socket.
+    /// Returns what may happen after a message without an address on a connected socket.
     fn to_peer(&self, talk: &Talk, peer: &Peer) -> Outlook {
         let to = peer.to;
         let fate = || self.fate(talk, to);
@@ -84,7 +84,7 @@ impl Model {
                 let outlook = Outlook::answer(pods(backends), to);
                 if serves { outlook } else { outlook.maybe() }
             }
-            // A pod's packets to the service's own address are served packet by packet.
+            // Packets of a pod's socket to a service's address are translated by the packet path.
             Route::Direct(None) if talk.kind.place == From::Pod => match fate() {
                 Fate::Served(_) => Outlook {
                     per_packet: true,
@@ -103,14 +103,14 @@ impl Model {
             },
         }
     }
-    /// Returns all backends of a service, without regard to affinity.
+    /// Returns all backends of the service at an address; session affinity is ignored.
     fn any(&self, talk: &Talk, to: SocketAddr) -> Vec<Backend> {
         let (place, to) = (talk.kind.place, plain(to));
         let service = self.services.service(place, to, talk.kind.udp);
         service.map_or_else(Vec::new, |number| self.services.backends(number))
     }
 
-    /// Returns the results of a datagram of an unconnected socket.
+    /// Returns what may happen after an unconnected socket sends a datagram to an address.
     fn to_address(&self, talk: &Talk, to: SocketAddr) -> Outlook {
         if Self::is_foreign(talk.kind, to) {
             return Outlook::failure(0);
@@ -131,7 +131,7 @@ impl Model {
         let v6 = plain(to).is_ipv6();
         match self.fate(talk, to) {
             Fate::Served(allowed) => {
-                // If there is a choice, avoids a backend whose answers count as another service's.
+                // The hooks prefer backends whose answers count as no other service's.
                 let is_free = |one: &&Backend| {
                     let last = talk.last.get(&(one.pod, v6));
                     last.is_none_or(|last| *last == plain(to))
@@ -152,7 +152,7 @@ impl Model {
             Fate::Refused => Outlook::failure(libc::ECONNREFUSED),
             Fate::Dropped if talk.kind.place == From::Node => Outlook::failure(libc::EPERM),
             Fate::Untouched(Some(pod)) => {
-                // If the pod is also a backend, its answers may count as the service's.
+                // If the pod is a backend too, its answers may have the service's address.
                 let led = talk.led.iter().filter(|(one, _)| *one == pod);
                 let from = led.map(|(_, to)| *to).chain([to]);
                 Outlook {
@@ -165,8 +165,8 @@ impl Model {
         }
     }
 
-    /// Returns the results of a datagram to an address by a connected socket, which hears only its
-    /// peer.
+    /// Returns what may happen after a connected socket sends a datagram to another address. The
+    /// socket receives only from its peer.
     fn past_peer(&self, talk: &Talk, peer: &Peer, to: SocketAddr) -> Outlook {
         let is_named = match peer.way {
             Route::Backend(_) => true,
@@ -201,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Judges the result of a message.
+    /// Checks what happened after a message, and updates the model by it.
     pub(crate) fn ask(&mut self, socket: u8, to: Option<SocketAddr>, seen: &Seen) -> Judgement {
         let outlook = self.outlook(socket, to);
         let talk = &self.talks[&socket];

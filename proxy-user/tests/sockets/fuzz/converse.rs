@@ -10,7 +10,7 @@ use std::{
 use super::model::Seen;
 use crate::clients::parse;
 
-/// Returns an error's number.
+/// Returns the errno of an error.
 pub(crate) fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
@@ -18,7 +18,7 @@ pub(crate) fn number(error: &io::Error) -> i32 {
     })
 }
 
-/// Sends a text, and waits for the answer to it.
+/// Sends a text and waits for the answer that contains it.
 pub(crate) fn converse(
     socket: &UdpSocket,
     text: &str,
@@ -40,7 +40,7 @@ pub(crate) fn converse(
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
                 let said = String::from_utf8_lossy(&buffer[..length]);
-                // A late answer belongs to an earlier text.
+                // An answer with another text is a late answer to an earlier one.
                 if said.ends_with(&format!(" {text}")) {
                     let port = socket.local_addr()?.port();
                     return Ok(Seen::Answer(parse(&said, from), port));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Generates sequences from a seed. In a sequence, sockets are opened, connected, used and closed
-//! in any order while services change.
+//! Generates sequences from a seed: sockets are opened, connected, used and closed in random order
+//! while services change.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,13 +16,13 @@ use crate::{
 
 struct Generator {
     random: Random,
-    /// The open sockets, by number.
+    /// The open sockets by number; None for a number that is free.
     sockets: Vec<Option<Kind>>,
     services: Vec<u8>,
     operations: Vec<Operation>,
 }
 
-/// Returns the sequence of a seed.
+/// Returns the sequence that this seed generates.
 pub(crate) fn sequence(seed: u64) -> Sequence<Operation> {
     let mut random = Random::new(seed);
     let length = random.pick(&[10, 20, 40, 80]);
@@ -107,7 +107,7 @@ impl Generator {
         self.operations.push(Operation::Open(socket, kind));
     }
 
-    /// Returns an address to send to: mostly a service's.
+    /// Returns a random address to send to, mostly that of a service.
     fn target(&mut self, kind: Kind) -> SocketAddr {
         let random = &mut self.random;
         let v6 = match kind.family {
@@ -137,10 +137,10 @@ impl Generator {
     }
 }
 
-/// Returns the address in the form that a socket of this kind needs.
+/// Returns the address for a socket of this kind: a mapped IPv4 address for IPv6 sockets.
 fn written(kind: Kind, to: SocketAddr) -> SocketAddr {
     match to.ip() {
-        // IPv6's own loopback address serves no node port.
+        // The loopback address of IPv6 itself never occurs, because it serves no node port.
         IpAddr::V4(ip) if kind.family != Family::V4 => {
             SocketAddr::new(ip.to_ipv6_mapped().into(), to.port())
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs random sequences with real sockets, and compares them with a model of what an application
-//! may see: docs/fuzzing.md.
+//! Runs random sequences of socket calls, and compares the results with a model of what an
+//! application may see: see docs/fuzzing.md.
 
 mod ask;
 mod converse;
@@ -26,7 +26,7 @@ use crate::{
     shorten::shorten,
 };
 
-/// The time limit for shortening a sequence. After that, the shortest one so far is used.
+/// How long the search for a shorter failing sequence may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -64,14 +64,14 @@ fn sockets_go_as_the_model_says() {
     );
 }
 
-/// Returns the shortest part of a sequence that was found to fail.
+/// Returns the shortest failing sequence that was found, and its difference.
 fn shrink(
     node: &mut Node,
     sequence: &Sequence<Operation>,
     first: Difference,
 ) -> (Sequence<Operation>, Difference) {
     const TRIES: usize = 6;
-    // Two differences count as the same if their first characters are equal.
+    // Two differences count as the same if their first 20 characters are equal.
     let words = |text: &str| text.chars().take(20).collect::<String>();
     let wanted = words(&first.text);
     let fails = |steps: &[Operation]| {

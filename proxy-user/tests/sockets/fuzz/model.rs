@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model of what an application may see of its sockets. Where the hooks choose at random, the
-//! model takes over the choice that it sees, and says whether it was allowed.
+//! model checks that their choice was allowed, and remembers it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,43 +13,43 @@ use super::{
 };
 use crate::{clients::Answer, world::From};
 
-/// The destination that a connect has given to a socket.
+/// Where a connected socket sends to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// One of these backends; answers show which.
+    /// To one of these backends; answers show to which.
     Backend(Vec<Backend>),
-    /// The policy drops everything that the socket sends.
+    /// Nowhere: the traffic policy drops everything that the socket sends.
     Dropped,
-    /// The address itself, perhaps a pod's. Datagrams of a pod's socket to a service are served
-    /// packet by packet.
+    /// To the address of the connect; the number is that of a pod that has the address. Datagrams
+    /// of a pod's socket to a service are translated by the packet path.
     Direct(Option<u8>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
-    /// The address that the application gave.
+    /// The address with which the application has called connect.
     pub(crate) to: SocketAddr,
     pub(crate) way: Route,
 }
 
-/// The state of a socket.
+/// What the model knows about a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Talk {
     pub(crate) kind: Kind,
     pub(crate) peer: Option<Peer>,
-    /// The destinations of its datagrams, with the backend that got them, if that is known.
+    /// Addresses to which it has sent datagrams, and the backend that got them (None: unknown).
     pub(crate) sent: HashMap<SocketAddr, Option<Backend>>,
-    /// The service address that was last used with each pod, by pod and IP family.
+    /// The service address that was last used with each pod. Key: the pod, and true for IPv6.
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
-    /// All service addresses that it has used, with each pod that they may have led to.
+    /// All pairs of a pod and a service address whose datagrams may have gone to that pod.
     pub(crate) led: HashSet<(u8, SocketAddr)>,
-    /// True if the socket hears only its old peer: Linux does not forget the peer of a disconnected
-    /// IPv6 socket.
+    /// True if the socket receives only from its old peer: Linux does not forget the peer of a
+    /// disconnected IPv6 socket.
     pub(crate) is_deaf: bool,
-    /// True if a connect has passed the hook. If the kernel then refuses it, the entry stays, but
-    /// only the list shows it.
+    /// True if a connect has run the hook. If the kernel then refused the connect, the hook's entry
+    /// still exists, but only `portolan sockets` shows it.
     pub(crate) tried: bool,
-    /// The address of its last connect.
+    /// The address of its last successful connect; None before the first.
     pub(crate) was_connected: Option<SocketAddr>,
 }
 
@@ -60,14 +60,14 @@ impl Talk {
     }
 }
 
-/// The result of an operation.
+/// What an operation on a socket has led to.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
-    /// The answer, and the client's own port.
+    /// An answer came; the number is the client's own port.
     Answer(Answer, u16),
     Error(i32),
     Silence,
-    /// The operation succeeded; there is no answer to wait for.
+    /// The operation succeeded, and there is no answer to wait for.
     Done,
 }
 
@@ -93,13 +93,13 @@ impl Model {
         };
         self.talks.insert(socket, talk);
     }
-    /// Returns whether the socket cannot reach this kind of address at all.
+    /// Returns true for an IPv4 address and a socket for IPv6 only, which cannot reach it.
     pub(crate) fn is_foreign(kind: Kind, to: SocketAddr) -> bool {
         kind.family == Family::V6 && plain(to).is_ipv4()
     }
-    /// Returns whether the kernel does nothing sensible with the address, or the model cannot
-    /// predict the result. A socket that has been connected keeps its IP family; a connection to
-    /// loopback gives it a source that reaches nobody else.
+    /// Returns true if the operation makes no sense or the model cannot predict its result: another
+    /// family than that of an earlier connect, any address after a connect to loopback (its source
+    /// reaches nobody else), or an unclear destination.
     pub(crate) fn is_senseless(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         let was = talk.was_connected.map(plain);
@@ -114,8 +114,8 @@ impl Model {
         self.services.fate(place, plain(to), udp, true)
     }
 
-    /// Returns whether a connect is sure to be answered or refused, so that it may take the full
-    /// timeout.
+    /// Returns true if a TCP connect is certain to be answered or refused, so that the test may
+    /// wait for the full timeout.
     pub(crate) fn connects(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         !Self::is_foreign(talk.kind, to)
@@ -124,7 +124,7 @@ impl Model {
                 Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
             )
     }
-    /// Judges a connect. Returns `false` if nothing more can be predicted for the socket.
+    /// Checks the result of a connect; false if the model cannot predict the socket any more.
     pub(crate) fn connect(
         &mut self,
         socket: u8,
@@ -153,7 +153,7 @@ impl Model {
                 return Err(format!("it must be refused at once, but {seen:?}"));
             }
             (Fate::Served(allowed), Seen::Done) => Route::Backend(match before {
-                // The socket connects to the same service again, and its backend still serves.
+                // The socket connects to the same service again while its backend still serves.
                 Some(Peer {
                     to: same,
                     way: Route::Backend(kept),
@@ -206,8 +206,8 @@ impl Model {
         }
     }
 
-    /// Updates the model after the agent has applied a change. `errors` holds each socket's error
-    /// since the previous operation.
+    /// Updates the model after the agent has applied a change. `errors` has each socket's errno
+    /// since the previous operation, None for no error.
     pub(crate) fn changed(&mut self, errors: &HashMap<u8, Option<i32>>) -> Judgement {
         let Self { services, talks } = self;
         for (number, talk) in talks {
@@ -228,7 +228,7 @@ impl Model {
             if gone.is_empty() {
                 continue;
             }
-            // If the socket's backend has gone, the agent has connected the socket again.
+            // The socket's backend has gone, so the agent has connected it to another one.
             let all = services
                 .service(place, to, udp)
                 .map_or_else(Vec::new, |service| services.backends(service));
@@ -237,7 +237,7 @@ impl Model {
             }
             peer.way = match services.fate(place, to, udp, false) {
                 Fate::Served(_) => Route::Backend(all),
-                // The backend may be on another node, where nobody answers.
+                // The new backend may be on another node, where nobody answers.
                 Fate::Unclear => Route::Backend([all, gone].concat()),
                 Fate::Refused | Fate::Dropped if left.is_empty() => Route::Dropped,
                 _ => Route::Direct(None),
@@ -246,13 +246,13 @@ impl Model {
         Ok(())
     }
 
-    /// Applies a new or changed service.
+    /// Adds or replaces a service.
     pub(crate) fn apply(&mut self, wanted: &Wanted) {
         self.services.apply(wanted);
     }
 }
 
-/// Returns the last number of the address of the pod that answered.
+/// Returns the last number in the address of the pod that answered; 0 for an unknown name.
 pub(crate) fn by(answer: &Answer) -> u8 {
     match answer.by.as_str() {
         "one" => 20,
@@ -262,7 +262,7 @@ pub(crate) fn by(answer: &Answer) -> u8 {
     }
 }
 
-/// Returns the backend that answered, if it is one of those that are allowed.
+/// Returns the backend that answered; an error if it is not one of those that are allowed.
 pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, String> {
     let mut matching = allowed.iter().filter(|one| one.pod == by(answer));
     matching
@@ -271,7 +271,7 @@ pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, St
         .ok_or_else(|| format!("{} answers, allowed are {allowed:?}", answer.by))
 }
 
-/// Checks that the backend sees the socket's own address and port.
+/// Checks that the backend saw the socket's own port and, for a pod's socket, the pod's address.
 pub(crate) fn expect_own(talk: &Talk, answer: &Answer, port: u16) -> Judgement {
     let is_own = answer.seen.port() == port
         && (talk.kind.place == From::Node

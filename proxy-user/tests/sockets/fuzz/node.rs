@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that sequences run on: it has a third server pod and an IPv6 address, and this thread
-//! is a process of its cgroup.
+//! The node on which sequences run: a `World` with a third server pod and an IPv6 address. The
+//! thread that runs sequences is in the cgroup of the socket hooks.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{
     world::{From, World},
 };
 
-/// The node with its pods.
+/// The node with its pods and its agent.
 pub(crate) struct Node {
     pub(crate) world: World,
     _third: NetNs,
@@ -41,12 +41,11 @@ impl Node {
             _third: third,
         };
         node.join(node.world.cgroup().path());
-        // The agent needs a moment to see the pod and the address.
+        // The agent needs some time to find the new pod and the new address.
         sleep(Duration::from_secs(2));
         node
     }
-    /// Moves this thread into a cgroup. Entering and leaving it for each socket would take too
-    /// long.
+    /// Moves this thread into a cgroup, once for all sockets, because it takes long.
     fn join(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.threads"), gettid().to_string()).expect("join a cgroup");
     }
@@ -60,12 +59,12 @@ impl Node {
         }
     }
     pub(crate) fn restart(&mut self) {
-        // The agent must not be in the cgroup.
+        // The agent's process must not be in the cgroup whose sockets the hooks translate.
         self.leave();
         self.world.restart(SocketBalancing::All);
         self.join(self.world.cgroup().path());
     }
-    /// Publishes exactly these services, and waits until that has taken effect.
+    /// Makes exactly these services exist, and waits until the agent has applied them.
     pub(crate) fn publish<'a>(&mut self, wanted: impl Iterator<Item = &'a Wanted>) {
         let (mut services, mut far) = (Vec::new(), String::new());
         for one in wanted {
@@ -91,10 +90,9 @@ impl Node {
         self.world.publish_with(&services, &far);
     }
 
-    /// Expects that the maps of sockets are empty after all sockets are closed.
+    /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.
     pub(crate) fn expect_empty(&self) -> Result<(), String> {
-        // A process that is being started holds a copy of every descriptor until it executes its
-        // program.
+        // A process that is being started has copies of all descriptors.
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
             let left = [
@@ -122,7 +120,7 @@ impl Node {
         let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
         buckets.chain(sockets).collect()
     }
-    /// Removes the entries that a sequence has left, so that the next one does not find them.
+    /// Removes all entries of a failed sequence, so that the next sequence does not find them.
     pub(crate) fn clear(&self) {
         self.clear_of::<V4>(maps::SOCKETS_V4);
         self.clear_of::<V6>(maps::SOCKETS_V6);

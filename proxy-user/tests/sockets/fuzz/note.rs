@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of the model that learns the hooks' choices from answers.
+//! The part of the model that learns from answers which backend the hooks have chosen.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Model {
-    /// Records the choice that an answer shows.
+    /// Records the backend that an answer shows, and what is now possible for later messages.
     pub(crate) fn note(
         &mut self,
         socket: u8,
@@ -46,7 +46,7 @@ impl Model {
                         .insert((known.map_or(0, |known| known.pod), v6), plain(to));
                     return;
                 }
-                // If a backend has gone, its answers belong to no service.
+                // Answers of a removed backend do not seem to come from a service any more.
                 if let Some(gone) = known
                     && talk.last.get(&(gone.pod, v6)) == Some(&plain(to))
                 {

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of a sequence and their text form. Each operation is one line, so that a sequence
-//! can be stored as a file.
+//! The operations of a sequence and their text, one a line, as in a file of a stored sequence.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
 use crate::{kept::parsed, world::From};
 
-/// A service that sequences change. Its number decides its protocol: see [`Wanted::is_udp`].
+/// A service as an operation wants it. Its number determines its protocol: see [`Wanted::is_udp`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     pub(crate) number: u8,
-    /// The last numbers of its pods' addresses.
+    /// The pods that are its endpoints, by the last number of their addresses.
     pub(crate) endpoints: Vec<u8>,
     pub(crate) affinity: bool,
-    /// `internalTrafficPolicy: Local`.
+    /// True for `internalTrafficPolicy: Local`.
     pub(crate) local: bool,
-    /// True if it also has an IPv4 endpoint on another node; only with `local`.
+    /// True if it also has an IPv4 endpoint on another node. Only with `local`.
     pub(crate) far: bool,
 }
 
 impl Wanted {
-    /// The numbers of all services.
+    /// The numbers that services can have.
     pub(crate) const ALL: [u8; 5] = [1, 2, 3, 4, 5];
 
     pub(crate) fn is_udp(number: u8) -> bool {
@@ -28,7 +27,7 @@ impl Wanted {
     }
 }
 
-/// The kind of a socket.
+/// What kind of socket an operation opens: protocol, address family, and where its process runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind {
     pub(crate) udp: bool,
@@ -40,23 +39,23 @@ pub(crate) struct Kind {
 pub(crate) enum Family {
     V4,
     V6,
-    /// An IPv6 socket that also uses IPv4, by mapped addresses.
+    /// An IPv6 socket that can also use IPv4, by mapped addresses.
     Dual,
 }
 
-/// One step of a sequence. Sockets are named by numbers.
+/// An operation of a sequence. The number of a socket or service names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
-    /// Adds or changes a service.
+    /// Adds or replaces a service.
     Apply(Wanted),
     Remove(u8),
     /// Restarts the agent.
     Restart,
     Open(u8, Kind),
     Connect(u8, SocketAddr),
-    /// Connects to AF_UNSPEC.
+    /// Disconnects a UDP socket, by a connect to AF_UNSPEC.
     Disconnect(u8),
-    /// Sends a text to an address or to the peer, and waits for an answer.
+    /// Sends a text to an address (None: to the peer), and waits for an answer.
     Ask(u8, Option<SocketAddr>),
     Close(u8),
 }

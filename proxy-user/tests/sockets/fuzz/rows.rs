@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the rows of `portolan sockets` with the model's sockets.
+//! Compares what `portolan sockets` shows with the model's sockets.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -12,7 +12,7 @@ use super::{
 use crate::world::From;
 
 impl Model {
-    /// Compares the rows of `portolan sockets` with the model.
+    /// Compares `portolan sockets` with the model. `cookies`: sockets' numbers by their cookies.
     pub(crate) fn rows(&self, cookies: &HashMap<u64, u8>, rows: &[SocketRow]) -> Judgement {
         for row in rows {
             let Some(socket) = cookies.get(&row.cookie) else {

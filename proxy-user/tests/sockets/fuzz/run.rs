@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs a sequence with real sockets, and lets the model judge the results.
+//! Runs a sequence with real sockets; the model checks the results.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,17 +17,17 @@ use super::{
 };
 use crate::{calls::disconnect, clients::Open, kept::Sequence, world::PATIENCE};
 
-/// How long to wait for an answer that must not come.
+/// How long to wait where no answer is allowed to come.
 const SILENCE: Duration = Duration::from_millis(15);
 
-/// A difference between the sockets and the model.
+/// A difference between what the sockets did and what the model allows.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub(crate) operation: usize,
     pub(crate) text: String,
 }
 
-/// An open socket.
+/// A socket that the sequence has opened.
 enum OpenSocket {
     Udp(UdpSocket),
     Tcp(Socket),
@@ -50,7 +50,7 @@ impl OpenSocket {
     }
 }
 
-/// The state of a run.
+/// A sequence that is being run.
 struct Run<'a> {
     node: &'a mut Node,
     model: Model,
@@ -58,7 +58,7 @@ struct Run<'a> {
     datagrams: u64,
 }
 
-/// Runs a sequence on a node without sockets, and returns the number of its operations.
+/// Runs a sequence on a node that has no sockets; returns how many operations it has.
 pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
     let result = run_through(node, sequence);
     if result.is_err() {
@@ -125,7 +125,7 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// Publishes the model's services.
+    /// Makes the model's services exist, and updates the model by the errors of sockets.
     fn change(&mut self) -> Result<(), String> {
         self.node.publish(self.model.services.all());
         let errors = self.sockets.iter().map(|(socket, held)| {
@@ -140,7 +140,7 @@ impl Run<'_> {
             .keys()
             .try_for_each(|socket| self.look_at(*socket))
     }
-    /// Checks that the peer is the address that the application connected to.
+    /// Checks that getpeername returns the address that the application connected to.
     fn look_at(&self, socket: u8) -> Result<(), String> {
         let peer = self.sockets[&socket].as_ref().peer_addr().ok();
         let peer = peer.and_then(|peer| peer.as_socket());
@@ -261,8 +261,7 @@ impl Run<'_> {
         self.look_at(socket)
     }
 
-    /// Compares the maps with the open sockets, closes all sockets, and checks that nothing is
-    /// left.
+    /// Compares the hooks' entries with the open sockets; after closing all, none may be left.
     fn end(&mut self) -> Result<(), String> {
         let cookies = self.sockets.iter().map(|(socket, held)| {
             let cookie = held.as_ref().cookie().expect("a cookie");

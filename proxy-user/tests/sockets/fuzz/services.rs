@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The destination of an address, as a process on the node or in a pod sees it: ARCHITECTURE.md,
-//! "At the socket".
+//! The services of the model, and what becomes of a message to an address from a process on the
+//! node or in a pod: see "At the socket" in ARCHITECTURE.md.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,10 +12,10 @@ use crate::world::{From, NODE, PORT};
 
 /// The node's IPv6 address.
 pub(crate) const NODE6: &str = "fd00:c0::2";
-/// The last numbers of the addresses of the server pods.
+/// The server pods, by the last number of their addresses.
 pub(crate) const PODS: [u8; 3] = [20, 21, 22];
 
-/// An endpoint of a service, from the time when it begins to serve until it stops.
+/// An endpoint of a service. `incarnation` changes when a removed endpoint is added again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Backend {
     pub(crate) service: u8,
@@ -23,16 +23,16 @@ pub(crate) struct Backend {
     incarnation: u64,
 }
 
-/// The result of a connection or datagram to an address.
+/// What becomes of a connection or datagram to an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// One of these backends gets it.
     Served(Vec<Backend>),
     Refused,
     Dropped,
-    /// The address belongs to no service; it may be a pod's own.
+    /// No service has the address; the number is that of a pod that has it.
     Untouched(Option<u8>),
-    /// A backend on another node, which does not exist, may get it.
+    /// An endpoint on another node may get it. That node does not exist, so anything may happen.
     Unclear,
 }
 
@@ -41,7 +41,7 @@ struct Live {
     incarnations: BTreeMap<u8, u64>,
 }
 
-/// The services, and the backend that affinity holds each client to.
+/// The services, and (`held`) the backends of session affinity. Key: service, client's place, IPv6.
 #[derive(Default)]
 pub(crate) struct Services {
     live: BTreeMap<u8, Live>,
@@ -49,12 +49,12 @@ pub(crate) struct Services {
     incarnations: u64,
 }
 
-/// Returns an IPv4-mapped address as IPv4.
+/// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns the pod that has the address.
+/// Returns the pod (last number of its address) that serves at this address and port; else None.
 pub(crate) fn pod_at(address: SocketAddr) -> Option<u8> {
     let pods = PODS.into_iter();
     let mut pods = pods.filter(|last| pod(*last, address.is_ipv6()) == address.ip());
@@ -106,19 +106,19 @@ impl Services {
     pub(crate) fn all(&self) -> impl Iterator<Item = &Wanted> {
         self.live.values().map(|live| &live.wanted)
     }
-    /// Returns whether the backend still serves.
+    /// Returns true if the backend still serves its service.
     pub(crate) fn serves(&self, backend: Backend) -> bool {
         self.live
             .get(&backend.service)
             .is_some_and(|live| live.incarnations.get(&backend.pod) == Some(&backend.incarnation))
     }
-    /// Returns the service that has the cluster IP, whether or not it serves the port.
+    /// Returns the service that has the cluster IP `to`, even if it does not have the port.
     fn of_cluster_ip(&self, to: SocketAddr) -> Option<u8> {
         let mut numbers = self.live.keys();
         let found = numbers.find(|number| cluster_ip(**number, to.is_ipv6()) == to.ip());
         found.copied()
     }
-    /// Returns the service that has the node port.
+    /// Returns the service with node port `to`, if a process of `place` reaches it there.
     fn of_node_port(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
         let own = to.ip() == node(to.is_ipv6());
         let loopback = place == From::Node && to.is_ipv4() && to.ip().is_loopback();
@@ -126,7 +126,7 @@ impl Services {
         let found = numbers.find(|number| u16::from(*number) + 30_000 == to.port());
         found.filter(|number| (own || loopback) && Wanted::is_udp(*number) == udp)
     }
-    /// Returns the service that serves the address.
+    /// Returns the service that has this cluster IP and port, or this node port; None if none has.
     pub(crate) fn service(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
         let served = |number: &u8| to.port() == 80 && Wanted::is_udp(*number) == udp;
         match self.of_cluster_ip(to) {
@@ -134,8 +134,7 @@ impl Services {
             None => self.of_node_port(place, to, udp),
         }
     }
-    /// Returns the result for a socket that sends to the address; `held` says whether affinity
-    /// applies.
+    /// Returns what becomes of a message to the address. `held`: session affinity is considered.
     pub(crate) fn fate(&self, place: From, to: SocketAddr, udp: bool, held: bool) -> Fate {
         let Some(number) = self.service(place, to, udp) else {
             return match self.of_cluster_ip(to) {
@@ -162,7 +161,7 @@ impl Services {
         }
         Fate::Served(self.backends(number))
     }
-    /// Returns all backends of a service.
+    /// Returns all backends of the service with this number.
     pub(crate) fn backends(&self, number: u8) -> Vec<Backend> {
         let incarnations = self.live[&number].incarnations.iter();
         let backends = incarnations.map(|(pod, incarnation)| Backend {
@@ -177,7 +176,7 @@ impl Services {
             .get(&number)
             .is_some_and(|live| live.wanted.affinity)
     }
-    /// Records the backend that a client has got, if the service has affinity.
+    /// Records the client's backend, if the service has session affinity.
     pub(crate) fn hold(&mut self, place: From, to: SocketAddr, backend: Backend) {
         if self.has_affinity(backend.service) {
             let key = (backend.service, place, to.is_ipv6());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client of `disrupt`: opens connections, uses open ones and sends datagrams all the time, and
-//! prints as JSON how many failed. `disrupt` starts it as a process in the client's namespaces; the
-//! client ends when its input is closed.
+//! A client of `cluster disrupt`: opens connections, uses open ones and sends datagrams all the
+//! time, and prints as JSON how many failed. `disrupt` starts it as a process on a node, in a pod
+//! or outside; the client ends when its stdin is closed.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// An answer that takes longer counts as lost.
+/// A connection attempt or an answer that takes longer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(3);
 const OPEN_CONNECTIONS: usize = 20;
 const OPEN_SOCKETS: usize = 4;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     udp: SocketAddr,
 }
 
-/// The results of one kind of client.
+/// The results of one kind of requests, e.g. of those on open connections.
 #[derive(Default)]
 struct Tally {
     done: u64,
@@ -94,7 +94,7 @@ fn new_connections(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Keeps connections open and uses them. Each connection counts once: as failed if it breaks.
+/// Sends requests on open connections. Each connection counts once: as failed if it breaks.
 fn open_connections(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let mut open = Vec::new();
@@ -132,7 +132,7 @@ fn new_sockets(to: SocketAddr) -> Tally {
     tally
 }
 
-/// Sends datagrams from the same sockets all the time, like a resolver that keeps its sockets.
+/// Sends datagrams from the same sockets all the time, as some DNS resolvers do.
 fn open_sockets(to: SocketAddr) -> Tally {
     let mut tally = Tally::default();
     let connected = || {
@@ -171,7 +171,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends one request on an open connection.
+/// Sends one HTTP request on an open connection and reads the answer.
 fn ask(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"GET /hostname HTTP/1.1\r\nHost: load\r\n\r\n")?;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask cluster disrupt`: restarts and kills the proxy, or replaces it by another, while
-//! clients in three places are busy, and counts the clients' failures.
+//! `cargo xtask cluster disrupt`: restarts, kills and replaces the proxy while clients on a node,
+//! in a pod and outside of the nodes send requests, and counts the failed requests.
 
 pub(super) mod client;
 
@@ -24,7 +24,7 @@ use super::{
     tools::Tools,
 };
 
-/// The time before and after each scenario.
+/// How long clients run before and after each scenario's disruption.
 const LEAD: Duration = Duration::from_secs(5);
 const NODE_PORT: u16 = 31_080;
 const NODE_PORT_UDP: u16 = 31_081;
@@ -62,13 +62,13 @@ spec:
     - {name: udp, port: 80, targetPort: 8081, nodePort: 31081, protocol: UDP}
 ";
 
-/// A disruption that happens while clients are busy.
+/// A disruption of the proxy, caused by `act` while clients send requests.
 struct Scenario {
     name: &'static str,
     act: fn(&Tools) -> Result<()>,
 }
 
-/// All scenarios, in this order: each begins in the state in which the one before ends.
+/// All scenarios, in this order: each begins with the proxy that the one before has left.
 const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "nothing",
@@ -132,7 +132,7 @@ const SCENARIOS: [Scenario; 7] = [
     },
 ];
 
-/// Runs all scenarios, which begin and end with portolan, and prints a table.
+/// Runs all scenarios and prints a table. The first needs portolan, and the last ends with it.
 pub(super) fn run(tools: &Tools) -> Result<()> {
     ensure!(
         proxy::current().proxy == Proxy::Portolan,
@@ -157,17 +157,17 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
     clients.remove()
 }
 
-/// The results of the client in each place.
+/// Where each client runs, and its counts as JSON: done, failed and first error by kind of request.
 pub(super) type Results = Vec<(&'static str, Value)>;
 
-/// Adds up one count of all kinds of clients: "done" or "failed".
+/// Adds up one count, "done" or "failed", of all clients and kinds of requests.
 pub(super) fn sum(results: &Results, count: &str) -> u64 {
     let all = results.iter().flat_map(|(_, kinds)| kinds.as_object());
     let counts = all.flat_map(|kinds| kinds.values().map(|kind| &kind[count]));
     counts.filter_map(Value::as_u64).sum()
 }
 
-/// A service in the cluster, and clients of it in three places.
+/// A service in the cluster, and its clients on a node, in a pod and outside of the nodes.
 pub(super) struct Clients<'a> {
     tools: &'a Tools,
     address: String,
@@ -181,12 +181,12 @@ impl<'a> Clients<'a> {
         Ok(Self { tools, address })
     }
 
-    /// The service's cluster IP.
+    /// Returns the service's cluster IP.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Waits until all servers and the client's pod run.
+    /// Waits until the service's servers on all nodes and the client's pod run.
     pub(super) fn ready(&self) -> Result<()> {
         let servers = [
             "rollout",
@@ -204,7 +204,7 @@ impl<'a> Clients<'a> {
         kubectl(self.tools, &client).map(drop)
     }
 
-    /// Runs clients from five seconds before `act` until five seconds after it.
+    /// Runs the three clients from five seconds before `act` until five seconds after it.
     pub(super) fn during(&self, act: &mut dyn FnMut() -> Result<()>) -> Result<Results> {
         let client = |place| client(self.tools, place, &self.address);
         let clients = [
@@ -217,7 +217,7 @@ impl<'a> Clients<'a> {
         sleep(LEAD);
         let mut results = Vec::new();
         for (name, mut client) in clients {
-            // Closing its input ends the client.
+            // A client ends when its stdin is closed.
             drop(client.stdin.take());
             let output = client.wait_with_output().context("wait for a client")?;
             let counts = serde_json::from_slice(&output.stdout)

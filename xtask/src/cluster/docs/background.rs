@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A command of a page that does not end by itself: a shadow on a node. It is started, waited for
-//! and, after the steps between, ended.
+//! Starts a command of a documentation page that does not end by itself (`portolan shadow` on a
+//! node), waits until it works and, after the next steps, ends it.
 
 use std::{
     fs::{self, File},
@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use super::run::Rehearsal;
 use crate::cluster::daemon::run as output;
 
-/// The folder in which the shadow pins its maps.
+/// The folder in which the command `portolan shadow` pins its maps.
 const SHADOW: &str = "/sys/fs/bpf/portolan-shadow";
 
 impl Rehearsal<'_> {
-    /// Starts a command that does not end by itself, and waits until its maps can be read.
+    /// Starts the command on a node, and waits until `portolan services` can read its maps.
     pub(super) fn start_beside(&mut self, page: &str, section: &str, part: &str) -> Result<()> {
         let lines = self.lines(page, section, part)?;
         let [(line, true)] = &lines[..] else {
@@ -46,7 +46,7 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    /// Ends the command as a reader would, and fails if it has left its pins behind.
+    /// Ends the command with SIGTERM; fails if it reports an error or has left its pinned maps.
     pub(super) fn end_beside(&mut self) -> Result<()> {
         let (mut child, log) = self.beside.take().context("nothing runs beside")?;
         output(Command::new("kill").args(["-TERM", &child.id().to_string()]))?;

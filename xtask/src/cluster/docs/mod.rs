@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask docs`: runs the commands of the pages, word by word, in the cluster that
-//! `cluster up` has built, while clients are busy, and reports how long each took and how many
-//! requests failed.
+//! `cargo xtask docs`: runs the commands of the documentation pages, word by word, in the cluster
+//! that `cluster up` has built, while clients send requests, and reports how long each took and how
+//! many requests failed.
 
 mod background;
 mod page;

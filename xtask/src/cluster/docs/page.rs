@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Extracts the commands from a page: indented lines that begin with a program, with their section.
+//! Extracts the commands from a documentation page: indented lines that begin with a known program.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo;
 
-/// The pages whose commands are tried.
+/// The documentation pages whose commands `cargo xtask docs` runs.
 pub(super) const PAGES: [&str; 5] = [
     "docs/install.md",
     "docs/migrate.md",
@@ -16,7 +16,7 @@ pub(super) const PAGES: [&str; 5] = [
     "docs/kubectl.md",
 ];
 
-/// The programs with which an indented line must begin to be a command.
+/// The programs whose commands are extracted.
 const PROGRAMS: [&str; 9] = [
     "kubectl",
     "helm",
@@ -29,20 +29,20 @@ const PROGRAMS: [&str; 9] = [
     "portolan",
 ];
 
-/// A command as a page shows it.
+/// A command on a documentation page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Command {
     pub(super) page: &'static str,
-    /// The heading above the command, without its number.
+    /// The heading above the command, without the heading's number.
     pub(super) section: String,
-    /// The line without the comment behind it.
+    /// The command without the comment behind it.
     pub(super) line: String,
-    /// Whether the command is for a shell on the node: the comment behind it says so, or it is the
-    /// program itself.
+    /// Whether the reader is to run the command in a shell on a node: its comment says so, it calls
+    /// 127.0.0.1, or its program is `portolan`.
     pub(super) on_node: bool,
 }
 
-/// Returns all commands of all pages.
+/// Returns all commands of all documentation pages.
 pub(super) fn all() -> Result<Vec<Command>> {
     let mut found = Vec::new();
     for page in PAGES {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the steps: each command as a reader would run it, in a shell outside of the nodes or on
-//! one, and counts the failed requests of clients meanwhile. The output of the commands is kept in
-//! a file.
+//! Runs the steps of `cargo xtask docs`: each command as a reader would run it, in a shell on a
+//! node or outside of the nodes, and counts the failed requests of clients meanwhile. The output of
+//! the commands is kept in a file.
 
 use std::{
     fs::{self, OpenOptions},
@@ -32,20 +32,20 @@ use crate::{
     deploy,
 };
 
-/// The run of all steps: its commands, where they run, and the results so far.
+/// The run of all steps: the commands, their surroundings, and the results so far.
 pub(super) struct Rehearsal<'a> {
     tools: &'a Tools,
     commands: Vec<page::Command>,
     clients: Clients<'a>,
-    /// The folder in which the commands run: it has a copy of `deploy` with this machine's changes.
+    /// The folder in which the commands run, with a copy of `deploy` changed for this machine.
     pub(super) folder: PathBuf,
-    /// The node that replaces NODE in commands.
+    /// The node whose name replaces NODE in commands, and on which commands for a node run.
     node: &'static Node,
     rows: Vec<String>,
     failed: u64,
-    /// A program that a page leaves running, with its log.
+    /// The process of a command that does not end by itself, with the path of its log.
     pub(super) beside: Option<(Child, PathBuf)>,
-    /// The PATH with the programs that the pages call.
+    /// The value of PATH with which the commands run.
     path: String,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Rehearsal<'a> {
             rows: Vec::new(),
             failed: 0,
         };
-        // All nodes share one kernel, so each node has its own cgroup mount elsewhere.
+        // All nodes share one kernel, so a node's own cgroup mount is not at the usual path.
         let cgroups = node::cgroup_mount();
         for (file, key) in [
             ("base/daemonset.yaml", "path"),
@@ -110,7 +110,7 @@ impl<'a> Rehearsal<'a> {
         }
     }
 
-    /// Makes kube-proxy serve, and removes everything of portolan from all nodes.
+    /// Replaces portolan by kube-proxy in this mode (e.g. nftables), on all nodes and completely.
     fn kube_proxy(&self, mode: &str) -> Result<()> {
         let overlay = |name| format!("deploy/overlays/{name}");
         let release = "helm -n kube-system uninstall portolan --ignore-not-found";
@@ -136,19 +136,19 @@ impl<'a> Rehearsal<'a> {
         self.clients.ready()
     }
 
-    /// Returns the results as rows of a table.
+    /// Returns a Markdown table with a row for each step.
     pub(super) fn table(&self) -> String {
         let head = "| page, section | commands | took | requests | failed |\n| --- | --- | ---: | ---: | ---: |";
         format!("{head}\n{}", self.rows.join("\n"))
     }
 
-    /// Removes the clients, and returns how many of their requests failed.
+    /// Removes the clients' pods and service, and returns how many of the clients' requests failed.
     pub(super) fn end(self) -> Result<u64> {
         self.clients.remove()?;
         Ok(self.failed)
     }
 
-    /// Runs the commands of a section that contain `part`.
+    /// Runs the commands of a section that contain `part`, with or without clients.
     fn section(&mut self, page: &str, section: &str, part: &str, with_clients: bool) -> Result<()> {
         let lines = self.lines(page, section, part)?;
         let what = if part.is_empty() {
@@ -159,8 +159,8 @@ impl<'a> Rehearsal<'a> {
         self.busy(page, &what, &lines, with_clients)
     }
 
-    /// Returns the commands of a section that contain `part`, and whether they are for a shell on
-    /// the node.
+    /// Returns the commands of a section that contain `part`; true with a command means that it is
+    /// for a shell on a node.
     pub(super) fn lines(
         &self,
         page: &str,
@@ -222,7 +222,7 @@ impl<'a> Rehearsal<'a> {
             .with_context(|| format!("write {}", file.display()))
     }
 
-    /// Returns the line with each placeholder of the page replaced by this cluster's value.
+    /// Returns the command `line` with each of its placeholders replaced by this cluster's value.
     pub(super) fn filled(&self, line: &str) -> Result<String> {
         let node = &self.node.place;
         words::fill(line, |meaning| match meaning {
@@ -245,8 +245,8 @@ impl<'a> Rehearsal<'a> {
         })
     }
 
-    /// Returns a shell, outside of the nodes or on one, that runs a line in the folder of the
-    /// commands.
+    /// Returns a command that runs `line` in a shell, on the current node or outside of the nodes,
+    /// in the folder `folder`.
     pub(super) fn shell(&self, line: &str, on_node: bool) -> Result<Command> {
         let shell = Path::new("/bin/sh");
         let mut command = if on_node {
@@ -256,10 +256,10 @@ impl<'a> Rehearsal<'a> {
         } else {
             beside(shell)
         };
-        // Stands for a reader's editor: it changes one setting.
+        // The editor of `kubectl edit`: it changes one setting, as a reader would.
         let editor = "sed -i s/socketBalancing..all/socketBalancing..host/";
         let home = self.folder.join("helm");
-        // A node has its own mounts, in which the folder must be entered again.
+        // Commands on a node have the node's mounts, so the shell must enter the folder again.
         let line = format!("cd {} && {line}", self.folder.display());
         command
             .args(["-c", &line])
@@ -271,7 +271,7 @@ impl<'a> Rehearsal<'a> {
         Ok(command)
     }
 
-    /// Runs a command as the reader would.
+    /// Runs the command `line`, and fails if its exit status is not one that it may have.
     fn run(&self, line: &str, on_node: bool) -> Result<()> {
         let line = self.filled(line)?;
         let done = self
@@ -299,7 +299,7 @@ impl<'a> Rehearsal<'a> {
 impl Drop for Rehearsal<'_> {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.beside {
-            // The program may have ended already.
+            // The process may have ended already.
             _ = child.kill();
         }
     }

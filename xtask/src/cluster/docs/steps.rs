@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tested steps in their order, and the commands of the pages that are not tested, with the
-//! reason.
+//! The steps that `cargo xtask docs` runs, in their order, and the commands of the pages that it
+//! does not run, each with the reason.
 
-/// A step of the rehearsal.
+/// A step of `cargo xtask docs`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// The commands of a section, word by word, while clients are busy: page, heading, and a text
-    /// that each command contains.
+    /// Runs commands of a section, word by word, while clients send requests: page, heading, and a
+    /// text that each command contains.
     Busy(&'static str, &'static str, &'static str),
-    /// Like `Busy`, without clients: draining takes as long as clients have connections.
+    /// Like `Busy`, without clients: portolan's drain lasts as long as clients have connections.
     Quiet(&'static str, &'static str, &'static str),
-    /// A command within a page's text, while clients are busy.
+    /// Runs a command that is part of a page's prose, while clients send requests.
     Said(&'static str),
-    /// A change that a page tells the reader to make in a file of `deploy`: file, old text, new
-    /// text.
+    /// Makes a change that a page asks for in a file below `deploy`: file, old text, new text.
     Write(&'static str, &'static str, &'static str),
-    /// Gives the image another tag on all nodes.
+    /// Gives the agent's image this additional tag on all nodes.
     Tag(&'static str),
-    /// Installs kube-proxy in this mode, as kubeadm does.
+    /// Replaces portolan by kube-proxy in this mode, as kubeadm installs it.
     KubeProxy(&'static str),
-    /// A command of a section that does not end by itself: it keeps running on the node.
+    /// Starts a command that does not end by itself on the current node: page, heading, part of it.
     Beside(&'static str, &'static str, &'static str),
-    /// Ends the command of `Beside`, which must leave nothing behind.
+    /// Ends the command of the last `Beside`; fails if it has left its pinned maps on the node.
     End,
-    /// From here on NODE means this node.
+    /// Makes the node of this name the current one, which replaces NODE in later commands.
     Node(&'static str),
 }
 
@@ -40,9 +39,9 @@ const KUBEADM: &str = "overlays/kubeadm/kustomization.yaml";
 const BARE: &str = "overlays/bare/kustomization.yaml";
 const STATUS: &str = "kubectl -n kube-system rollout status daemonset/portolan";
 
-/// The rehearsal: each step begins where the one before it ends.
+/// All steps, in this order: each begins with the cluster as the one before has left it.
 pub(super) const STEPS: &[Step] = &[
-    // The twelve tasks, from kube-proxy nftables and back.
+    // The tasks of docs/tasks.md, from kube-proxy in mode nftables to portolan and back.
     KubeProxy("nftables"),
     Node("node-a"),
     Busy(TASKS, "Migrate from kube-proxy", ""),
@@ -65,13 +64,13 @@ pub(super) const STEPS: &[Step] = &[
     Said("kubectl uncordon node-c"),
     Busy(TASKS, "Go back to kube-proxy", ""),
     Quiet(TASKS, "Remove", ""),
-    // From iptables, as the page about migration describes.
+    // From kube-proxy in mode iptables, as docs/migrate.md describes.
     KubeProxy("iptables"),
     Busy(MIGRATE, "All nodes at once (kubeadm)", ""),
     Quiet(MIGRATE, "Back to kube-proxy", ""),
     KubeProxy("nftables"),
     Busy(INSTALL, "kubeadm", ""),
-    // What can be observed before the switch: on one node, and by pods on all nodes.
+    // What a reader can observe before the migration: on one node, and by pods on all nodes.
     KubeProxy("nftables"),
     Busy(MIGRATE, DIFFER, "configmap"),
     Busy(MIGRATE, DIFFER, "portolan check"),
@@ -82,7 +81,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(MIGRATE, DIFFER, "kubectl portolan"),
     Busy(MIGRATE, SHADOW, "kubectl portolan"),
     Busy(MIGRATE, SHADOW, "kubectl delete"),
-    // By helm, to portolan and back.
+    // To portolan and back, by helm.
     Busy(INSTALL, "kubeadm", "patch"),
     Busy(INSTALL, "Helm", "kubeProxyConfigMap"),
     Said(STATUS),
@@ -93,7 +92,7 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
     Busy(TASKS, "Go back to kube-proxy", "kube-proxy"),
     Quiet(MIGRATE, "Helm", ""),
-    // By the overlay and by the values for any other cluster.
+    // To portolan by the overlay `bare` and by the chart's values for any other cluster.
     KubeProxy("nftables"),
     Write(BARE, "https://192.0.2.1:6443", "https://192.168.77.10:6443"),
     Busy(INSTALL, "kubeadm", "patch"),
@@ -109,7 +108,7 @@ pub(super) const STEPS: &[Step] = &[
     Busy(INSTALL, "Helm", "delete configmap"),
     Busy(INSTALL, "Helm", "apiServer"),
     Said(STATUS),
-    // Node by node, to portolan and back.
+    // To portolan and back, node by node.
     KubeProxy("nftables"),
     Busy(MIGRATE, "Node by node", "node-by-node"),
     Write(
@@ -134,7 +133,7 @@ pub(super) const STEPS: &[Step] = &[
     Said(STATUS),
 ];
 
-/// Commands that are not tested: page, section and beginning (empty: any), and the reason.
+/// Commands that are not tested: page, section, beginning (empty: all), and the reason.
 pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
     (
         INSTALL,

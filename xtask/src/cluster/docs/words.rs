@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The placeholders in a page's commands and their values in this cluster, and the exit statuses
-//! that a command may have. Pure; `run` queries the cluster.
+//! The placeholders in the pages' commands with their values in this cluster, and the exit statuses
+//! that a command may have. Only computes; `run` queries the cluster.
 
-/// Where the value of a placeholder comes from.
+/// What a placeholder is replaced by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Meaning {
-    /// This text.
+    /// This fixed text.
     Is(&'static str),
-    /// The portolan pod on the current node.
+    /// The name of the portolan pod on the current node.
     PodOnNode,
-    /// The name of the current node; for curl its address.
+    /// The name of the current node; its address if the command is curl.
     Node,
-    /// The address of the API server.
+    /// The IP address of the API server, after "//".
     Server,
-    /// The option for a kubeconfig.
+    /// The option --kubeconfig with the path of the cluster's file.
     Kubeconfig,
-    /// The address of a client's pod.
+    /// The IP address of the pod in which a client runs.
     Client,
     /// The cluster IP of the service that the clients use.
     Service,
@@ -23,7 +23,7 @@ pub(super) enum Meaning {
 
 use Meaning::{Client, Is, Kubeconfig, Node, PodOnNode, Server, Service};
 
-/// Placeholders with their values, in this order: no value contains a placeholder that comes later.
+/// Placeholders with their values, in this order: no value contains a later placeholder.
 const MEANINGS: [(&str, Meaning); 10] = [
     ("NAMESPACE/NAME", Is("default/load-server")),
     ("shop/client", Is("default/load-client")),
@@ -37,7 +37,7 @@ const MEANINGS: [(&str, Meaning); 10] = [
     ("NODE", Node),
 ];
 
-/// Returns the line with each placeholder replaced by the value that `ask` returns for its meaning.
+/// Returns the line with its placeholders replaced; `ask` returns values other than `Is`.
 pub(super) fn fill<E>(
     line: &str,
     mut ask: impl FnMut(Meaning) -> Result<String, E>,
@@ -55,10 +55,9 @@ pub(super) fn fill<E>(
     Ok(line)
 }
 
-/// Whether a command that ended with this status did what the page describes.
+/// Returns true if the command `line` may end with this exit status; None means by a signal.
 pub(super) fn is_as_it_should(line: &str, status: Option<i32>) -> bool {
-    // grep without a match is no failure, and status 1 of the other commands means that something
-    // differs.
+    // Status 1: grep has found nothing, or another command has found a difference.
     let may_differ = line.contains("| grep")
         || line
             .split_whitespace()

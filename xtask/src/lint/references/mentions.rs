@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the references in a document or a doc comment: text in backticks, targets of links, and
-//! plain words that may be paths. Used by `references`; does not check whether the targets exist.
+//! Finds possible references in a document or doc comment: text in backticks, targets of links, and
+//! plain words that may be paths. Does not check whether the targets exist. Used by `references`.
 
-/// How a reference is written.
+/// How a possible reference is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A text in backticks.
@@ -13,24 +13,23 @@ pub(super) enum Kind {
     Word,
 }
 
-/// A possible reference, with the line in which it begins.
+/// A possible reference; `line` is the number of the line in which it begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mention {
     pub(super) text: String,
     pub(super) kind: Kind,
     pub(super) line: usize,
-    /// The subject of the surrounding text: the first cell of a table's row, else the heading
-    /// above.
+    /// What the text is about: the first cell of the table's row, else the last heading.
     pub(super) subject: String,
 }
 
-/// Returns every mention in a Markdown document; fenced blocks are left out.
+/// Returns all possible references in a Markdown document, except those in fenced code blocks.
 pub(super) fn in_markdown(text: &str) -> Vec<Mention> {
     let lines: Vec<_> = text.lines().collect();
     scan(&lines)
 }
 
-/// Returns every mention in the doc comments (`//!`, `///`) of a Rust source.
+/// Returns all possible references in the doc comments (`//!`, `///`) of a Rust source.
 pub(super) fn in_doc_comments(text: &str) -> Vec<Mention> {
     let comment = |line: &'_ str| -> Option<usize> {
         let start = line.len() - line.trim_start().len();
@@ -48,8 +47,7 @@ pub(super) fn in_doc_comments(text: &str) -> Vec<Mention> {
 fn scan(lines: &[&str]) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut heading = String::new();
-    // The lines of one paragraph: a text in backticks may be wrapped. A table's row is a paragraph
-    // of its own.
+    // The lines of one paragraph (a text in backticks may span lines) or of one row.
     let mut paragraph: Vec<&str> = Vec::new();
     let mut in_fence = false;
     for (at, line) in lines.iter().chain([&""]).enumerate() {
@@ -82,7 +80,7 @@ fn scan(lines: &[&str]) -> Vec<Mention> {
     found
 }
 
-/// Splits a paragraph into texts in backticks and the text between them.
+/// Adds the texts in backticks of a paragraph, and references between them, to `found`.
 fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) {
     let line_of = |at: usize| first_line + text[..at].matches('\n').count();
     let mut push = |part: &str, kind, at| {
@@ -111,7 +109,7 @@ fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) 
     plain(&text[at..], at, &mut push);
 }
 
-/// Returns where a run of exactly this many backticks begins.
+/// Returns the position of the next run of exactly `ticks` backticks; None if there is none.
 fn closing(text: &str, ticks: usize) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -124,7 +122,7 @@ fn closing(text: &str, ticks: usize) -> Option<usize> {
     }
 }
 
-/// Finds links and words of a text without backticks, which begins at `offset`.
+/// Passes links and words of a text without backticks to `push`: text, kind, position.
 fn plain(text: &str, offset: usize, push: &mut impl FnMut(&str, Kind, usize)) {
     let mut at = 0;
     while let Some(start) = text[at..].find("](").map(|found| at + found + 2) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks that the references in documents and doc comments exist: paths of the repository, and
-//! names in the code. In: the project's files. Out: complaints. Called by `lint`.
+//! Checks that paths and names in documents and doc comments exist in the repository's files and
+//! Rust code. Called by `lint`.
 
 mod mentions;
 mod paths;
@@ -15,11 +15,11 @@ use self::{
 };
 use super::File;
 
-/// The folder of documents that a program writes.
+/// The folder of documents that a program writes; they are not checked.
 const GENERATED: &str = "lab/report/";
 
-/// Returns one complaint per reference to a target that does not exist. `foreign` names the
-/// external crates, whose items are not checked.
+/// Returns a line for each reference to a path or name that does not exist. `foreign` has the names
+/// of external crates, whose items are not checked.
 pub(super) fn check(files: &[File], foreign: &BTreeSet<String>) -> Vec<String> {
     let tree = Tree::new(files.iter().map(|file| file.path.as_str()));
     let mut definitions = Definitions::default();
@@ -44,7 +44,7 @@ pub(super) fn check(files: &[File], foreign: &BTreeSet<String>) -> Vec<String> {
             }
         }
     }
-    // A link's text may be the same as its target.
+    // A link's text and target can be the same path, which gives the same line twice.
     found.dedup();
     found
 }
@@ -57,7 +57,7 @@ fn path_complaint(tree: &Tree, file: &File, mention: &Mention) -> Option<String>
         let (package, _) = file.path.split_once('/').unwrap_or_default();
         bases.extend([package.to_owned(), format!("{package}/src")]);
     }
-    // In a row or section about a folder, a name without a folder belongs to that folder.
+    // In a row or section about a folder, a name alone means a file of that folder.
     let subject = tree.folder(&mention.subject, folder);
     if let Some(subject) = &subject {
         bases.extend([subject.clone(), format!("{subject}/src")]);

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides which mentions are paths of the repository, and whether these exist. Used by
-//! `references`.
+//! Decides which references are paths of the repository, and whether these exist.
 
 use std::collections::BTreeSet;
 
 use super::mentions::{Kind, Mention};
 
-/// Extensions by which a name is recognised as a file, even without a folder.
+/// A name with one of these extensions is taken for a file, even without a folder.
 const EXTENSIONS: [&str; 11] = [
     "rs", "md", "toml", "yaml", "yml", "json", "conf", "svg", "lock", "mod", "sum",
 ];
 
-/// Every file of the clone and every folder with a file, as paths from the top of the clone.
+/// The paths of every file of the clone and of every folder that contains a file.
 pub(super) struct Tree {
     entries: BTreeSet<String>,
 }
 
-/// The result of looking for a path.
+/// The result of searching for a path in the clone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     Yes,
     No,
-    /// A name without its folder that exists in several folders.
+    /// The path is only the end of several paths, e.g. a file's name that is in several folders.
     Ambiguous,
 }
 
@@ -36,7 +35,7 @@ impl Tree {
         Self { entries }
     }
 
-    /// Returns the paths that a mention means, as written; empty if it is no path.
+    /// Returns the paths that a reference means: several with braces, none if it is no path.
     pub(super) fn paths_of(&self, mention: &Mention) -> Vec<String> {
         let text = match mention.kind {
             Kind::Link => mention.text.split('#').next().unwrap_or_default(),
@@ -46,7 +45,7 @@ impl Tree {
         let all_are = paths.iter().all(|path| match mention.kind {
             Kind::Link => !path.is_empty() && !path.contains(':'),
             Kind::Code => self.is_path(path),
-            // Plain text also has dots and slashes that belong to no path.
+            // A plain word with dots or slashes need not be a path.
             Kind::Word => is_plain(path) && self.is_in_top_folder(path),
         });
         if all_are { paths } else { Vec::new() }
@@ -56,7 +55,7 @@ impl Tree {
         is_plain(text) && (has_extension(text) || text.contains('/') && self.has_folder(text))
     }
 
-    /// Whether the first folder of a path exists anywhere in the clone.
+    /// Returns true if the path's first folder has the name of any folder in the clone.
     fn has_folder(&self, path: &str) -> bool {
         let Some((folder, _)) = path.split_once('/') else {
             return false;
@@ -73,8 +72,8 @@ impl Tree {
             .is_some_and(|(folder, _)| self.entries.contains(folder))
     }
 
-    /// Looks for a path below each of the bases (folders from the top of the clone); then, if
-    /// `anywhere`, for the only entry of the clone that ends with the path.
+    /// Searches for a path in each folder of `bases`, which are relative to the root of the clone;
+    /// then, if `anywhere`, for paths of the clone that end with it.
     pub(super) fn find(&self, path: &str, bases: &[String], anywhere: bool) -> Found {
         let is_there = |base: &String| join(base, path).is_some_and(|path| self.contains(&path));
         if bases.iter().any(is_there) {
@@ -93,7 +92,8 @@ impl Tree {
         path.is_empty() || self.entries.contains(path)
     }
 
-    /// Returns the folder that a text names, from the top of the clone or from another folder.
+    /// Returns the path in the clone of the folder or file `text`, relative to `from` or to the
+    /// root; None if there is none.
     pub(super) fn folder(&self, text: &str, from: &str) -> Option<String> {
         [from, ""]
             .into_iter()
@@ -102,7 +102,7 @@ impl Tree {
     }
 }
 
-/// Whether a text has only characters of a path, and is no placeholder, host or option.
+/// Returns true if the text can be a path, and is no placeholder, host or option.
 fn is_plain(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     !text.is_empty()
@@ -112,8 +112,8 @@ fn is_plain(text: &str) -> bool {
         && !text.split('/').any(is_placeholder)
 }
 
-/// Whether a part is a placeholder: `DIR`, `NAME.yaml`, `portolan-VERSION.tar`; `README.md` and
-/// `LICENSE-MIT` are names.
+/// Returns true if a path's segment is a placeholder such as `DIR`, `NAME.yaml` or
+/// `portolan-VERSION.tar`; `README.md` and `LICENSE-MIT` are names.
 fn is_placeholder(segment: &str) -> bool {
     let is_capital = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
     !segment.ends_with(".md")
@@ -127,7 +127,7 @@ fn has_extension(text: &str) -> bool {
         .is_some_and(|(stem, extension)| !stem.is_empty() && EXTENSIONS.contains(&extension))
 }
 
-/// Removes the line number from a path such as `README.md:22`.
+/// Removes the line number from the end of a path such as `README.md:22`.
 fn without_line(text: &str) -> &str {
     match text.rsplit_once(':') {
         Some((path, line)) if line.starts_with(|c: char| c.is_ascii_digit()) => path,
@@ -135,7 +135,7 @@ fn without_line(text: &str) -> &str {
     }
 }
 
-/// Expands `proxy-{common,user}/src` into two paths.
+/// Returns the paths that a text with braces means: two for `proxy-{common,user}/src`.
 fn expand(text: &str) -> Vec<String> {
     let Some((start, end)) = text.find('{').zip(text.find('}')).filter(|(a, b)| a < b) else {
         return vec![text.to_owned()];
@@ -146,7 +146,7 @@ fn expand(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns a path below a folder, with `.` and `..` resolved; `None` if it leaves the clone.
+/// Returns `path` below `base`, with `.` and `..` resolved; None if it leaves the clone.
 fn join(base: &str, path: &str) -> Option<String> {
     let mut whole: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks whether names with several parts (a module and an item, a type and a method) are defined
-//! in the sources. Used by `references`.
+//! Checks whether Rust names with several parts (module and item, type and method) are defined in
+//! the sources. Used by `references`.
 
 use std::collections::HashSet;
 
 use crate::lint::tokens::{Token, tokens};
 
-/// Keywords that define the word after them.
+/// Keywords that are followed by the name that they define.
 const DEFINERS: [&str; 10] = [
     "fn",
     "struct",
@@ -20,14 +20,14 @@ const DEFINERS: [&str; 10] = [
     "macro_rules",
 ];
 
-/// Every name that the sources define: modules, items, methods, variants and fields.
+/// All names that the sources define: modules, items, methods, variants and fields.
 #[derive(Default)]
 pub(super) struct Definitions {
     names: HashSet<String>,
 }
 
 impl Definitions {
-    /// Reads a Rust source; its file and folders are modules.
+    /// Adds the names in a Rust source, and the names of its file and folders, which are modules.
     pub(super) fn read(&mut self, path: &str, text: &str) {
         let modules = path.trim_end_matches(".rs").split('/');
         self.names
@@ -41,8 +41,7 @@ impl Definitions {
                 continue;
             }
             let rest = &tokens[at + 1..];
-            // `const fn`, `static mut` and `macro_rules!` have another word or symbol before the
-            // name.
+            // In `const fn`, `static mut` and `macro_rules!`, something precedes the name.
             let name = rest.iter().find_map(|token| match token {
                 Token::Word(word) if !["fn", "mut", "unsafe"].contains(&word.as_str()) => {
                     Some(word.clone())
@@ -56,7 +55,7 @@ impl Definitions {
         }
     }
 
-    /// Returns the first part of a name that is defined nowhere.
+    /// Returns the first part of a name that no source defines; None if all parts are defined.
     pub(super) fn missing<'a>(&self, name: &[&'a str]) -> Option<&'a str> {
         let is_missing = |part: &&str| {
             !["crate", "self", "super", "Self"].contains(part) && !self.names.contains(*part)
@@ -65,8 +64,7 @@ impl Definitions {
     }
 }
 
-/// Returns the parts of a name with `::`, also with `()`, `!` or `<T>` at its end; `None` if the
-/// text is something else.
+/// Returns the parts of a name such as `Kubectl::parse()`; `None` if the text is not such a name.
 pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     let text = text.split(['(', '<', '!']).next()?.trim_end_matches("::*");
     let parts: Vec<_> = text.split("::").collect();
@@ -77,7 +75,7 @@ pub(super) fn parts(text: &str) -> Option<Vec<&str>> {
     (parts.len() > 1 && parts.iter().all(is_name)).then_some(parts)
 }
 
-/// Returns the variants or fields in the following braces of an enum or struct.
+/// Returns the variants or fields of an enum or struct; `tokens` begin after the keyword.
 fn members(tokens: &[Token]) -> Vec<String> {
     let mut found = Vec::new();
     let mut depth = 0;
@@ -97,7 +95,7 @@ fn members(tokens: &[Token]) -> Vec<String> {
             }
             Token::Other(',') if depth == 1 => starts = true,
             Token::Word(word) if depth == 1 => {
-                // A field may have `pub` before it.
+                // A word before `:` is a field; `pub` may precede it.
                 if starts || tokens.get(at + 1) == Some(&Token::Other(':')) {
                     found.push(word.clone());
                 }
