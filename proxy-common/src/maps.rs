@@ -66,8 +66,8 @@ names! {
 pub mod generation {
     /// The programs with new maps have taken over: the programs of this map begin no flows.
     pub const DRAINED: u32 = 1;
-    /// The programs run after those over other maps: they see the packets that those pass, also
-    /// translated ones.
+    /// The programs of this map run after those with other maps: they see the packets that those
+    /// pass on, also translated ones.
     pub const BEHIND: u32 = 2;
 }
 
