@@ -16,8 +16,8 @@ pub const CLAUSES: usize = 32;
 pub struct Term {
     /// Which property: [`Term::NET`], [`Term::PORT`] and so on.
     pub kind: u32,
-    /// Which end of the packet must meet an address or port condition: [`Term::SRC`], [`Term::DST`]
-    /// or either of both.
+    /// The end that must meet an address or port condition: [`Term::SRC`] or [`Term::DST`]. With
+    /// both bits, one of the ends is enough.
     pub sides: u32,
     /// The smallest port of a range, in the host's order. For other kinds the protocol, family,
     /// hook bits, interface, process, or service port.
