@@ -288,8 +288,8 @@ impl Skb {
         }
     }
 
-    /// Updates a TCP or UDP checksum at `offset` for a change of an address. `difference` is the
-    /// ones' complement sum of the new address minus the old one.
+    /// Updates a TCP or UDP checksum at `offset` for a change of addresses. `difference` is the
+    /// ones' complement sum of the new addresses minus the old ones.
     #[inline(always)]
     pub fn replace_checksum_address(
         self,
