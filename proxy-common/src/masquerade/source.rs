@@ -154,8 +154,9 @@ mod tests {
 
     use super::*;
 
-    /// "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip address`
-    /// has them.
+    /// Parses "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip
+    /// address` prints them. Returns the address, the other end (else the same address), and the
+    /// prefix length.
     fn parse(text: &str) -> (IpAddr, IpAddr, u32) {
         let (subnet, length) = text.split_once('/').expect("a length");
         let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));

@@ -149,7 +149,7 @@ impl Filter {
         work.found != 0
     }
 
-    /// Like [`Self::wants_by`], on the host.
+    /// Like [`Self::wants_by`], for the command on the host: whether the filter wants an event.
     #[cfg(any(test, feature = "user"))]
     pub fn wants(&self, event: &Event) -> bool {
         self.wants_by(event, |times, work, step| {

@@ -381,8 +381,8 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
     }
 }
 
-/// Returns this CPU's workspace with this index, for a packet whose IP header lies at `l3`. For
-/// entry points only, once in a run.
+/// Returns this CPU's workspace with this index, for a packet whose IP header lies at `l3`; None if
+/// there is no such index. For entry points only, once in a run.
 #[inline(always)]
 pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
     let workspace = T::workspaces().get_ptr_mut(index)?;

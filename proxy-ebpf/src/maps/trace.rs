@@ -47,7 +47,7 @@ pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
 #[inline(always)]
 pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
-        // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
+        // SAFETY: plain numbers; if two CPUs change them at once, a few events more may pass.
         if !unsafe { &mut *rate }.takes(event.event.time) {
             return lose(lost::RATE);
         }

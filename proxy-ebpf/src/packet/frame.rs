@@ -105,8 +105,9 @@ impl Frame {
         self.at::<T>(offset).map(|at| unsafe { *at = value })
     }
 
-    /// Writes both link-layer addresses: the receiver's, then the sender's.
-    // Word by word: the compiler would make a call of a single copy, which copies byte by byte.
+    /// Writes both link-layer addresses: the receiver's, then the sender's. None if the frame is
+    /// too short.
+    // Word by word: a single copy would become a call, which copies byte by byte.
     #[inline(always)]
     pub fn write_addresses(self, addresses: &[u32; 3]) -> Option<()> {
         let [a, b, c] = *addresses;
@@ -129,7 +130,7 @@ impl Frame {
     }
 
     /// Returns the link-layer address of the frame's receiver: the first four octets, then the last
-    /// two.
+    /// two. None if the frame is too short.
     #[inline(always)]
     pub fn receiver(self) -> Option<(u32, u16)> {
         Some((self.read(0)?, self.read(4)?))

@@ -53,7 +53,8 @@ pub fn parse<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     parse_behind::<F>(skb, packet, network)
 }
 
-/// Parses a packet that is known to be plain, see [`Wire::plain`], or a plain echo request.
+/// Parses a packet that is known to be plain, see [`Wire::plain`], or a plain echo request. None if
+/// it is cut short.
 #[inline(always)]
 pub fn parse_plain<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     let network = F::header(skb, packet.l3)?;

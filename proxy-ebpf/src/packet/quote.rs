@@ -78,7 +78,8 @@ pub fn read<F: Wire>(
 }
 
 /// Returns the offset of the IP header that an ICMPv6 redirect quotes. It lies in an option, which
-/// may follow the option of the link-layer address (RFC 4861, 4.5).
+/// may follow the option of the link-layer address (RFC 4861, 4.5). None if there is no such
+/// option.
 #[inline(always)]
 fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
     const REDIRECTED: u8 = 4;

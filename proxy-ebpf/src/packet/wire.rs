@@ -39,12 +39,13 @@ pub trait Ip: 'static {
 pub trait Wire: Ip {
     /// Reads the IP header at `l3`; None if it is incomplete or of another version.
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
-    /// Reads the IP header at `l3` and the extension headers between it and the transport header.
+    /// Reads the IP header at `l3` and the extension headers between it and the transport header;
+    /// None if one of them cannot be read.
     fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
     /// Returns destination and ports of a plain packet: one without options, extensions or
     /// fragments, whose transport a service can have. `None` for any other packet.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
-    /// Returns the source address in the IP header at `l3`.
+    /// Returns the source address in the IP header at `l3`; None if the header is incomplete.
     fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
     /// Returns how a packet must be examined, and its destination. `None` if the packet's first
     /// bytes are not in the linear part of the buffer.
@@ -129,7 +130,8 @@ pub trait Wire: Ip {
         quoted: u32,
         sum: u32,
     ) -> Result<(), WriteFailed>;
-    /// Returns the offset at which the packet ends by its IP header; padding may follow there.
+    /// Returns the offset at which the packet ends according to its IP header; padding may follow.
+    /// None if the header is incomplete.
     fn packet_end(skb: Skb, l3: u32) -> Option<u32>;
     /// Returns the ones' complement sum that a change of address adds, folded to 32 bits.
     fn difference(old: Self::Addr, new: Self::Addr) -> u32;
@@ -138,7 +140,7 @@ pub trait Wire: Ip {
     fn read_frame(frame: Frame) -> Option<Plain<Self::Addr>>;
     /// Writes both addresses of `new` and one hop less into a frame that [`Self::read_frame`] has
     /// read, and the IP header's checksum where there is one; `addresses` is the sum that the
-    /// change of addresses adds.
+    /// change of addresses adds. None if the frame is too short.
     fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<Self::Addr>) -> Option<()>;
     /// Fills in the part of a FIB look-up that comes from a plain packet's values, with the
     /// addresses of `ends`.

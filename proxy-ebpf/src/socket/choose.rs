@@ -193,7 +193,7 @@ fn served_at<F: Family>(address: F::Addr) -> F::Addr {
 }
 
 /// Returns the id of the service port that a frontend belongs to, or 0.
-// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no room for it.
+// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no space for it.
 #[inline(never)]
 pub fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
     let address = served_at::<F>(target.address);

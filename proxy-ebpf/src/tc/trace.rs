@@ -123,12 +123,12 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     if len > 0 {
         const _: () = assert!(HEAD == 256, "the mask below");
         let mut last = (len - 1) as u64;
-        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; the
-        // compiler would leave a mask away.
+        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; and the
+        // compiler would omit a mask written in Rust.
         // SAFETY: plain arithmetic on a register.
         unsafe { asm!("{last} &= 0xff", last = inout(reg) last) };
         let len = last as u32 + 1;
-        // SAFETY: the context is valid, and there is room for so many bytes.
+        // SAFETY: the context is valid, and `bytes` has space for so many bytes.
         let failed = unsafe {
             kernel::bpf_skb_load_bytes(skb.raw().cast(), 0, bytes.as_mut_ptr().cast(), len)
         };
