@@ -23,7 +23,7 @@ pub struct PodAffinityKey {
     pub service: ServiceId,
     /// 4 or 6, because a service has different backends in each family.
     pub family: u32,
-    /// The kernel's cookie of the network namespace.
+    /// The kernel's cookie of the pod's network namespace.
     pub netns: u64,
 }
 

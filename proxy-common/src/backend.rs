@@ -48,7 +48,8 @@ pub struct Backend<A> {
 }
 
 impl<A: Addr> Backend<A> {
-    /// Whether a flow or affinity with this service and generation refers to this backend.
+    /// Whether a flow or affinity entry with this service and generation still refers to this
+    /// backend.
     #[inline(always)]
     pub fn is_current(&self, service: ServiceId, generation: u32) -> bool {
         self.generation == generation && self.service == service

@@ -4,7 +4,7 @@
 
 use crate::{Addr, Port, Protocol, ports, ranges::Ranges};
 
-/// The filter's verdict on a packet.
+/// The first filter's verdict on a packet: whether it can concern a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FilterVerdict {
@@ -21,7 +21,8 @@ pub enum FilterVerdict {
     /// The destination lies in the ranges of external and load balancer IPs, and some frontend has
     /// the destination port.
     ExternalRange,
-    /// An echo request to an address in either of these ranges, and the node answers such requests.
+    /// The packet is an ICMP echo request to an address in the ranges of cluster, external or load
+    /// balancer IPs, and the node answers such requests.
     Echo,
     /// The packet has options or is fragmented: parse it in full, then classify it again.
     NotPlain,
@@ -103,7 +104,7 @@ const fn is_echo_request(icmp: Protocol, icmp_type: u8) -> bool {
 /// The ranges that contain the services' addresses.
 pub struct ServiceRanges<'a, A> {
     pub cluster_ips: &'a Ranges<A>,
-    /// External and load balancer IPs.
+    /// Ranges that contain the external and load balancer IPs.
     pub external_ips: &'a Ranges<A>,
 }
 

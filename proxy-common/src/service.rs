@@ -88,7 +88,7 @@ impl ServiceFlags {
     pub const HAS_ENDPOINTS: u32 = 1 << 3;
     /// `externalTrafficPolicy: Local`.
     pub const EXTERNAL_LOCAL: u32 = 1 << 4;
-    /// Only sources in `source_ranges` may use this frontend.
+    /// Only sources in the maps `sources_v4` and `sources_v6` may use this frontend.
     pub const SOURCE_RANGES: u32 = 1 << 5;
     /// `sessionAffinity: ClientIP`.
     pub const AFFINITY: u32 = 1 << 6;

@@ -25,7 +25,8 @@ pub struct Settings {
     /// service has are dropped. Unused entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Ranges that contain the ranges above and every cluster IP known so far; they never shrink.
+    /// Ranges that contain the `allocated` ranges and every cluster IP known so far; they never
+    /// shrink.
     pub services_v4: Ranges<V4>,
     pub services_v6: Ranges<V6>,
     /// Ranges that contain every external IP and load balancer IP known so far; they never shrink.

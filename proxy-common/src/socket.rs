@@ -44,7 +44,7 @@ impl SocketCookie {
 /// Number of elements of `sock_buckets`.
 pub const SOCKET_BUCKETS: u32 = 65_536;
 
-/// The role of an entry of `sockets`.
+/// What an entry of the socket maps is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct SocketRole(pub u8);

@@ -99,7 +99,7 @@ pub const BELIEVED: u64 = 1_000_000_000;
 /// What to do with a cached next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// Use the next hop.
+    /// The cached next hop can be used.
     Fresh,
     /// The next hop has been trusted long enough: look the route up again, and leave this packet to
     /// the stack. So the stack learns that the neighbour is in use and keeps it up to date.
@@ -145,7 +145,7 @@ impl Abilities {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Exit {
-    /// Through the stack.
+    /// The frame goes through the stack.
     Stack,
     /// Back out of the interface that the frame came in by.
     Return,

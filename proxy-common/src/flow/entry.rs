@@ -52,7 +52,7 @@ pub struct FlowKey<A> {
     pub src_port: Port,
     pub dst_port: Port,
     pub protocol: Protocol,
-    /// Original entries: a [`ClientInterface`], lowest byte first. Others: 0.
+    /// In the key of an original entry: a [`ClientInterface`], lowest byte first. In other keys: 0.
     pub interface: [u8; 3],
 }
 
@@ -220,7 +220,8 @@ pub struct FlowEntry<A> {
     /// Masqueraded reply: the frontend's address; unspecified in an entry made by an earlier
     /// version.
     pub masquerade: A,
-    /// Original: source port towards the backend. Others: the port the client knows as its own.
+    /// Original entry: the source port of packets to the backend. Other entries: the client's own
+    /// port.
     pub client_port: Port,
     /// Original, reply: the masquerade port. Masqueraded reply: the frontend's port. 0 where the
     /// address is unspecified.
@@ -245,10 +246,10 @@ pub struct FlowEntry<A> {
     /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the
     /// masquerade port, as on the wire, of the previous flow from the same client port, or 0.
     pub reuse: u32,
-    /// Original: the slot of its key in a ring, see [`super::ring`].
+    /// Original entry: the slot of the entry's key in a ring, see [`super::ring`].
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
-    /// Whether packets that find this entry may leave past the stack.
+    /// Record that decides whether packets found by this entry may leave past the node's stack.
     pub offload: Offload,
     #[cfg(not(feature = "next-layout"))]
     pub _pad: Spare,

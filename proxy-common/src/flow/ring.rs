@@ -15,11 +15,11 @@
 
 use crate::{FlowState, Protocol};
 
-/// One of a family's rings.
+/// One of the rings of an IP family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ring {
-    /// Connections whose client has not acknowledged yet.
+    /// Connections whose client has not acknowledged the backend's answer yet.
     HalfOpen,
     /// Conversations of UDP in which the client has not sent again after an answer.
     Datagrams,
@@ -28,7 +28,7 @@ pub enum Ring {
 }
 
 impl Ring {
-    /// How many rings a family has.
+    /// Number of rings of an IP family.
     pub const COUNT: u32 = 3;
 
     /// Returns the ring that a new flow's key is put into.

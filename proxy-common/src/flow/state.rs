@@ -14,7 +14,7 @@ pub struct FlowState(pub u32);
 /// The phase of a flow's life. TCP's closing phases are a simplification of nf_conntrack's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Packets of the original direction only.
+    /// Only packets from the client have been seen.
     Unanswered,
     /// The backend has answered.
     Answered,
@@ -39,7 +39,7 @@ impl FlowState {
     pub const BACKEND_FIN: Self = Self(1 << 3);
     /// The backend sent its FIN first, so it keeps the tuple in TIME_WAIT.
     pub const BACKEND_FIRST: Self = Self(1 << 4);
-    /// RST, ABORT or SHUTDOWN COMPLETE.
+    /// One side has sent RST, ABORT or SHUTDOWN COMPLETE.
     pub const RESET: Self = Self(1 << 5);
     /// The client has repeated its SYN (the same SYN), because no answer came.
     pub const REPEATED: Self = Self(1 << 6);
@@ -50,7 +50,7 @@ impl FlowState {
     /// know this connection.
     pub const PICKED_UP: Self = Self(1 << 8);
 
-    /// Answered and acknowledged, nothing else.
+    /// The flow is answered and acknowledged, and has no other bit.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
     const BOTH_FIN: u32 = Self::CLIENT_FIN.0 | Self::BACKEND_FIN.0;
 
@@ -311,7 +311,7 @@ pub enum Anew {
     No,
     /// The flow has ended, or its backend no longer serves.
     Ended,
-    /// The backend does not answer: try another one.
+    /// The flow's backend does not answer: the new flow tries another one.
     Unanswered,
 }
 

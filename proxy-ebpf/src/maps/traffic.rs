@@ -18,9 +18,9 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Direction {
-    /// To the backend.
+    /// The packet goes to the backend.
     In,
-    /// From the backend.
+    /// The packet comes from the backend.
     Out,
 }
 

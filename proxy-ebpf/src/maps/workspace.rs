@@ -107,7 +107,7 @@ pub struct Scratch<A> {
     /// An entry that is being made, and below its key.
     pub entry: FlowEntry<A>,
     pub key: FlowKey<A>,
-    /// A further key.
+    /// Any other key that is needed.
     pub holder: FlowKey<A>,
     /// The key that is put into a ring, and the key of a flow that may be evicted: see `ring`.
     pub pushed: FlowKey<A>,

@@ -43,7 +43,7 @@ struct Start {
     sequence_or_length_checksum: u32,
 }
 
-/// The other fields of a TCP header that XDP reads.
+/// The fields of a TCP header that follow [`Start`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct TcpRest {

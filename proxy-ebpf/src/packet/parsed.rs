@@ -15,7 +15,7 @@ pub enum Shape {
     Whole,
     /// The first fragment of a datagram, which has the transport header.
     FirstFragment,
-    /// Another fragment, which has no ports.
+    /// A later fragment of a datagram, which has no ports.
     LaterFragment,
     /// An ICMP or ICMPv6 message; its type is in [`Packet::icmp_type`].
     Icmp,

@@ -17,7 +17,7 @@ use super::{
 pub trait Ip: 'static {
     type Addr: Addr;
     type Octets: Argument + IpFormatter;
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     const VERSION: u32;
     const ETHERTYPE: u16;
     const ICMP: Protocol;

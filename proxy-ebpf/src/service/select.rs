@@ -54,7 +54,7 @@ impl<A> ByAddress<A> {
     }
 }
 
-/// The selection of a backend for one new connection of a client.
+/// The selection of a backend for one new connection of a client: from affinity or from a block.
 pub struct Choice<'a, A: Addr> {
     record: &'a Record<A>,
     block: Block,

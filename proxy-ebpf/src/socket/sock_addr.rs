@@ -85,7 +85,7 @@ impl SockAddr {
         // SAFETY: the context is valid.
         unsafe { (*self.raw).__bindgen_anon_1.sk }
     }
-    /// Whether the socket has a peer.
+    /// Whether the socket is connected to a peer.
     #[inline(always)]
     pub fn is_connected(self) -> bool {
         const ESTABLISHED: u32 = 1;

@@ -146,7 +146,7 @@ struct Search<'a, F: Family> {
     /// The masquerade port of the previous flow from the same client port: the backend accepts it
     /// again, even in TIME_WAIT.
     before: Port,
-    /// The packet's TCP timestamp, or 0.
+    /// TCP timestamp of the packet; 0 if it has none or has not been read yet.
     timestamp: u32,
     /// The best of the ports in use so far: its rank, see [`reuse::rank`], above the number of its
     /// attempt.

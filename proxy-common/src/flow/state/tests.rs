@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The life of a flow, packet by packet.
+//! Tests of the life of a flow, packet by packet.
 
 use super::*;
 
