@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses, ports and protocols as map keys hold them. A family is a type parameter everywhere.
+//! IP addresses, ports and protocol numbers in the form in which map keys have them. Code for both
+//! IP families has the address type as a type parameter.
 
 use core::hash::Hash;
 
 use crate::select;
 
-/// An IP address of one family, octets as on the wire.
+/// An IPv4 or IPv6 address; its octets are in the order of the wire.
 pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'static {
     /// Address length in bits.
     const BITS: u32;
@@ -14,23 +15,24 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
     const UNSPECIFIED: Self;
     /// The all-ones address: the mask of a single address.
     const ONES: Self;
-    /// Fills a [`crate::Record`] of this family to a multiple of eight bytes.
+    /// Padding that makes the size of a [`crate::Record`] of this family a multiple of eight bytes.
     type RecordPad: Copy + Eq + core::fmt::Debug + Default + Send + Sync;
-    /// Sum of products of the two addresses' words, keyed by `seed`: one step of a check word.
+    /// Returns the sum of products of the two addresses' words, keyed by `seed`. Check words are
+    /// made of such sums ([`crate::check::fold_check`]).
     fn mix(self, other: Self, seed: u32) -> u64;
-    /// Hashes the address and `word` into one word, each bit of which depends on all input bits.
-    /// The result is the same on every machine, whatever its byte order: nodes rely on that to
-    /// agree ([`crate::select`]).
+    /// Hashes the address and `word` into 64 bits, each of which depends on all input bits. The
+    /// result is the same on every machine, whatever its byte order, so that all nodes choose the
+    /// same backend ([`crate::select`]).
     fn scramble(self, word: u64) -> u64;
-    /// Copies another address into this one, word by word. Where the two may overlap, for all the
-    /// compiler knows, an assignment of 16 bytes becomes a call, which copies byte by byte.
+    /// Copies another address into this one, word by word. A plain assignment of 16 bytes becomes a
+    /// call that copies byte by byte, if the compiler cannot exclude that the two overlap.
     fn assign(&mut self, from: &Self);
     /// Sets the address to the unspecified one, in place.
     #[inline(always)]
     fn clear(&mut self) {
         *self = Self::UNSPECIFIED;
     }
-    /// Bitwise and.
+    /// Returns the bitwise AND of the address and `mask`.
     #[must_use]
     fn masked(self, mask: Self) -> Self;
     /// Whether routers forward packets from this address: it is not unspecified, loopback,
@@ -161,8 +163,8 @@ impl Addr for V6 {
     fn clear(&mut self) {
         let words = core::ptr::from_mut(self).cast::<u32>();
         for n in 0..4 {
-            // Volatile: otherwise the compiler makes a call of the loop in the kernel programs,
-            // which clears byte by byte.
+            // Volatile: otherwise the compiler replaces the loop by a call, which clears byte by
+            // byte in the kernel programs.
             // SAFETY: as above.
             unsafe { words.add(n).write_volatile(0) };
         }
@@ -192,13 +194,13 @@ impl Addr for V6 {
     }
 }
 
-/// A transport port as on the wire.
+/// A TCP, UDP or SCTP port in the byte order of the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct Port(pub u16);
 
 impl Port {
-    /// No port, or "any other port" in a frontend's key.
+    /// Port 0: no port; in a [`crate::FrontendKey`] every port that has no key of its own.
     pub const ANY: Self = Self(0);
     #[inline(always)]
     pub const fn is_any(self) -> bool {
@@ -226,7 +228,8 @@ impl core::fmt::Debug for Port {
 pub struct Protocol(pub u8);
 
 impl Protocol {
-    /// Any protocol: only in the key of a cluster IP's "any other port" frontend.
+    /// Every protocol. Used only in the [`crate::FrontendKey`] that rejects a cluster IP's unserved
+    /// ports.
     pub const ANY: Self = Self(0);
     pub const ICMP: Self = Self(1);
     pub const TCP: Self = Self(6);
@@ -254,7 +257,8 @@ impl core::fmt::Debug for Protocol {
     }
 }
 
-/// An address range: `address & mask`. The mask of an unused entry is all ones with address zero.
+/// An address range: all addresses whose bits under `mask` equal `address`. An unused entry has
+/// address zero and a mask of all ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct Prefix<A> {

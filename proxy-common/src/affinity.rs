@@ -3,8 +3,8 @@
 
 use crate::{Addr, BackendId, ServiceId, check};
 
-/// Key of `affinity`. KUBE: one entry per client and service port; all addresses and the node port
-/// of the service port share it.
+/// Key of the maps `affinity_v4` and `affinity_v6`. KUBE: one entry per client and service port;
+/// all addresses and the node port of the service port share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct AffinityKey<A> {
@@ -15,21 +15,21 @@ pub struct AffinityKey<A> {
     pub service: ServiceId,
 }
 
-/// Key of `affinity_pods`: a pod at the socket hooks. Its socket has no address yet, so the network
-/// namespace identifies it.
+/// Key of the map `affinity_pods`, which the socket hooks use for pods. A socket that connects has
+/// no source address yet, so the pod's network namespace identifies the client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct PodAffinityKey {
     pub service: ServiceId,
     /// 4 or 6, because a service has different backends in each family.
     pub family: u32,
-    /// The kernel's cookie of the network namespace.
+    /// The kernel's cookie of the pod's network namespace.
     pub netns: u64,
 }
 
-/// A key of an [`AffinityEntry`].
+/// A key of one of the affinity maps: [`AffinityKey`] or [`PodAffinityKey`].
 pub trait AffinityClient {
-    /// The key's part of the entry's check word.
+    /// Returns what the key adds to the sum behind the check word of its [`AffinityEntry`].
     fn sum(&self) -> u64;
 }
 
@@ -50,8 +50,8 @@ impl AffinityClient for PodAffinityKey {
     }
 }
 
-/// Value of `affinity`. All but `last_used` is covered by `check` (elements are recycled under
-/// readers).
+/// Value of the affinity maps. The check word `check` covers all fields but `last_used`, because
+/// the kernel may reuse an element while it is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct AffinityEntry {
@@ -61,7 +61,7 @@ pub struct AffinityEntry {
     pub backend: BackendId,
     pub generation: u32,
     pub _pad: u32,
-    /// When the client last began a connection.
+    /// When the client last began a connection to the service port.
     #[cfg(not(feature = "next-layout"))]
     pub last_used: u64,
 }
@@ -85,8 +85,8 @@ impl AffinityEntry {
                 .wrapping_add(check::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
-    /// Whether this entry is intact and its affinity has not timed out at `now`; `timeout` in
-    /// seconds.
+    /// Whether this entry is the one of `key`, is not torn, and its affinity has not timed out at
+    /// `now`; `timeout` in seconds.
     #[inline(always)]
     pub fn holds(&self, key: &impl AffinityClient, timeout: u32, now: u64) -> bool {
         self.check == Self::check_for(key, self.backend, self.generation)

@@ -3,7 +3,7 @@
 
 use crate::{Addr, Port, ServiceId};
 
-/// Index into the `backends` array of a family. 0 is never used.
+/// Index into the array `backends_v4` or `backends_v6`. No backend has index 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct BackendId(pub u32);
@@ -31,8 +31,9 @@ impl EndpointSet {
     }
 }
 
-/// One per service port and serving endpoint. Address, port and service are fixed while the id is
-/// in use; `sets` and `generation` may be stored at any time.
+/// Element of the arrays of backends: one for each service port and serving endpoint. Address, port
+/// and service stay the same while the id is in use; `sets` and `generation` may change at any
+/// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Backend<A> {
@@ -40,14 +41,15 @@ pub struct Backend<A> {
     pub port: Port,
     pub sets: EndpointSet,
     /// Incremented when the endpoint stops serving or its service port is removed, at no other
-    /// time. A UDP flow or an affinity with another generation refers to a backend that is gone.
-    /// Survives reuse of the id.
+    /// time. A UDP flow or affinity entry with another generation refers to a backend that no
+    /// longer serves. Goes on counting when the id is reused.
     pub generation: u32,
     pub service: ServiceId,
 }
 
 impl<A: Addr> Backend<A> {
-    /// Whether a flow or affinity with this service and generation refers to this backend.
+    /// Whether a flow or affinity entry with this service and generation still refers to this
+    /// backend.
     #[inline(always)]
     pub fn is_current(&self, service: ServiceId, generation: u32) -> bool {
         self.generation == generation && self.service == service

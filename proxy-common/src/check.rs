@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Check words, by which a reader of a map recognises a torn or recycled value. Used by every value
-//! that has a check word.
+//! Check words: hashes of a map element's key and value, stored in the value. By its check word a
+//! reader recognises a value that is torn or of an element that the kernel has reused.
 
-/// Joins two 16-bit halves into one word, in memory order.
+/// Joins two 16-bit halves into one 32-bit word; `first` lies at the lower address in memory.
 #[inline(always)]
 pub const fn join(first: u16, second: u16) -> u32 {
     // Not through an array of bytes, which the compiler would assemble byte by byte.
@@ -13,15 +13,16 @@ pub const fn join(first: u16, second: u16) -> u32 {
     }
 }
 
-/// One step of the keyed sum of products in a check word ([`fold_check`]). Steps are independent,
-/// so a processor overlaps them.
+/// Returns the product of two numbers, each changed by `seed`. The sum of such products becomes a
+/// check word ([`fold_check`]). The products are independent, so a processor computes them in
+/// parallel.
 #[inline(always)]
 pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
     (a.wrapping_add(seed ^ 0x9e37_79b9) as u64)
         .wrapping_mul(b.wrapping_add(seed ^ 0x85eb_ca6b) as u64)
 }
 
-/// Folds a sum of [`mix`] steps into a check word. It is never zero, so zeroed memory never has a
+/// Makes a check word of a sum of [`mix`] results. It is never zero, so zeroed memory never has a
 /// valid check word.
 #[inline(always)]
 pub const fn fold_check(sum: u64) -> u32 {

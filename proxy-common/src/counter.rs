@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every outcome of a packet or a socket call. A tc program counts exactly one for each packet; a
-//! socket hook one for each call that a service may concern.
+//! The counters: one for each outcome that a packet or a socket call can have. A tc program counts
+//! exactly one outcome for each packet, a socket hook one for each call that may concern a service.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
@@ -113,16 +113,16 @@ counters! {
 }
 
 impl Counter {
-    /// Elements of the `counters` array: more than there are counters, so that a new counter needs
-    /// no new map.
+    /// Number of elements of the array `counters`: more than there are counters, so that a new
+    /// counter needs no new map.
     pub const CAPACITY: u32 = 64;
 
-    /// Whether a packet or call that counts so was not served.
+    /// Whether this counter is for packets or calls that were not served.
     #[inline(always)]
     pub const fn refuses(self) -> bool {
         Self::is_refusal(self as u32)
     }
-    /// The same by the counter's index.
+    /// Like [`Self::refuses`], for the counter with this index in the array `counters`.
     #[inline(always)]
     pub const fn is_refusal(counter: u32) -> bool {
         let first = Self::IcmpRedirectDropped as u32;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SCTP's CRC32c after its ports changed, without reading the payload.
+//! Updates SCTP's CRC32c checksum after a change of the ports, without reading the payload.
 //!
 //! CRC is linear over GF(2): the new value is the old one xor the CRC (without the usual
 //! inversions) of the ports' difference followed by as many zero bytes as the packet has after
@@ -9,10 +9,10 @@
 /// The Castagnoli polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Longest distance in bytes, as a power of two: packets have at most 65 535 bytes.
+/// Number of bits of a distance in bytes between two positions of a packet: at most 65 535.
 const STEPS: usize = 16;
 
-/// x^(8 * 2^k) modulo the polynomial, bits reversed.
+/// Element k is x^(8 * 2^k) modulo the polynomial, bits reversed.
 const POWERS: [u32; STEPS] = powers();
 
 const fn powers() -> [u32; STEPS] {
@@ -43,9 +43,10 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// The checksum of a packet whose first four bytes (the ports, as they lie in memory) were `old`
-/// and are `new`. `distance` is the number of bytes after them. `checksum` as it lies in memory,
-/// read as a little-endian number (RFC 9260, appendix A); the result has the same form.
+/// Returns the checksum of a packet whose first four bytes (the ports, as they lie in memory) were
+/// `old` and are `new`. `distance` is the number of bytes after the ports. `checksum` is the old
+/// checksum as it lies in memory, read as a little-endian number (RFC 9260, appendix A); the result
+/// has the same form.
 #[inline(always)]
 pub const fn replace_ports(checksum: u32, old: u32, new: u32, distance: u16) -> u32 {
     let difference = u32::from_le_bytes((old ^ new).to_ne_bytes());

@@ -4,49 +4,50 @@
 
 use crate::{Addr, Port, Protocol, ports, ranges::Ranges};
 
-/// The filter's verdict on a packet.
+/// The first filter's verdict on a packet: whether it can concern a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FilterVerdict {
-    /// No service is concerned.
+    /// The packet concerns no service and passes unchanged.
     Pass,
-    /// The destination port has a bit in the `ports` map: the packet may go to a service, or be a
-    /// reply.
+    /// A bit of the destination port is set in the `ports` map: the packet may go to a service, or
+    /// be a reply.
     KnownPort,
-    /// The packet goes to no service, but both of its ports have bits: it may be a reply.
+    /// The packet goes to no service, but its source port has the bit [`ports::REPLY`]: it may be a
+    /// reply.
     Reply,
     /// The destination lies in the ranges of cluster IPs.
     ServiceRange,
     /// The destination lies in the ranges of external and load balancer IPs, and some frontend has
     /// the destination port.
     ExternalRange,
-    /// An echo request to an address in either of these ranges, and the node answers such requests.
+    /// The packet is an ICMP echo request to an address in the ranges of cluster, external or load
+    /// balancer IPs, and the node answers such requests.
     Echo,
     /// The packet has options or is fragmented: parse it in full, then classify it again.
     NotPlain,
-    /// No service is concerned, but one of the ports is a backend's. Returned only where packets
-    /// are redirected past the stack.
+    /// The packet concerns no service, but one of its ports is the port of some backend. Returned
+    /// only where packets are redirected past the stack.
     Backends,
 }
 
-/// The work that a packet's first bytes ask for.
+/// How a packet must be examined, judged by its IP header and the byte that follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// None: no service has this protocol, or it is an ICMP message about no flow.
+    /// Not at all: no service has this protocol, or it is an ICMP message about no flow.
     None,
-    /// Its ports decide. They follow the IP header directly.
+    /// By its ports, which follow the IP header directly.
     Ports,
-    /// It is an ICMP echo request.
+    /// As an ICMP echo request.
     Echo,
-    /// It must be parsed in full: for options, fragments or extension headers, or because it is an
-    /// ICMP error.
+    /// By a full parse: it has options, fragments or extension headers, or is an ICMP error.
     Parse,
 }
 
-/// Returns the work that a packet asks for. `protocol` is the IP header's; `icmp_type` is the byte
-/// that follows this header, and `icmp` is the family's ICMP. `is_plain`: there are no options, and
-/// it is no fragment. `is_extension`: an extension header follows, so the transport protocol is not
-/// known yet.
+/// Returns how a packet must be examined. `protocol` is the protocol number in the IP header;
+/// `icmp_type` is the byte that follows this header, and `icmp` is the family's ICMP. `is_plain`:
+/// there are no options, and the packet is no fragment. `is_extension`: an extension header
+/// follows, so the transport protocol is not known yet.
 #[inline(always)]
 pub const fn work_of(
     protocol: Protocol,
@@ -73,7 +74,7 @@ pub const fn work_of(
     }
 }
 
-/// The protocols that a service port can have.
+/// Whether a service port can have this protocol: TCP, UDP or SCTP.
 #[inline(always)]
 pub const fn is_transport(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP)
@@ -84,7 +85,8 @@ pub const REDIRECT_V4: u8 = 5;
 /// Type of an ICMPv6 redirect.
 pub const REDIRECT_V6: u8 = 137;
 
-/// Whether ICMP messages of this type quote a packet.
+/// Whether an ICMP message of this type is an error, which quotes the packet that it is about.
+/// `icmp` is the family's ICMP.
 #[inline(always)]
 pub const fn is_icmp_error(icmp: Protocol, icmp_type: u8) -> bool {
     if icmp.0 == Protocol::ICMP.0 {
@@ -102,7 +104,7 @@ const fn is_echo_request(icmp: Protocol, icmp_type: u8) -> bool {
 /// The ranges that contain the services' addresses.
 pub struct ServiceRanges<'a, A> {
     pub cluster_ips: &'a Ranges<A>,
-    /// External and load balancer IPs.
+    /// Ranges that contain the external and load balancer IPs.
     pub external_ips: &'a Ranges<A>,
 }
 
@@ -151,22 +153,23 @@ pub fn classify_ingress<A: Addr>(
     }
 }
 
-/// Whether the maps may have an entry for a packet that leaves without a mark; `bits` are those of
-/// its source port.
+/// Whether the maps may have an entry for a packet that leaves the node without a mark; `bits` are
+/// its source port's bits in the `ports` map.
 #[inline(always)]
 pub const fn may_concern_egress(bits: u64) -> bool {
     bits & (ports::REPLY | ports::NODE_PORT) != 0
 }
 
-/// Whether a masqueraded flow may have the tuple of a packet that is not ours and leaves with the
-/// node's address; `from` and `to` are the bits of its ports.
+/// Whether a masqueraded flow may have the 5-tuple of a foreign packet that leaves with the node's
+/// address; `from` and `to` are the bits of the source and destination port in the `ports` map.
 #[inline(always)]
 pub const fn may_be_shared(from: u64, to: u64) -> bool {
     from & ports::MASQUERADE != 0 && to & ports::REPLY != 0
 }
 
-/// Whether ingress may have set the masquerade mark of a packet that leaves (other programs use
-/// this mark, too); `bits` are those of its destination port, a backend's.
+/// Whether our ingress program may have set the masquerade mark of a packet that leaves (other
+/// programs use this mark, too); `bits` are those of the destination port, which is a backend's
+/// then.
 #[inline(always)]
 pub const fn may_be_masqueraded(bits: u64) -> bool {
     bits & ports::REPLY != 0
@@ -195,11 +198,12 @@ mod tests {
         external_ips: &Ranges::only(EXTERNAL_IP),
     };
 
-    /// A packet from the client's port to the served one, with these bits at the two.
+    /// Classifies a packet to an address of no service; `client` and `served` are the bits of its
+    /// source and destination port.
     fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
         classify_in(false, client, served, redirects)
     }
-    /// Like `classify`; `external`: the destination lies in the ranges of external IPs.
+    /// Like `classify`; with `external` the destination lies in the ranges of external IPs.
     fn classify_in(external: bool, client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
         let address = if external { EXTERNAL_IP } else { ELSEWHERE };
@@ -300,7 +304,7 @@ mod tests {
         assert!(!may_be_masqueraded(!ports::REPLY));
     }
 
-    /// The work for a packet of this protocol, and of this ICMP type if it has one.
+    /// Returns the work for a packet of this protocol, and of this ICMP type if it has one.
     fn work(v6: bool, protocol: u8, is_plain: bool, icmp_type: u8) -> Work {
         let icmp = if v6 { Protocol::ICMPV6 } else { Protocol::ICMP };
         work_of(Protocol(protocol), is_plain, false, icmp, icmp_type)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proof that shared types have no hidden padding.
+//! Checks at compile time that types shared by the kernel programs and the agent have no hidden
+//! padding.
 
 use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,

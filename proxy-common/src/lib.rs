@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shared by the kernel programs and the agent: map layouts, names, limits, and every decision
-//! about a packet. Nothing here touches a map or a packet; both sides compile the same functions.
+//! What the kernel programs and the agent share: map layouts, names, limits, and every decision
+//! about a packet. Nothing in this crate touches a map or a packet; both sides compile the same
+//! functions.
 //!
 //! Byte order: addresses and ports are as on the wire ([`Addr`], [`Port`]); all other numbers are
 //! native. Times are nanoseconds of `CLOCK_MONOTONIC` (the kernel's coarse reading), durations

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the record that serves a destination: the order in which frontends are looked up. The
-//! kernel programs pass their maps in.
+//! Finds the record of the service that a destination belongs to: in which order frontends are
+//! looked up. The kernel programs pass their maps in.
 
 use crate::{Addr, FrontendKey, Port, Protocol, RecordId, ports};
 
-/// The map look-ups that the order needs.
+/// The map look-ups that [`find_record`] needs.
 pub trait FrontendMaps<A> {
-    /// A port's bits in the `ports` map.
+    /// Returns the port's bits in the `ports` map.
     fn bits(&self, port: Port) -> u64;
-    /// The record that a key leads to, if the key exists.
+    /// Returns the value of this key in the map `frontends`; None if the key does not exist.
     fn record(&self, key: &FrontendKey<A>) -> Option<RecordId>;
     /// Whether node ports are served on this address.
     fn serves_node_ports(&self, address: A) -> bool;
@@ -16,8 +16,9 @@ pub trait FrontendMaps<A> {
     fn in_service_range(&self, address: A) -> bool;
 }
 
-/// The record of a destination: that of its address and port; else, for an address of the node,
-/// that of the node port; else, for a cluster IP, the one that rejects its unserved ports.
+/// Returns the record of a destination: that of its address and port; else, for an address of the
+/// node, that of the node port; else, for a cluster IP, the one that rejects its unserved ports.
+/// None if no service is concerned.
 #[inline(always)]
 pub fn find_record<A: Addr>(
     maps: &impl FrontendMaps<A>,
@@ -40,7 +41,8 @@ pub fn find_record<A: Addr>(
     guard_of(maps, address)
 }
 
-/// The record that rejects a cluster IP's unserved ports, if the address is a cluster IP.
+/// Returns the record that rejects the unserved ports of a cluster IP; None if the address is no
+/// cluster IP.
 #[inline(always)]
 pub fn guard_of<A: Addr>(maps: &impl FrontendMaps<A>, address: A) -> Option<RecordId> {
     if !maps.in_service_range(address) {
@@ -89,7 +91,7 @@ mod tests {
         find_record(maps, address, PORT, Protocol::TCP).map(|record| record.0)
     }
 
-    /// Every kind of frontend for the port, and all of its bits.
+    /// Returns maps that have every kind of frontend for the port, and all of the port's bits.
     fn full() -> Maps {
         let keys = [
             FrontendKey::new(NODE, PORT, Protocol::TCP),

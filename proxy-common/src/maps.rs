@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Map names and default capacities. A map's file name below the pin directory is its name.
+//! Map names and default capacities. A map is pinned under its name.
 
-/// Version of every layout in this crate; part of the pin path. A change of any shared type
+/// Version of all map layouts in this crate; part of the pin path. A change of any shared type
 /// increments it. An agent with another version copies flows, sockets and affinity by the names of
 /// maps and fields, so a map or field whose meaning changes gets a new name.
 pub const LAYOUT_VERSION: u32 = 3 + cfg!(feature = "next-layout") as u32;
@@ -61,81 +61,86 @@ names! {
     ROUTE_EPOCH = "route_epoch",
 }
 
-/// Bits of the word in [`DRAINED`], while one generation of maps takes over from another.
+/// Bits of the word in the map [`DRAINED`], while programs with new maps take over from those with
+/// old maps.
 pub mod generation {
-    /// The programs begin no flows: the programs over the next maps do.
+    /// The programs with new maps have taken over: the programs of this map begin no flows.
     pub const DRAINED: u32 = 1;
-    /// The programs run after those over other maps: they see the packets that those pass, also
-    /// translated ones.
+    /// The programs of this map run after those with other maps: they see the packets that those
+    /// pass on, also translated ones.
     pub const BEHIND: u32 = 2;
 }
 
-/// Slots of the map `direct`: direct conversations with a backend, not through a service.
+/// Number of slots of the map `direct`: direct conversations with a backend, not through a service.
 pub const DIRECT_SLOTS: u32 = 65_536;
-/// Slots of the map of connections between two pods of this node.
+/// Number of slots of the map `between_pods`: conversations between two pods of this node.
 pub const BETWEEN_PODS_SLOTS: u32 = 65_536;
 
-/// Maps of the next hops that each CPU caches at XDP, one map per family. Not pinned.
+/// Names of the maps of next hops that each CPU caches at XDP: IPv4's, then IPv6's. Not pinned.
 pub const NEXT_HOPS: [&str; 2] = ["next_hops_v4", "next_hops_v6"];
-/// Slots of such a map: the hash of a next hop's destination, modulo this number, is its slot.
+/// Number of slots of a map of next hops: the hash of a next hop's destination, modulo this number,
+/// is its slot.
 pub const NEXT_HOP_SLOTS: u32 = 1024;
 
-/// Slots of the map of shared interfaces: an interface's index, modulo this number, is its slot.
+/// Number of slots of the map `shared_ifaces`: an interface's index, modulo this number, is its
+/// slot.
 pub const SHARED_INTERFACE_SLOTS: u32 = 4096;
-/// Value of a slot that several shared interfaces have: [`interface::SHARED`] must be looked up
-/// then. No interface has this index.
+/// Value of a slot of `shared_ifaces` into which several shared interfaces fall: the interface's
+/// bit [`interface::SHARED`] must be looked up then. No interface has this index.
 pub const SEVERAL_SHARED: u32 = u32::MAX;
 
-/// Bits of the one-word value of the node address maps.
+/// Bits of the values of the maps `addresses_v4` and `addresses_v6`.
 pub mod node_address {
     /// Node ports are served on this address.
     pub const NODE_PORT: u32 = 1;
 }
 
-/// The value of the map of interfaces: one 64-bit word. Its lower half has these bits, its upper
+/// The value of the map `interfaces`: one 64-bit word. Its lower half has these bits, its upper
 /// half the index of the bridge whose port the interface is, or 0.
 pub mod interface {
-    /// Packets that come in by it come from pods.
+    /// Packets that come in by the interface come from pods.
     pub const PODS: u32 = 1 << 31;
-    /// A veth that is a port of a bridge: this node forwards every frame that comes in by it.
+    /// The interface is a veth and a port of a bridge: this node forwards every frame that comes in
+    /// by it.
     pub const VETH_PORT: u32 = 1 << 30;
-    /// Packets that leave by it have no link-layer header.
+    /// Packets that leave by the interface have no link-layer header.
     pub const NO_LINK_LAYER: u32 = 1 << 29;
-    /// A port of a bridge whose link-layer address is not the bridge's: frames for this node are
-    /// addressed to the bridge.
+    /// The interface is a port of a bridge and has another link-layer address than the bridge:
+    /// frames for this node are addressed to the bridge.
     pub const BRIDGE_PORT: u32 = 1 << 28;
-    /// With `forwarding: auto`, packets that come in by it may be redirected past the stack:
-    /// nothing in the stack waits for them.
+    /// With `forwarding: auto`, packets that come in by the interface may be redirected past the
+    /// stack: nothing in the stack waits for them.
     pub const REDIRECTS: u32 = 1 << 27;
-    /// VLAN interfaces are on top of it: frames with such a VLAN's tag that come in by it go to the
-    /// VLAN interface's own programs.
+    /// VLAN interfaces are on top of the interface: frames with such a VLAN's tag that come in by
+    /// it go to the VLAN interface's own programs.
     pub const VLANS: u32 = 1 << 26;
-    /// A port of a bridge that forwards no frame from it to another port with this bit:
-    /// `ip link set DEV type bridge_slave isolated on`.
+    /// The interface is a port of a bridge that forwards no frame from it to another port with this
+    /// bit: `ip link set DEV type bridge_slave isolated on`.
     pub const ISOLATED: u32 = 1 << 25;
-    /// Many clients come in by it, so flows do not tell clients apart by this interface.
+    /// Many clients come in by the interface, so flows do not tell clients apart by it.
     pub const SHARED: u32 = 1 << 24;
-    /// The rest of the lower half: index into the masquerade sources.
+    /// Mask of the lower half's other bits: the index into the map `masq_addresses`.
     pub const SOURCE: u32 = SHARED - 1;
 
-    /// The word of an interface.
+    /// Returns the map's value for these bits and for the index of the bridge, or 0.
     #[inline(always)]
     pub const fn word(bits: u32, bridge: u32) -> u64 {
         (bridge as u64) << 32 | bits as u64
     }
-    /// The bits of an interface's word.
+    /// Returns the bits in a value of the map.
     #[inline(always)]
     pub const fn bits(word: u64) -> u32 {
         word as u32
     }
-    /// Index of the bridge whose port the interface is; 0 if it is no bridge's port.
+    /// Returns the index of the bridge whose port the interface is; 0 if it is no bridge's port.
     #[inline(always)]
     pub const fn bridge(word: u64) -> u32 {
         (word >> 32) as u32
     }
 }
 
-/// Capacities in the object file; the agent replaces them by its settings when it loads the object.
+/// Map capacities in the object file; the agent replaces them by its settings when it loads the
+/// object.
 pub mod capacity {
     pub const FRONTENDS: usize = 131_072;
     pub const RECORDS: usize = 131_072;
@@ -146,18 +151,18 @@ pub mod capacity {
     pub const AFFINITY: usize = 65_536;
     pub const FLOWS: usize = 524_288;
     pub const SOCKETS: usize = 131_072;
-    /// Excepted cgroups; each includes the cgroups below it.
+    /// Cgroups excepted from socket balancing; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;
     pub const FRAGMENTS: usize = 8_192;
-    /// Pods of this node, of each family.
+    /// Pods of this node, for each family.
     pub const PODS: usize = 4_096;
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 512;
     pub const NAMES: usize = 131_072;
-    /// Backends of a family that are counted one by one; the agent makes it smaller where there are
-    /// many CPUs.
+    /// Backends of a family that have counters of their own; the agent lowers the number where
+    /// there are many CPUs.
     pub const TRAFFIC: usize = 131_072;
-    /// Service ports with refused packets, one entry for each port and reason.
+    /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;
     /// Interfaces with an XDP program.
     pub const UPLINKS: usize = 256;

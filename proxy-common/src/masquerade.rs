@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Masquerading: the marks, and the source addresses and ports that flows leave with.
+//! Masquerading: the packet mark's bits, and the source addresses and ports that flows leave with.
 
 use crate::Port;
 
@@ -24,8 +24,8 @@ impl Marks {
         drop: 1 << 15,
     };
 
-    /// With another masquerade bit, 0 to 31; `None` for a larger number. If it is the default drop
-    /// bit, the two bits are swapped.
+    /// Returns marks with bit number `bit`, 0 to 31, as the masquerade bit; `None` for a larger
+    /// number. If it is the default drop bit, the two bits are swapped.
     pub const fn with_masquerade_bit(bit: u32) -> Option<Self> {
         let Some(masquerade) = 1_u32.checked_shl(bit) else {
             return None;
@@ -38,8 +38,8 @@ impl Marks {
         Some(Self { masquerade, drop })
     }
 
-    /// The mark bit used instead of the masquerade bit while another proxy's rules masquerade
-    /// packets with the latter: bit 12, or bit 11.
+    /// Returns the mark bit used instead of the masquerade bit while another proxy's rules
+    /// masquerade packets with the latter: bit 12, or bit 11 if the masquerade bit is bit 12.
     #[inline(always)]
     pub const fn beside_rules(masquerade: u32) -> u32 {
         const BIT: u32 = 1 << 12;
@@ -47,7 +47,7 @@ impl Marks {
     }
 }
 
-/// How many ports are tried for a flow before it is refused.
+/// How many masquerade ports are tried for a flow before the flow is refused.
 pub const PORT_TRIES: u32 = 32;
 
 /// Ports that masqueraded flows may take: two closed ranges, in host order; 0, 0 for an unused one.
@@ -58,7 +58,8 @@ pub const PORT_TRIES: u32 = 32;
 pub struct PortRanges(pub [u16; 4]);
 
 impl PortRanges {
-    /// Clear of the kernel's default 32768-60999 and Kubernetes' default 30000-32767.
+    /// Avoids the kernel's default local ports 32768-60999 and Kubernetes' default node ports
+    /// 30000-32767.
     pub const DEFAULT: Self = Self([1024, 29_999, 61_000, 65_535]);
 
     #[inline(always)]
@@ -66,7 +67,7 @@ impl PortRanges {
         let [a, b, c, d] = self.0;
         (port >= a && port <= b && b != 0) || (port >= c && port <= d && d != 0)
     }
-    /// How many ports there are.
+    /// Returns the number of ports in both ranges.
     #[inline(always)]
     pub const fn count(&self) -> u32 {
         let [a, b, c, d] = self.0;
@@ -84,7 +85,8 @@ impl PortRanges {
             c.wrapping_add((n - first) as u16)
         }
     }
-    /// The two largest ranges that are left without the ports from `first` to `last`.
+    /// Returns the two largest ranges that are left when the ports from `first` to `last` are taken
+    /// out.
     pub fn without(&self, first: u16, last: u16) -> Self {
         let [a, b, c, d] = self.0;
         let mut left = [(0, 0); 4];
@@ -108,9 +110,9 @@ impl PortRanges {
         let [(a, b), (c, d), ..] = left;
         Self([a, b, c, d])
     }
-    /// The `attempt`-th port to try for a flow with this hash: first the client's own if it is in
-    /// the ranges, then others in an order that is the same for every packet of the flow, so that
-    /// two racing packets choose the same.
+    /// Returns the `attempt`-th port to try for a flow with this hash; None if the ranges have no
+    /// ports. First comes the client's own port if it is in the ranges, then others in an order
+    /// that is the same for every packet of the flow, so that two racing packets choose the same.
     #[inline(always)]
     pub const fn candidate(&self, client_port: Port, hash: u32, attempt: u32) -> Option<Port> {
         let len = self.count();
@@ -127,12 +129,13 @@ impl PortRanges {
     }
 }
 
-/// Which port in use a new flow may take over when the first candidates are all in use: that of a
-/// flow that may be evicted, where the backend is likely to accept the port's next SYN.
+/// Which masquerade port in use a new flow may take over when the first candidates are all in use:
+/// that of a flow that may be evicted, where the backend is likely to accept the next SYN from this
+/// port.
 pub mod reuse {
     use crate::FlowState;
 
-    /// The port must stay with its flow.
+    /// Rank of a port that must stay with its flow.
     pub const NEVER: u32 = u32::MAX;
 
     const MILLISECOND: u64 = 1_000_000;
@@ -144,14 +147,15 @@ pub mod reuse {
         timestamp != 0 && than != 0 && timestamp.wrapping_sub(than).wrapping_sub(1) < 1 << 31
     }
 
-    /// Number of ranks in one class. In a class, the longer idle the flow, the better its rank.
+    /// Number of ranks in one class. Within a class, the longer idle the flow, the lower its rank.
     const CLASS: u32 = 1 << 24;
 
-    /// The rank of a port by the flow that uses it; the lowest is the best. A backend that closed
-    /// first keeps the tuple in TIME_WAIT and accepts a SYN only with a later timestamp than the
-    /// last one of the flow (RFC 6191); Linux makes timestamps that are not comparable between
-    /// connections. The backend of a half-open flow may wait for the acknowledgement; but a flood
-    /// of half-open flows must not keep all ports.
+    /// Returns the rank of a port by the state of the flow that uses it; the lowest is the best.
+    /// `is_later`: the new SYN has a later TCP timestamp than the flow's FIN. `idle` is in
+    /// nanoseconds. A backend that closed first keeps the tuple in TIME_WAIT and accepts a SYN only
+    /// with a later timestamp than the last one of the flow (RFC 6191); Linux makes timestamps that
+    /// are not comparable between connections. The backend of a half-open flow may wait for the
+    /// acknowledgement; but a flood of half-open flows must not keep all ports.
     #[inline(always)]
     pub const fn rank(state: FlowState, is_later: bool, idle: u64) -> u32 {
         if !state.gives_way() {

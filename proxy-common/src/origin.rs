@@ -14,9 +14,10 @@ pub enum Origin {
     External,
 }
 
-/// The origin of a packet of a family. Each function is called only where its answer matters:
-/// whether the packet came by an interface with pods behind it, whether its source lies in the pod
-/// ranges, whether its source is an address of this node.
+/// Returns the origin of a packet. The functions return whether the packet came in by an interface
+/// with pods behind it, whether its source lies in the pod ranges, and whether its source is an
+/// address of this node. Each is called only where its answer matters: the last only for
+/// `externalTrafficPolicy: Local`, so other packets of the node count as external.
 #[inline(always)]
 pub fn origin_of_packet<A: Addr>(
     settings: &Settings,
@@ -39,9 +40,9 @@ pub fn origin_of_packet<A: Addr>(
     }
 }
 
-/// The origin of a process, of the node or of a pod, that connects a socket to an address of a
-/// family. `None` leaves the socket to the packet path: source ranges need a pod's address, which a
-/// connecting socket does not have yet.
+/// Returns the origin of a process that connects a socket; `is_node`: it is a process of the node,
+/// not of a pod. `None` leaves the socket to the packet path: source ranges need a pod's address,
+/// which a connecting socket does not have yet.
 #[inline(always)]
 pub const fn origin_of_socket<A: Addr>(
     settings: &Settings,

@@ -4,8 +4,8 @@
 
 use crate::{Addr, check};
 
-/// The host's end of a pod's link, and the addresses that a frame to the pod has. Value of
-/// `pods_v4` and `pods_v6`; the key is the pod's address.
+/// Value of the maps `pods_v4` and `pods_v6`, whose key is a pod's address: the host's end of the
+/// pod's link, and the link-layer addresses of a frame to the pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct LocalPod {
@@ -14,14 +14,16 @@ pub struct LocalPod {
     pub interface: u32,
     /// The longest IP packet that the link carries, in bytes.
     pub mtu: u32,
-    /// Ethernet: the pod's address.
+    /// On Ethernet: the pod's link-layer address.
     pub destination: [u8; 6],
-    /// Ethernet: the address that the pod sends to: that of the interface, or of its bridge.
+    /// On Ethernet: the link-layer address that the pod sends to: that of the interface, or of its
+    /// bridge.
     pub source: [u8; 6],
 }
 
 impl LocalPod {
-    /// The check word under the pod's address: the kernel may reuse an element while it is read.
+    /// Returns the check word of this element for the pod's address: the kernel may reuse an
+    /// element while it is read.
     #[inline(always)]
     pub fn check_for<A: Addr>(&self, address: A) -> u32 {
         let [a, b, c, d, e, f] = self.destination;
@@ -37,13 +39,13 @@ impl LocalPod {
             .wrapping_add(check::mix(u32::from_ne_bytes([i, j, k, l]), 0, 0x0370_7344));
         check::fold_check(sum)
     }
-    /// Returns the element with its check word set.
+    /// Returns the element with its check word set for the pod's address.
     #[must_use]
     pub fn sealed<A: Addr>(mut self, address: A) -> Self {
         self.check = self.check_for(address);
         self
     }
-    /// Whether this is the element of `address`, neither torn nor recycled.
+    /// Whether this is the element of `address`, neither torn nor reused for another address.
     #[inline(always)]
     pub fn is_whole<A: Addr>(&self, address: A) -> bool {
         self.check == self.check_for(address)

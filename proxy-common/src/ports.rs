@@ -7,9 +7,9 @@
 //! flows outlive their service. The programs set [`REPLY`], [`MASQUERADE`] and [`DIRECT`], the
 //! agent all others.
 
-/// Words in the `ports` array.
+/// Number of words in the array `ports`.
 pub const WORDS: u32 = 65_536 / PER_WORD;
-/// Ports in a word.
+/// Number of ports in a word.
 pub const PER_WORD: u32 = 8;
 
 /// A frontend other than a node port has this port.
@@ -26,21 +26,21 @@ pub const BACKEND: u64 = 32;
 /// port than its client's.
 pub const DIRECT: u64 = 64;
 
-/// The index of a port's word (port in host order).
+/// Returns the index of the word that has this port's bits (port in host order).
 #[inline(always)]
 pub const fn word_of(port: u16) -> u32 {
     port as u32 / PER_WORD
 }
-/// The first port (host order) of a word.
+/// Returns the first port (host order) whose bits are in this word.
 pub const fn first_of(word: u32) -> u16 {
     (word * PER_WORD) as u16
 }
-/// The bits of a port (host order) in its word.
+/// Returns the bits of a port (host order); `word` is its word.
 #[inline(always)]
 pub const fn bits(word: u64, port: u16) -> u64 {
     (word >> shift(port)) & 0xff
 }
-/// A port's (host order) `bits`, shifted to their position in its word.
+/// Returns a port's (host order) `bits`, shifted to their position in its word.
 #[inline(always)]
 pub const fn in_word(bits: u64, port: u16) -> u64 {
     bits << shift(port)

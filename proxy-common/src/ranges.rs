@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A few ranges that contain a growing set of addresses: part of the settings. The agent widens
-//! them. The kernel programs check them before any port bit or hash.
+//! A few address ranges that together contain a growing set of addresses; part of
+//! [`crate::Settings`]. The agent widens the ranges. The kernel programs check them before any port
+//! bit or hash.
 
 use crate::{Addr, Prefix, V4, V6};
 
-/// How many ranges there can be of a kind and family.
+/// Maximum number of address ranges of one kind (pods, cluster IPs, external IPs) and family.
 pub const RANGES: usize = 4;
 
-/// Up to [`RANGES`] ranges of one family.
+/// Up to [`RANGES`] address ranges of one family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Ranges<A> {
-    /// Those in use come first; the others are [`Prefix::NONE`].
+    /// The ranges: those in use come first; the others are [`Prefix::NONE`].
     prefixes: [Prefix<A>; RANGES],
-    /// How many are in use.
+    /// How many of the ranges are in use.
     count: u32,
 }
 
@@ -54,12 +55,13 @@ impl<A: Addr> Ranges<A> {
             || self.count > 1
                 && (second.contains(address) || third.contains(address) || fourth.contains(address))
     }
-    /// The ranges in use.
+    /// Returns the ranges in use.
     pub fn used(&self) -> &[Prefix<A>] {
         let count = (self.count as usize).min(RANGES);
         self.prefixes.split_at(count).0
     }
-    /// Returns these ranges as the ones in use; at most [`RANGES`], each truncated to its network.
+    /// Returns a value whose ranges in use are these: at most [`RANGES`], each truncated to its
+    /// network.
     #[must_use]
     pub fn with(mut self, used: &[Prefix<A>]) -> Self {
         let none = Prefix {

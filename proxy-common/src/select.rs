@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Selects a slot of a block for a new flow. `random`: a random number; `maglev`: a hash of the
-//! client and the frontend, so that every node selects the same ([`flow_number`]); the block holds
-//! a table of [`maglev`] then.
+//! Selects one of the slots in a service's block for a new flow. With `selection: random` by a
+//! random number; with `selection: maglev` by a hash of the client and the frontend, so that every
+//! node selects the same ([`flow_number`]); the block holds a table of [`maglev`] then.
 
 #[cfg(any(test, feature = "user"))]
 pub mod maglev;
 
 use crate::{Addr, Block, FrontendKey, Port};
 
-/// The slot for a number, uniform over 32 bits; `None` for an empty block.
+/// Returns the slot of the block for a number that is uniform over 32 bits; `None` for an empty
+/// block.
 #[inline(always)]
 pub const fn slot(block: Block, number: u32) -> Option<u32> {
     let count = block.count();
@@ -18,8 +19,8 @@ pub const fn slot(block: Block, number: u32) -> Option<u32> {
     Some(block.first().wrapping_add(number % count))
 }
 
-/// The number of a client's flow to a frontend: the same on every node, for every packet of the
-/// flow.
+/// Returns the number that selects a slot for a client's flow to a frontend: the same on every
+/// node, for every packet of the flow.
 ///
 /// The frontend key of a node port has no address, so nodes agree whichever of their addresses is
 /// the destination.
@@ -33,15 +34,16 @@ pub fn flow_number<A: Addr>(client: A, client_port: Port, frontend: &FrontendKey
     (scramble(addresses ^ ports) >> 32) as u32
 }
 
-/// The number of a client of a service with `sessionAffinity: ClientIP`. It is computed from the
-/// client's address alone, so that every node selects the same backend.
+/// Returns the number that selects a slot for a client of a service with `sessionAffinity:
+/// ClientIP`. It is computed from the client's address alone, so that every node selects the same
+/// backend.
 #[inline(always)]
 pub fn client_number<A: Addr>(client: A) -> u32 {
     const SEED: u64 = 0x1319_8a2e_0370_7344;
     (client.scramble(SEED) >> 32) as u32
 }
 
-/// Changes a word so that each of its bits depends on all of them: two rounds of shift and
+/// Changes a 64-bit word so that each of its bits depends on all of them: two rounds of shift and
 /// multiplication.
 #[inline(always)]
 pub const fn scramble(word: u64) -> u64 {
@@ -74,7 +76,8 @@ mod tests {
         }
     }
 
-    /// Clients in a row, ports in a row, and both: what one machine or one subnet sends.
+    /// Clients with consecutive addresses, consecutive ports, and both: what one machine or one
+    /// subnet sends.
     #[test]
     fn clients_that_differ_little_are_spread_evenly() {
         const SLOTS: u32 = 100;

@@ -4,27 +4,27 @@
 
 use crate::{Addr, EndpointSet, Port, Protocol};
 
-/// Identifies a service port in the maps of both families. The id of a service port is never 0.
+/// Identifies a service port in the maps of both families. No service port has id 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
 
 impl ServiceId {
-    /// In a flow of no service.
+    /// No service: the id in a flow that belongs to none.
     pub const NONE: Self = Self(0);
 }
 
-/// Index into the `records` array of a family. 0 is never used.
+/// Index into the array `records_v4` or `records_v6`. No record has index 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct RecordId(pub u32);
 
-/// Key of `frontends`: an address, port and protocol that clients connect to. The value is a
-/// [`RecordId`].
+/// Key of the maps `frontends_v4` and `frontends_v6`: an address, port and protocol that clients
+/// connect to. The value is a [`RecordId`].
 ///
-/// A node port has the unspecified address; it is looked up for destinations that node ports are
-/// served on. [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP that no
-/// other key serves, and with [`Protocol::ICMP`] (in both families) for echo requests to an
+/// The key of a node port has the unspecified address; it is looked up for destinations that node
+/// ports are served on. [`Port::ANY`] with [`Protocol::ANY`] stands for every port of a cluster IP
+/// that no other key serves, and with [`Protocol::ICMP`] (in both families) for echo requests to an
 /// external or load balancer IP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
@@ -45,17 +45,17 @@ impl<A: Addr> FrontendKey<A> {
             _pad: 0,
         }
     }
-    /// The key of a node port.
+    /// Returns the key of a node port.
     #[inline(always)]
     pub const fn node_port(port: Port, protocol: Protocol) -> Self {
         Self::new(A::UNSPECIFIED, port, protocol)
     }
-    /// The key that catches every unserved port of a cluster IP.
+    /// Returns the key for every unserved port of a cluster IP.
     #[inline(always)]
     pub const fn unserved(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ANY)
     }
-    /// The key of echo requests to an external or load balancer IP.
+    /// Returns the key of echo requests to an external or load balancer IP.
     #[inline(always)]
     pub const fn echo(address: A) -> Self {
         Self::new(address, Port::ANY, Protocol::ICMP)
@@ -83,18 +83,19 @@ pub struct ServiceFlags(pub u32);
 
 impl ServiceFlags {
     const KIND_MASK: u32 = 0x7;
-    /// The service has a usable endpoint somewhere, so a client without a backend is dropped, not
-    /// rejected.
+    /// The service has a usable endpoint somewhere: packets that find no backend here are dropped,
+    /// not rejected.
     pub const HAS_ENDPOINTS: u32 = 1 << 3;
     /// `externalTrafficPolicy: Local`.
     pub const EXTERNAL_LOCAL: u32 = 1 << 4;
-    /// Only sources in `source_ranges` may use this frontend.
+    /// Only sources in the maps `sources_v4` and `sources_v6` may use this frontend.
     pub const SOURCE_RANGES: u32 = 1 << 5;
     /// `sessionAffinity: ClientIP`.
     pub const AFFINITY: u32 = 1 << 6;
-    /// The internal block holds the local set ([`EndpointSet::LOCAL`]), else the cluster set.
+    /// The internal block holds backends of the local set ([`EndpointSet::LOCAL`]), else of the
+    /// cluster set.
     pub const INTERNAL_BLOCK_LOCAL: u32 = 1 << 7;
-    /// The external block holds the local set, else the cluster set.
+    /// The external block holds backends of the local set, else of the cluster set.
     pub const EXTERNAL_BLOCK_LOCAL: u32 = 1 << 8;
     /// `selection: maglev`: the blocks hold tables, and a hash of client and frontend selects the
     /// slot, the same on every node.
@@ -124,7 +125,8 @@ impl ServiceFlags {
             _ => FrontendKind::Unserved,
         }
     }
-    /// The set of endpoints in the internal (`false`) or external (`true`) block.
+    /// Returns the set of endpoints in the external block, or in the internal one if `external` is
+    /// false.
     #[inline(always)]
     pub const fn set_of_block(self, external: bool) -> EndpointSet {
         let local = if external {
@@ -140,8 +142,8 @@ impl ServiceFlags {
     }
 }
 
-/// A run of slots: the first slot in the upper half, the count in the lower. It is one word, so
-/// that each load and store is complete.
+/// A run of consecutive elements of the map `slots`: the first slot in the upper half, the count in
+/// the lower. It is one word, so that it is loaded and stored at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Block(pub u64);
@@ -162,15 +164,15 @@ impl Block {
     }
 }
 
-/// The record that a frontend's key leads to. The blocks may be replaced while readers use them
-/// (one store each). All other fields are fixed until no key leads here and a grace period has
-/// passed.
+/// Value of the maps `records_v4` and `records_v6`, to which a frontend's key leads. The blocks may
+/// be replaced while readers use them (one store each). All other fields are fixed until no key
+/// leads here and a grace period has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Record<A: Addr> {
-    /// For clients inside the cluster: pods and the node's own processes.
+    /// Backends for clients inside the cluster: pods and the node's own processes.
     pub internal: Block,
-    /// For all other clients.
+    /// Backends for all other clients.
     pub external: Block,
     pub flags: ServiceFlags,
     pub service: ServiceId,
@@ -182,8 +184,8 @@ pub struct Record<A: Addr> {
     pub _pad: A::RecordPad,
 }
 
-/// Data of a key in the `sources` trie: a service's allowed source range. The prefix length
-/// includes the 32 bits of the service id.
+/// Key in the tries `sources_v4` and `sources_v6`: an allowed source range of a service. Its prefix
+/// length includes the 32 bits of the service id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct SourceRangeKey<A> {
@@ -191,8 +193,8 @@ pub struct SourceRangeKey<A> {
     pub address: A,
 }
 
-/// Key of `fragments`: the datagram that a fragment belongs to. The value is one word with both
-/// ports.
+/// Key of the maps `fragments_v4` and `fragments_v6`: the datagram that a fragment belongs to. The
+/// value is one 32-bit word with both ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FragmentKey<A> {
@@ -201,13 +203,13 @@ pub struct FragmentKey<A> {
     /// The identification field, as on the wire (16 bits for IPv4).
     pub id: u32,
     pub protocol: Protocol,
-    /// As in a flow's key. So a pod that sends with another pod's address does not give its ports
-    /// to the other pod's fragments.
+    /// The client's interface as in a flow's key. So a pod that sends with another pod's address
+    /// does not give its ports to the other pod's fragments.
     pub interface: [u8; 3],
 }
 
-/// Value of `names`: the service port of a [`ServiceId`], so that reading commands need no agent.
-/// Texts are UTF-8, padded with zero bytes.
+/// Value of the map `names`: the names of the service port with a [`ServiceId`], so that commands
+/// that read maps need no agent. Texts are UTF-8, padded with zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ServiceName {

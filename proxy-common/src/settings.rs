@@ -25,7 +25,8 @@ pub struct Settings {
     /// service has are dropped. Unused entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Ranges that contain the ranges above and every cluster IP known so far; they never shrink.
+    /// Ranges that contain the `allocated` ranges and every cluster IP known so far; they never
+    /// shrink.
     pub services_v4: Ranges<V4>,
     pub services_v6: Ranges<V6>,
     /// Ranges that contain every external IP and load balancer IP known so far; they never shrink.
@@ -41,7 +42,8 @@ impl Settings {
     pub const MASQUERADE_ALL: u32 = 1;
     /// Pods are detected by their IPv4 addresses: by their range (`pods_v4`) or by their interface.
     pub const DETECTS_PODS_V4: u32 = 1 << 1;
-    /// `masquerade: mark`: keep the mark for the node's own rules, which replace the source.
+    /// `masquerade: mark`: egress keeps the mark for the node's own rules, which replace the
+    /// source.
     pub const MARK_ONLY: u32 = 1 << 2;
     /// Answer TCP segments to a service's address that belong to no flow with RST.
     pub const RESET_UNKNOWN: u32 = 1 << 3;
@@ -64,8 +66,8 @@ impl Settings {
     /// imported.
     pub const DATAGRAMS_WAIT: u32 = 1 << 10;
 
-    /// Another proxy's rules masquerade packets with the masquerade mark: use
-    /// [`crate::masquerade::Marks::beside_rules`].
+    /// Another proxy's rules masquerade packets with the masquerade mark: the programs use the bit
+    /// [`crate::masquerade::Marks::beside_rules`] instead.
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
 
     /// No netfilter hook sees packets that the node forwards: with `forwarding: auto` they leave
@@ -107,7 +109,8 @@ impl Settings {
             Self::DETECTS_PODS_V6
         })
     }
-    /// What the policy for a family's connections depends on.
+    /// Returns the settings that the policy ([`crate::decide`]) needs for connections of one
+    /// family.
     #[inline(always)]
     pub const fn policy<A: Addr>(&self) -> Policy {
         Policy {

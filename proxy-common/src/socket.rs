@@ -13,7 +13,7 @@
 
 use crate::{Addr, BackendId, Port, Protocol, ServiceId, check};
 
-/// The kernel's name for a socket, never used again; in halves, which need no padding.
+/// The kernel's cookie of a socket, never used again; stored in halves, which need no padding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
 pub struct SocketCookie {
@@ -29,22 +29,22 @@ impl SocketCookie {
             high: (cookie >> 32) as u32,
         }
     }
-    /// The socket's element of `sock_buckets`.
+    /// Returns the index of the socket's element in `sock_buckets`.
     #[inline(always)]
     pub const fn bucket_index(self) -> u32 {
         self.low % SOCKET_BUCKETS
     }
-    /// The cookie as the number that the kernel shows.
+    /// Returns the cookie as the 64-bit number that the kernel shows.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         (self.high as u64) << 32 | self.low as u64
     }
 }
 
-/// Elements of `sock_buckets`.
+/// Number of elements of `sock_buckets`.
 pub const SOCKET_BUCKETS: u32 = 65_536;
 
-/// The role of an entry of `sockets`.
+/// What an entry of the socket maps is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct SocketRole(pub u8);
@@ -76,7 +76,7 @@ impl core::fmt::Debug for SocketRole {
     }
 }
 
-/// Key of `sockets`.
+/// Key of the maps `sockets_v4` and `sockets_v6`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct SocketKey<A> {
@@ -113,7 +113,7 @@ impl<A: Addr> SocketKey<A> {
     }
 }
 
-/// Element of `sock_buckets`.
+/// Element of the arrays `sock_buckets_v4` and `sock_buckets_v6`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketBucket<A: Addr> {
@@ -129,18 +129,20 @@ pub struct SocketBucket<A: Addr> {
 impl<A: Addr> SocketBucket<A> {
     const ROLE_SHIFT: u32 = 56;
 
-    /// The owner word of a first entry. No kernel lives long enough to count 2^56 cookies.
+    /// Returns the word `owner` of a bucket with the first entry under this key. No kernel lives
+    /// long enough to count 2^56 cookies.
     #[inline(always)]
     pub const fn owner_of(key: &SocketKey<A>) -> u64 {
         key.cookie.number() | (key.role.0 as u64) << Self::ROLE_SHIFT
     }
-    /// Whether a socket may have an entry, by its bucket's owner and overflow.
+    /// Whether the socket with this cookie may have an entry; `owner` and `overflow` are those of
+    /// its bucket.
     #[inline(always)]
     pub const fn may_know(owner: u64, overflow: u32, cookie: SocketCookie) -> bool {
         owner << (64 - Self::ROLE_SHIFT) == cookie.number() << (64 - Self::ROLE_SHIFT)
             || overflow != 0
     }
-    /// The key of the entry, if there is one.
+    /// Returns the key of the bucket's entry; None if the bucket is free.
     pub const fn key(&self) -> Option<SocketKey<A>> {
         if self.owner == 0 {
             return None;
@@ -151,8 +153,8 @@ impl<A: Addr> SocketBucket<A> {
     }
 }
 
-/// Value of `sockets`. All but `last_used` is covered by `check` (elements are recycled under
-/// readers).
+/// Value of the maps `sockets_v4` and `sockets_v6`. The check word `check` covers all fields but
+/// `last_used`, because the kernel may reuse an element while it is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct SocketEntry<A: Addr> {
@@ -168,7 +170,7 @@ pub struct SocketEntry<A: Addr> {
     pub next: A,
     pub frontend_port: Port,
     pub backend_port: Port,
-    /// [`Port::ANY`] ends the list.
+    /// Port of the frontend in `next`; [`Port::ANY`] ends the list.
     pub next_port: Port,
     pub protocol: Protocol,
     pub flags: u8,
@@ -179,18 +181,19 @@ pub struct SocketEntry<A: Addr> {
 }
 
 impl<A: Addr> SocketEntry<A> {
-    /// The socket is a node process's, not a pod's.
+    /// Flag: the socket is a node process's, not a pod's.
     pub const HOST: u8 = 1;
-    /// List: the packet path serves this socket, also after the setting has changed, so that its
-    /// conversations keep their backends.
+    /// Flag of a list entry: the packet path serves this socket, also after the setting has
+    /// changed, so that its conversations keep their backends.
     pub const LEFT: u8 = 2;
-    /// Connected: the policy drops what the node's socket sends. The mark alone does not say so,
-    /// because processes set marks of their own.
+    /// Flag of a connected entry: the policy drops what the node's socket sends. The packet mark
+    /// alone does not say so, because processes set marks of their own.
     pub const DROPPED: u8 = 4;
-    /// Dropped: the process itself had set the drop bit in its socket's mark.
+    /// Flag next to [`Self::DROPPED`]: the process itself had set the drop bit in its socket's
+    /// mark.
     pub const OWN_MARK: u8 = 8;
 
-    /// An entry without a frontend or backend.
+    /// Returns an entry without a frontend or backend.
     #[inline(always)]
     pub fn empty(protocol: Protocol, flags: u8, now: u64) -> Self {
         Self {
@@ -210,7 +213,7 @@ impl<A: Addr> SocketEntry<A> {
             last_used: now,
         }
     }
-    /// Whether the socket asked for this address and port.
+    /// Whether this address and port are the frontend that the socket asked for.
     #[inline(always)]
     pub fn is_frontend(&self, address: A, port: Port) -> bool {
         self.frontend == address && self.frontend_port == port
@@ -220,7 +223,7 @@ impl<A: Addr> SocketEntry<A> {
     pub fn is_backend(&self, address: A, port: Port) -> bool {
         self.backend_address == address && self.backend_port == port
     }
-    /// The check word of this entry under `key`.
+    /// Returns the check word that this entry must have under `key`.
     #[inline(always)]
     pub fn check_for(&self, key: &SocketKey<A>) -> u32 {
         let ports = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
@@ -250,7 +253,7 @@ impl<A: Addr> SocketEntry<A> {
     }
 }
 
-/// Longest list that is removed with its socket; further entries idle out.
+/// Maximum number of forward entries that are removed with their socket; further entries idle out.
 pub const MAX_SERVICES_PER_SOCKET: u32 = 4096;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters of each backend, and of refused packets. Each CPU's kernel programs write their own,
-//! `portolan top` reads them.
+//! Counters of each backend, and of refused packets. The kernel programs on each CPU write counters
+//! of their own; `portolan top` reads them.
 
 use crate::{Counter, FlowState, Protocol, ServiceId, flow::Signals};
 
-/// Element of `traffic` of a family: what passed to and from the backend of this id. Element 0
-/// counts for the backends beyond the map's size, and for connections that outlive their backend
-/// once its id is reused.
+/// Element of the maps `traffic_v4` and `traffic_v6`: what passed to and from the backend whose id
+/// is the element's index. Element 0 counts for the backends beyond the map's size, and for
+/// connections that outlive their backend once its id is reused.
 ///
 /// A packet is a packet buffer of the kernel: segments that the kernel has joined, or not cut yet,
 /// are one packet, and all their bytes count. Bytes are those from the IP header on. Traffic that
@@ -17,15 +17,15 @@ use crate::{Counter, FlowState, Protocol, ServiceId, flow::Signals};
 pub struct Traffic {
     /// The backend's generation: connections of another generation do not count here.
     pub generation: u64,
-    /// To the backend.
+    /// Packets to the backend, and below their bytes.
     pub packets_in: u64,
     pub bytes_in: u64,
-    /// From the backend.
+    /// Packets from the backend, and below their bytes.
     pub packets_out: u64,
     pub bytes_out: u64,
     /// Connections begun; for UDP, conversations.
     pub connections: u64,
-    /// Those of these connections whose backend was chosen by session affinity.
+    /// How many of `connections` got their backend by session affinity.
     pub affinity_hits: u64,
     /// SYNs to which no answer was seen before the client repeated them.
     pub unanswered: u64,
@@ -59,8 +59,8 @@ pub mod event {
     pub const UNANSWERED: u32 = 1 << 3;
 }
 
-/// What a client's packet says about its known flow: bits of [`event`]. `repeats`: see
-/// [`crate::flow::change_by_client`].
+/// Returns the bits of [`event`] for a client's packet of a known flow: whether it repeats a SYN,
+/// and whether the previous SYN had no answer. `repeats`: see [`crate::flow::change_by_client`].
 #[inline(always)]
 pub fn repetition(
     protocol: Protocol,
@@ -83,19 +83,19 @@ pub fn repetition(
     }
 }
 
-/// Key of `refused`: a service port, and why its packets were not served. The value is their
-/// number.
+/// Key of the map `refused`: a service port, and why its packets were not served. The value is the
+/// number of these packets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(C)]
 pub struct RefusedKey {
     /// [`ServiceId::NONE`] where no service port is known, and where the map is full.
     pub service: ServiceId,
-    /// Index of a [`Counter`].
+    /// Why: index of a [`Counter`].
     pub counter: u32,
 }
 
 impl RefusedKey {
-    /// The key of packets of no service port in particular.
+    /// Returns the key for packets that belong to no service port in particular.
     #[must_use]
     pub const fn of_none(counter: Counter) -> Self {
         Self {

@@ -8,13 +8,14 @@ use crate::{FrontendKind, Origin, ServiceFlags};
 /// The policy's answer for the first packet of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Forward to a backend of the external (or internal) block.
+    /// Forward to a backend of the external block, or of the internal one if `external` is false.
+    /// With `masquerade` the packet leaves with the node's address.
     Forward { external: bool, masquerade: bool },
-    /// Answer, so that the client knows at once that nothing serves there.
+    /// Reject with an answer, so that the client knows at once that nothing serves there.
     Reject,
-    /// Dropped without an answer: the policy is Local and no local endpoint serves.
+    /// Drop without an answer: the policy is Local and no local endpoint serves.
     DropNoLocalEndpoint,
-    /// Dropped without an answer: the source is outside the service's ranges.
+    /// Drop without an answer: the source is outside the service's ranges.
     DropSource,
 }
 
@@ -27,7 +28,7 @@ pub struct Policy {
     pub detects_pods: bool,
 }
 
-/// The verdict for a new flow to a frontend.
+/// Returns the verdict for a new flow to a frontend.
 ///
 /// `internal` and `external` say whether the record's blocks have any slot; `source_allowed`
 /// matters for frontends with source ranges only.
@@ -87,7 +88,7 @@ pub const fn decide(
 }
 
 /// Whether a client is sent to itself. Then the source must be masqueraded, or the answer would not
-/// come back here.
+/// come back to this node.
 #[inline(always)]
 pub fn is_hairpin<A: PartialEq>(client: A, backend: A) -> bool {
     client == backend

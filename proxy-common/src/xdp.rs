@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! XDP at uplinks: which packets XDP translates by itself, and how long it trusts a cached next
-//! hop. All other packets go on to tc unchanged, so policy and every change of a flow's state stay
-//! at tc.
+//! XDP at uplinks: which packets XDP takes (translates and sends on by itself), and how long it
+//! trusts a cached next hop. All other packets go on to tc unchanged, so policy and every change of
+//! a flow's state stay at tc.
 //!
 //! XDP takes packets of masqueraded flows that change no state: both translations are known, and
 //! neither end of the flow is on this node.
@@ -12,7 +12,7 @@ use crate::{
     ports,
 };
 
-/// Bits of the destination ports of packets that XDP may take.
+/// Bits in the `ports` map of the destination ports of packets that XDP may take.
 const TAKEN: u64 = ports::FRONTEND | ports::NODE_PORT | ports::MASQUERADE;
 
 /// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes
@@ -60,15 +60,16 @@ pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
 }
 
-/// Whether such a reply may leave by the interface `egress`: its client is behind that interface.
+/// Whether a reply with this masqueraded reply entry may leave by the interface `egress`: its
+/// client is behind that interface.
 #[inline(always)]
 pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
     entry.interface == egress
 }
 
-/// Whether a reply must be accounted in the flow's other entries: every reply that is not routine
-/// ([`is_routine`]). The masqueraded reply's entry remembers the last accounted reply; the entry's
-/// state is not new once a reply was accounted.
+/// Whether a reply with this masqueraded reply entry must be accounted in the flow's other entries:
+/// every reply that is not routine ([`is_routine`]). The masqueraded reply's entry remembers the
+/// last accounted reply; the entry's state is not new once a reply was accounted.
 #[inline(always)]
 pub fn is_due<A: Addr>(
     entry: &FlowEntry<A>,
@@ -82,7 +83,7 @@ pub fn is_due<A: Addr>(
         || !is_routine(protocol, signals, acknowledged, entry.sequence, age)
 }
 
-/// Whether a reply changes nothing of a flow whose original entry has this state.
+/// Whether a reply changes nothing in a flow whose original entry has this state.
 #[inline(always)]
 pub fn is_settled(state: FlowState, protocol: Protocol) -> bool {
     // A closing connection stays closing; only the doubts that data clears need tc.
@@ -98,18 +99,18 @@ pub const BELIEVED: u64 = 1_000_000_000;
 /// What to do with a cached next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// Use the next hop.
+    /// The cached next hop can be used.
     Fresh,
     /// The next hop has been trusted long enough: look the route up again, and leave this packet to
     /// the stack. So the stack learns that the neighbour is in use and keeps it up to date.
     Aged,
-    /// The next hop is another packet's, or routes and neighbours may have changed: look the route
-    /// up.
+    /// The next hop was cached for another packet, or routes and neighbours may have changed: look
+    /// the route up.
     Other,
 }
 
-/// The freshness of a next hop that was cached at `filled`; `matches` says whether it is the
-/// packet's, from the current epoch of routes and neighbours.
+/// Returns the freshness of a next hop that was cached at `filled`. `matches`: it was cached for
+/// the packet's destination, in the current epoch of routes and neighbours.
 #[inline(always)]
 pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
     if !matches {
@@ -124,11 +125,11 @@ pub fn freshness(matches: bool, filled: u64, now: u64) -> Freshness {
 /// What XDP may do at an uplink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Abilities {
-    /// Packets that come in by it may be translated and sent on.
+    /// Packets that come in by the uplink may be translated and sent on.
     pub receives: bool,
-    /// Frames may be redirected to it.
+    /// Frames may be redirected to the uplink.
     pub sends: bool,
-    /// Frames that came in by it may leave by it, by XDP_TX.
+    /// Frames that came in by the uplink may leave by it, by XDP_TX.
     pub returns: bool,
 }
 
@@ -140,19 +141,20 @@ impl Abilities {
     };
 }
 
-/// How a frame leaves.
+/// How a frame leaves the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Exit {
-    /// Through the stack.
+    /// The frame goes through the stack.
     Stack,
     /// Back out of the interface that the frame came in by.
     Return,
-    /// Out of an interface by its index; it may be the one that the frame came in by.
+    /// Out of the interface with a given index; it may be the one that the frame came in by.
     Redirect,
 }
 
-/// How a frame that came by `ingress` leaves by `egress`; `is_same`: they are one interface.
+/// Returns how a frame that came in by `ingress` leaves by `egress`; `is_same`: both are the same
+/// interface.
 #[inline(always)]
 pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
     if !ingress.receives() {
@@ -167,7 +169,7 @@ pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
 }
 
 /// The agent's data on an uplink with our XDP program, in one word: value of the map `uplinks`. The
-/// lower 48 bits are its link-layer address, octets as on the wire.
+/// lower 48 bits are the uplink's link-layer address, octets as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Uplink(pub u64);
@@ -177,7 +179,7 @@ impl Uplink {
     const SENDS: u64 = 1 << 49;
     const RETURNS: u64 = 1 << 50;
 
-    /// The word of an interface with this address.
+    /// Returns the word of an uplink with this link-layer address.
     pub const fn new(mac: [u8; 6], abilities: Abilities) -> Self {
         let [a, b, c, d, e, f] = mac;
         let mut word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
@@ -204,7 +206,8 @@ impl Uplink {
     const fn returns(self) -> bool {
         self.0 & Self::RETURNS != 0
     }
-    /// The link-layer address as it lies in a frame: four octets, then two.
+    /// Returns the link-layer address as it lies in a frame: the first four octets, then the last
+    /// two.
     #[inline(always)]
     pub const fn address(self) -> (u32, u16) {
         ((self.0 as u32).to_le(), ((self.0 >> 32) as u16).to_le())

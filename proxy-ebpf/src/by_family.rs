@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Subprograms that exist once for each family. Such a function is exported: so the kernel verifies
-//! it once and not on every path that leads to it. Its arguments and its result must be plain
-//! words.
+//! Subprograms that exist once for each IP family. Such a function is exported: so the kernel
+//! verifies it once and not on every path that leads to it. Its arguments and its result must be
+//! plain numbers.
 
 /// Makes the subprograms `$v4` and `$v6` of the generic function `$body`, and the generic function
-/// `$name` that calls the one of its family. A first argument `skb` is the packet.
+/// `$name`, which calls the subprogram of its family. A first argument `skb` is the packet.
 macro_rules! by_family {
-    // From a packet to an outcome or to a step.
+    // This form takes a packet and returns an outcome or a step.
     ($(#[$doc:meta])* $name:ident $v4:ident $v6:ident = $body:ident -> $result:ty) => {
         $(#[$doc])*
         #[inline(always)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The outcome of a program's run: its action, and the one counter that names the reason.
+//! The outcome of a program's run on a packet: its action, and the one counter that says why.
 
 use core::arch::asm;
 
@@ -8,13 +8,15 @@ use proxy_common::Counter;
 
 use crate::maps::COUNTERS;
 
-/// Counts from a socket hook: it runs in process context, which a tc program may interrupt.
+/// Adds one to a counter from a socket hook. The addition is atomic: the hook runs in process
+/// context, which a tc program may interrupt.
 #[inline(always)]
 pub fn add(counter: Counter) {
     add_at(counter as u32);
 }
 
-/// Counts a packet that XDP takes. Programs do not interrupt each other at tc and XDP.
+/// Counts a packet that XDP takes. A plain addition is enough, unlike in `add`: programs at tc and
+/// XDP do not interrupt each other on a CPU.
 #[inline(always)]
 pub fn one(counter: Counter) {
     if let Some(count) = COUNTERS.get_ptr_mut(counter as u32) {
@@ -23,7 +25,7 @@ pub fn one(counter: Counter) {
     }
 }
 
-/// Counts like [`add`], by the counter's index in the array.
+/// Like [`add`], for the counter with this index in the array `counters`.
 #[inline(always)]
 pub fn add_at(counter: u32) {
     if let Some(count) = COUNTERS.get_ptr_mut(counter) {
@@ -34,16 +36,16 @@ pub fn add_at(counter: u32) {
     }
 }
 
-/// Lets a packet go on to the programs and filters of others behind ours: TC_ACT_UNSPEC, which tcx
-/// calls TCX_NEXT. TC_ACT_OK would end the chain and switch them off.
+/// Action of tc that lets a packet go on to foreign programs and filters behind ours:
+/// TC_ACT_UNSPEC, which tcx calls TCX_NEXT. TC_ACT_OK would end the chain and switch them off.
 pub const PASS: i32 = TC_ACT_UNSPEC;
 
 /// Action of a packet that belongs to a flow. The packet passes as with [`PASS`], unless `redirect`
-/// sends it past the stack. This is no action of tc's, and no program returns it.
+/// sends it past the stack. This is none of tc's actions, and no program returns it.
 const FORWARD: i32 = 0x100;
 
-/// A program's action, and the counter that names the reason; in one word so that subprograms can
-/// return it.
+/// A program's action, and the counter that says why; in one word so that subprograms can return
+/// it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Outcome(u32);
@@ -68,8 +70,8 @@ impl Outcome {
     pub const fn pass(counter: Counter) -> Self {
         Self::new(PASS, counter)
     }
-    /// Sends the packet on to its flow's other end: through the stack, or past the stack by
-    /// `redirect`.
+    /// Sends the packet on to its flow's other end: through the stack, unless `redirect` sends it
+    /// past the stack.
     #[inline(always)]
     pub const fn forward(counter: Counter) -> Self {
         Self::new(FORWARD, counter)
@@ -78,52 +80,52 @@ impl Outcome {
     pub const fn drop(counter: Counter) -> Self {
         Self::new(TC_ACT_SHOT, counter)
     }
-    /// The packet has already left the programs by one of tc's actions.
+    /// Outcome of a packet that a helper of the kernel has already sent by one of tc's actions.
     #[inline(always)]
     pub const fn sent(action: i32, counter: Counter) -> Self {
         Self::new(action, counter)
     }
-    /// Whether ingress forwards the packet.
+    /// Whether ingress forwards the packet: see [`Self::forward`].
     #[inline(always)]
     pub const fn is_forwarded(self) -> bool {
         self.action() == FORWARD
     }
-    /// The same reason with another of tc's actions.
+    /// The same counter with another of tc's actions.
     #[inline(always)]
     pub const fn with_action(self, action: i32) -> Self {
         Self((action as u32) << 16 | self.counter())
     }
-    /// The same action for another reason, by its index.
+    /// The same action with another counter; `counter` is the index into the array `counters`.
     #[inline(always)]
     pub const fn counted_as(self, counter: u32) -> Self {
         Self((self.action() as u32) << 16 | counter & 0xffff)
     }
-    /// The reason, as an index into `counters`.
+    /// Returns the counter as an index into the array `counters`.
     #[inline(always)]
     pub const fn counter(self) -> u32 {
         self.0 & 0xffff
     }
-    /// Whether the programs, or the maps' content, are at fault.
+    /// Whether the programs, or the contents of the maps, are at fault for this outcome.
     #[inline(always)]
     pub const fn is_fault(self) -> bool {
         self.counter() == Counter::DroppedInconsistent as u32
     }
-    /// Whether this is the reason.
+    /// Whether the outcome has this counter.
     #[inline(always)]
     pub const fn is_of(self, counter: Counter) -> bool {
         self.counter() == counter as u32
     }
-    /// Whether the packet has left by a redirect.
+    /// Whether the packet has left by a redirect of the kernel.
     #[inline(always)]
     pub const fn is_redirected(self) -> bool {
         self.action() == TC_ACT_REDIRECT
     }
-    /// Whether no service is concerned.
+    /// Whether the packet concerns no service.
     #[inline(always)]
     pub const fn is_untouched(self) -> bool {
         self.counter() == Counter::Untouched as u32
     }
-    /// Counts the reason and returns the action to the kernel.
+    /// Adds one to the counter and returns the action for the kernel.
     #[inline(always)]
     pub fn conclude(self) -> i32 {
         if let Some(count) = COUNTERS.get_ptr_mut(self.counter()) {
@@ -135,7 +137,7 @@ impl Outcome {
             action => action,
         }
     }
-    /// The upper half, which may be negative.
+    /// Returns the action: the upper half of the word, which may be negative.
     #[inline(always)]
     const fn action(self) -> i32 {
         (self.0 as i32) >> 16

@@ -17,23 +17,26 @@ static REDIRECT: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static SHADOW: Global<u32> = Global::new(0);
 
-/// Slots of one ring of flow keys; the agent sets what `proxy_common::flow::ring::ring_size` says.
+/// Number of slots of one ring of flow keys; the agent sets it to
+/// `proxy_common::flow::ring::ring_size`.
 #[unsafe(no_mangle)]
 static RING_SIZE: Global<u32> = Global::new(1);
 
-/// Bit of the packet mark: egress gives the packet the node's address.
+/// Returns the bit of the packet mark by which ingress asks egress to give the packet the node's
+/// address.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {
     MASQUERADE_MARK.load()
 }
 
-/// Both mark bits that may mean masquerading.
+/// Returns both mark bits that may mean masquerading: the configured one, and the one used while
+/// another proxy's rules masquerade with the former.
 #[inline(always)]
 pub fn masquerade_marks() -> u32 {
     masquerade_mark() | Marks::beside_rules(masquerade_mark())
 }
 
-/// Bit of the packet mark: egress drops the packet.
+/// Returns the bit of the packet mark by which a socket hook asks egress to drop the packet.
 #[inline(always)]
 pub fn drop_mark() -> u32 {
     DROP_MARK.load()
@@ -52,7 +55,7 @@ pub fn is_shadow() -> bool {
     SHADOW.load() != 0
 }
 
-/// Slots of one ring of flow keys.
+/// Returns the number of slots of one ring of flow keys.
 #[inline(always)]
 pub fn ring_size() -> u32 {
     RING_SIZE.load()

@@ -3,28 +3,28 @@
 
 use aya_ebpf::helpers::generated as helpers;
 
-/// The time of the coarse monotonic clock, in nanoseconds.
+/// Returns the time of the coarse monotonic clock, in nanoseconds.
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: no arguments.
     unsafe { helpers::bpf_ktime_get_coarse_ns() }
 }
 
-/// The kernel's count of timer ticks; a load, not a call.
+/// Returns the kernel's count of timer ticks. Compiled to a load, not to a call.
 #[inline(always)]
 pub fn tick() -> u64 {
     // SAFETY: no arguments.
     unsafe { helpers::bpf_jiffies64() }
 }
 
-/// A number uniform over 32 bits.
+/// Returns a random number, uniform over 32 bits.
 #[inline(always)]
 pub fn random() -> u32 {
     // SAFETY: no arguments.
     unsafe { aya_ebpf::helpers::bpf_get_prandom_u32() }
 }
 
-/// Calls `step` with 0, 1, ... below `times` until it returns `true` ("stop").
+/// Calls `step` with 0, 1, ... below `times` and with `context`, until it returns 1 ("stop").
 ///
 /// The kernel's own loop (Linux 5.17): the verifier sees its body once, not once for every round.
 #[inline(always)]

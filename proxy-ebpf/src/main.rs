@@ -43,32 +43,32 @@ pub fn egress(ctx: TcContext) -> i32 {
     tc::egress(Skb::new(&ctx), true)
 }
 
-/// For devices without a link-layer header.
+/// Like `ingress`, for devices without a link-layer header.
 #[classifier]
 pub fn ingress_l3(ctx: TcContext) -> i32 {
     tc::ingress(Skb::new(&ctx), false)
 }
 
-/// For devices without a link-layer header.
+/// Like `egress`, for devices without a link-layer header.
 #[classifier]
 pub fn egress_l3(ctx: TcContext) -> i32 {
     tc::egress(Skb::new(&ctx), false)
 }
 
-/// Egress of the loopback device: drops packets of the node's connections to itself that the policy
-/// drops.
+/// Egress of the loopback device: drops packets of connections of the node to itself that the
+/// policy drops.
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
     tc::egress_loopback(Skb::new(&ctx))
 }
 
-/// Removes idle flows: see `tc::expire`.
+/// Removes idle IPv4 flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v4(ctx: TcContext) -> i32 {
     tc::expire::<Ipv4>(Skb::new(&ctx))
 }
 
-/// Removes idle flows: see `tc::expire`.
+/// Removes idle IPv6 flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v6(ctx: TcContext) -> i32 {
     tc::expire::<Ipv6>(Skb::new(&ctx))
@@ -111,7 +111,7 @@ pub fn send_v4(ctx: SockAddrContext) -> i32 {
     socket::send::<AsV4>(SockAddr::new(&ctx))
 }
 
-/// The kernel hands datagrams to IPv4-mapped addresses to `send_v4`.
+/// The hook `sendmsg6`. The kernel hands datagrams to IPv4-mapped addresses to `send_v4`.
 #[cgroup_sock_addr(sendmsg6)]
 pub fn send_v6(ctx: SockAddrContext) -> i32 {
     socket::send::<AsV6>(SockAddr::new(&ctx))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The record of a conversation between two pods of this node that needs no translation, by TCP or
-//! UDP: one word, the same for packets of either direction. It says when a packet of each direction
-//! last left the node's stack, see [`super::offload`].
+//! The record of a TCP or UDP conversation between two pods of this node that needs no translation:
+//! one 64-bit word for both directions. It says when a packet of each direction last left the
+//! node's stack, see [`super::offload`].
 
 use super::offload::{FRESH_UNITS, clock};
 use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS, select::scramble};
 
-/// An end of a conversation: a pod's address and its port.
+/// One end of a conversation: a pod's address and port.
 #[derive(Clone, Copy)]
 pub struct End<A> {
     pub address: A,
@@ -14,39 +14,41 @@ pub struct End<A> {
 }
 
 impl<A: Addr> End<A> {
-    /// No two ends of IPv4 have the same word, nor have two of IPv6 whose addresses differ in the
-    /// last 64 bits only.
+    /// Returns a hash of address and port. No two ends of IPv4 have the same hash, nor have two of
+    /// IPv6 whose addresses differ in the last 64 bits only.
     #[inline(always)]
     fn word(&self) -> u64 {
         scramble(self.address.scramble((self.port.0 as u64) << 32))
     }
 }
 
-/// One direction of a conversation.
+/// One direction of the packets of a conversation.
 #[derive(Clone, Copy)]
 pub struct Direction {
     /// The conversation's slot in the map `between_pods`.
     pub slot: u32,
-    /// The conversation's name in a record: the upper [`NAME_BITS`] bits of a hash.
+    /// Identifies the conversation in a record: the upper [`NAME_BITS`] bits of a hash.
     name: u64,
-    /// Where this direction's clock is in a record.
+    /// Lowest bit of this direction's clock in a record.
     shift: u32,
 }
 
-/// A record has a name of 31 bits, the bit [`COMPLETE`], and a clock for each direction.
+/// Number of bits that identify the conversation in a record. The others are the bit [`COMPLETE`]
+/// and a clock for each direction.
 const NAME_BITS: u32 = 31;
 const NAME: u64 = !0 << (64 - NAME_BITS);
-/// Both directions have left the stack, and then another packet has: netfilter's connection
-/// tracking counts the connection as established.
+/// Bit of a record: packets of both directions have left the stack, and then another one has. So
+/// netfilter's connection tracking counts the connection as established.
 const COMPLETE: u64 = 1 << 32;
-/// A clock: 15 bits of time, below a bit that says that a packet has left.
+/// Size of a direction's clock in a record: 15 bits of time, below the bit [`LEFT`], which says
+/// that a packet has left the stack.
 const CLOCK_BITS: u32 = 16;
 const LEFT: u64 = 1 << 15;
 const TIME: u64 = LEFT - 1;
 
 impl Direction {
-    /// The direction of packets from one end to another. The name does not prove who sent a packet:
-    /// callers also check that the source address belongs to the sending pod.
+    /// Returns the direction of packets from one end to the other. `name` does not prove who sent a
+    /// packet: callers also check that the source address belongs to the sending pod.
     #[inline(always)]
     pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: u8) -> Self {
         let (from, to) = (from.word(), to.word());
@@ -60,13 +62,13 @@ impl Direction {
     }
 }
 
-/// The record in a slot of the map. 0: none.
+/// The value of a slot of the map `between_pods`; 0 is no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Record(pub u64);
 
 impl Record {
-    /// Whether the record is of this conversation.
+    /// Whether the record is the one of the direction's conversation.
     #[inline(always)]
     const fn is_of(self, direction: Direction) -> bool {
         self.0 & NAME == direction.name
@@ -77,7 +79,7 @@ impl Record {
         let age = (clock(now) as u64).wrapping_sub(noted) & TIME;
         noted & LEFT != 0 && age <= FRESH_UNITS as u64
     }
-    /// Whether packets of this direction may leave past the stack now.
+    /// Whether packets of this direction may leave past the node's stack now.
     #[inline(always)]
     pub const fn allows(self, direction: Direction, now: u64) -> bool {
         self.is_of(direction)
@@ -85,8 +87,9 @@ impl Record {
             && self.is_fresh_at(0, now)
             && self.is_fresh_at(CLOCK_BITS, now)
     }
-    /// The record after a packet of this direction has left the stack. A packet that `begins` a
-    /// connection forgets what was; one that `completes` neither begins nor accepts it.
+    /// Returns the record after a packet of this direction has left the stack. `begins`: the packet
+    /// begins a connection, so earlier packets no longer count. `completes`: the packet neither
+    /// begins nor accepts a connection, so it may set [`COMPLETE`].
     #[must_use]
     #[inline(always)]
     pub const fn after(

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Translates both ends of a flow's packet at once: at tc with `forwarding: auto`, and at XDP.
+//! Computes the new source and destination of a flow's packet at once: at tc with `forwarding:
+//! auto`, and at XDP.
 
 use super::{FlowEntry, FlowKey, FlowKind};
 use crate::Addr;
 
 impl<A: Addr> FlowEntry<A> {
-    /// For an entry found by `key`: fills in both new ends of the packet; true if the entry knows
-    /// both.
+    /// For an entry found by `key`: writes the packet's new source and destination into `ends`;
+    /// false if the entry does not know both.
     #[inline(always)]
     pub fn both_ends_into(&self, key: &FlowKey<A>, ends: &mut FlowKey<A>) -> bool {
         let (kind, protocol) = (self.kind, key.protocol);
@@ -48,7 +49,7 @@ mod tests {
     const FRONTEND: End = ([10, 96, 0, 1], 80);
     const BACKEND: End = ([10, 40, 0, 7], 8080);
     const NODE: End = ([192, 0, 2, 1], 2000);
-    /// The client's port towards the backend.
+    /// The source port of the client's packets to the backend.
     const OTHER_PORT: u16 = 1234;
 
     fn address(end: End) -> V4 {

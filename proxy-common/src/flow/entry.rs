@@ -30,7 +30,7 @@ impl ClientInterface {
     pub const fn of_pod(index: u32) -> Self {
         Self(index & 0x00ff_ffff)
     }
-    /// The 24 bits, lowest byte first.
+    /// Returns the 24 bits of the value, lowest byte first.
     #[inline(always)]
     pub const fn bytes(self) -> [u8; 3] {
         let [a, b, c, _] = self.0.to_le_bytes();
@@ -42,8 +42,8 @@ impl ClientInterface {
     }
 }
 
-/// A packet's 5-tuple, as the packet has it at the hook that looks it up, and for an original entry
-/// the client's interface.
+/// Key of the flow tables: a packet's 5-tuple as it is at the hook that looks the packet up, and in
+/// the key of an original entry also the client's interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct FlowKey<A> {
@@ -52,7 +52,7 @@ pub struct FlowKey<A> {
     pub src_port: Port,
     pub dst_port: Port,
     pub protocol: Protocol,
-    /// Original entries: a [`ClientInterface`], lowest byte first. Others: 0.
+    /// In the key of an original entry: a [`ClientInterface`], lowest byte first. In other keys: 0.
     pub interface: [u8; 3],
 }
 
@@ -68,24 +68,24 @@ impl<A: Addr> FlowKey<A> {
             interface: [0; 3],
         }
     }
-    /// The key of a client behind this interface.
+    /// Returns this key with `interface` as the client's interface.
     #[must_use]
     pub fn behind(mut self, interface: ClientInterface) -> Self {
         self.set_interface(interface);
         self
     }
-    /// The client's interface.
+    /// Returns the client's interface.
     #[inline(always)]
     pub const fn interface(&self) -> ClientInterface {
         ClientInterface(self.last_word() >> 8)
     }
-    /// Protocol and interface as one word.
+    /// Returns protocol and interface as one 32-bit word.
     #[inline(always)]
     const fn last_word(&self) -> u32 {
         let [a, b, c] = self.interface;
         u32::from_le_bytes([self.protocol.0, a, b, c])
     }
-    /// Stores the client's interface, in one word with the present protocol.
+    /// Stores the client's interface: writes it and the protocol, which stays, as one word.
     #[inline(always)]
     pub fn set_interface(&mut self, interface: ClientInterface) {
         let word = (interface.0 << 8 | self.protocol.0 as u32).to_le();
@@ -115,7 +115,7 @@ impl<A: Addr> FlowKey<A> {
         // SAFETY: two ports make a word, which follows addresses.
         unsafe { self.store_word(offset_of!(Self, src_port), check::join(src.0, dst.0)) };
     }
-    /// Stores the protocol and interface 0 as one word.
+    /// Stores the protocol, and 0 as the interface: both as one word.
     #[inline(always)]
     pub fn set_protocol(&mut self, protocol: Protocol) {
         let word = u32::from_ne_bytes([protocol.0, 0, 0, 0]);
@@ -135,13 +135,14 @@ impl<A: Addr> FlowKey<A> {
     pub fn assign_reversed(&mut self, key: &Self) {
         self.assign(&key.dst, key.dst_port, &key.src, key.src_port, key.protocol);
     }
-    /// A hash that is the same for every packet of the flow, on every node.
+    /// Returns a hash of the 5-tuple: the same for every packet of one direction of a flow, on
+    /// every node of the same byte order.
     #[inline(always)]
     pub fn hash(&self) -> u32 {
         check::fold_check(self.sum())
     }
-    /// Returns the slot of this tuple in the map `direct`, and the word stored there, which is
-    /// never 0.
+    /// Returns two numbers: the slot of this tuple in the map `direct`, and the value to store
+    /// there, which is never 0.
     #[inline(always)]
     pub fn fingerprint(&self) -> (u32, u32) {
         let sum = self.sum();
@@ -159,22 +160,23 @@ impl<A: Addr> FlowKey<A> {
     }
 }
 
-/// The kind of packets that an entry is for.
+/// The kind of packets that a flow entry is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowKind(pub u8);
 
 impl FlowKind {
-    /// Client to frontend; `address`, `port` are the backend's. Owns state and last seen.
+    /// Packets from client to frontend; `address`, `port` are the backend's. This entry has the
+    /// flow's state and the time of its last packet.
     pub const ORIGINAL: Self = Self(1);
-    /// Backend to client; `address`, `port` are the frontend's.
+    /// Packets from backend to client; `address`, `port` are the frontend's.
     pub const REPLY: Self = Self(2);
-    /// Backend to masquerade address; `address`, `port` are the client's.
+    /// Packets from backend to masquerade address; `address`, `port` are the client's.
     pub const MASQUERADED_REPLY: Self = Self(3);
     /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
-    /// Client to frontend, while the flow's import from nf_conntrack is pending; its packets are
-    /// dropped.
+    /// Packets from client to frontend, while the flow's import from nf_conntrack is pending; they
+    /// are dropped.
     pub const HELD: Self = Self(5);
 
     /// The kind as `portolan flows` prints it.
@@ -196,9 +198,10 @@ impl core::fmt::Debug for FlowKind {
     }
 }
 
-/// A flow entry. All fields but `last_seen`, `state`, `sequence`, `reuse`, `slot` and `offload` are
-/// fixed at creation and covered by `check`. A reader copies the entry and treats a mismatch as a miss,
-/// because the kernel may reuse an element while it is read.
+/// Value of the flow tables. All fields but `last_seen`, `state`, `sequence`, `reuse`, `slot` and
+/// `offload` are fixed at creation and covered by the check word `check`. A reader copies the entry
+/// and treats a wrong check word as a miss, because the kernel may reuse an element while it is
+/// read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {
@@ -219,7 +222,8 @@ pub struct FlowEntry<A> {
     /// Masqueraded reply: the frontend's address; unspecified in an entry made by an earlier
     /// version.
     pub masquerade: A,
-    /// Original: source port towards the backend. Others: the port the client knows as its own.
+    /// Original entry: the source port of packets to the backend. Other entries: the client's own
+    /// port.
     pub client_port: Port,
     /// Original, reply: the masquerade port. Masqueraded reply: the frontend's port. 0 where the
     /// address is unspecified.
@@ -244,32 +248,33 @@ pub struct FlowEntry<A> {
     /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the
     /// masquerade port, as on the wire, of the previous flow from the same client port, or 0.
     pub reuse: u32,
-    /// Original: the slot of its key in a ring, see [`super::ring`].
+    /// Original entry: the slot of the entry's key in a ring, see [`super::ring`].
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
-    /// Whether packets that find this entry may leave past the stack.
+    /// Record that decides whether packets found by this entry may leave past the node's stack.
     #[cfg(not(feature = "next-layout"))]
     pub offload: Offload,
     #[cfg(not(feature = "next-layout"))]
     pub _pad: Spare,
 }
 
-/// Fills an entry up to a multiple of eight bytes.
+/// Padding of a [`FlowEntry`], which makes its size a multiple of eight bytes.
 #[cfg(not(feature = "next-layout"))]
 pub type Spare = [u32; 0];
 #[cfg(feature = "next-layout")]
 pub type Spare = [u32; 2];
-/// Nothing.
+/// Value of the padding: no bytes.
 #[cfg(not(feature = "next-layout"))]
 pub const SPARE: Spare = [];
 #[cfg(feature = "next-layout")]
 pub const SPARE: Spare = [0; 2];
 
 impl<A: Addr> FlowEntry<A> {
-    /// The flow is masqueraded: original packets are marked at ingress.
+    /// Flag: the flow is masqueraded. Ingress sets the masquerade mark of packets from client to
+    /// frontend.
     pub const MASQUERADE: u8 = 1;
-    /// One of the flow's ends has an address that the stack forwards no packets from, or that is
-    /// the node's own: whatever `forwarding` is, the stack decides about every packet.
+    /// Flag: one of the flow's ends has an address that the stack forwards no packets from, or that
+    /// is the node's own. Whatever `forwarding` is, every packet of the flow takes the stack.
     pub const NEEDS_STACK: u8 = 2;
 
     /// Initializes the entry for a flow that begins at `now`. It has no service, no translation and
@@ -304,13 +309,13 @@ impl<A: Addr> FlowEntry<A> {
         self.flags & Self::NEEDS_STACK != 0
     }
     /// For an original or reply entry: whether the masquerade address and port are chosen. For a
-    /// masqueraded reply: whether it knows the frontend.
+    /// masqueraded reply entry: whether it has the frontend's address and port.
     #[inline(always)]
     pub const fn knows_masquerade(&self) -> bool {
         !self.masquerade_port.is_any()
     }
 
-    /// The check word of this entry under `key`.
+    /// Returns the check word that this entry must have under `key`.
     #[inline(always)]
     pub fn check_for(&self, key: &FlowKey<A>) -> u32 {
         let words = |high: Port, low: Port| (high.0 as u32) << 16 | low.0 as u32;
@@ -341,7 +346,7 @@ impl<A: Addr> FlowEntry<A> {
     pub fn seal(&mut self, key: &FlowKey<A>) {
         self.check = self.check_for(key);
     }
-    /// The entry with its check word set for `key`.
+    /// Returns the entry with its check word set for `key`.
     #[must_use]
     pub fn sealed(mut self, key: &FlowKey<A>) -> Self {
         self.seal(key);
@@ -352,7 +357,8 @@ impl<A: Addr> FlowEntry<A> {
         self.check == self.check_for(key)
     }
 
-    /// For an original entry found by `key`: the key of the backend's packets to the client.
+    /// For an original entry found by `key`: writes the key of the backend's packets to the client
+    /// into `reply`.
     #[inline(always)]
     pub fn reply_key_into(&self, key: &FlowKey<A>, reply: &mut FlowKey<A>) {
         reply.assign(
@@ -363,7 +369,7 @@ impl<A: Addr> FlowEntry<A> {
             key.protocol,
         );
     }
-    /// For an original entry found by `key`: whether `reply` is the key of its replies.
+    /// For an original entry found by `key`: whether `reply` is the key of the flow's replies.
     #[inline(always)]
     pub fn is_replied_by(&self, key: &FlowKey<A>, reply: &FlowKey<A>) -> bool {
         reply.src == self.address
@@ -372,7 +378,8 @@ impl<A: Addr> FlowEntry<A> {
             && reply.dst_port == self.client_port
             && reply.protocol == key.protocol
     }
-    /// For a reply entry found by `key`: the key of the client's packets to the frontend.
+    /// For a reply entry found by `key`: writes the key of the client's packets to the frontend
+    /// into `original`.
     #[inline(always)]
     pub fn original_key_into(&self, key: &FlowKey<A>, original: &mut FlowKey<A>) {
         original.assign(
@@ -395,8 +402,8 @@ impl<A: Addr> FlowEntry<A> {
             && original.protocol == key.protocol
             && original.interface() == self.interface
     }
-    /// For a reply entry found by `key`: the key of the backend's packets to the masquerade
-    /// address.
+    /// For a reply entry found by `key`: writes the key of the backend's packets to the masquerade
+    /// address into `masqueraded`.
     #[inline(always)]
     pub fn masqueraded_key_into(&self, key: &FlowKey<A>, masqueraded: &mut FlowKey<A>) {
         masqueraded.assign(
@@ -407,7 +414,7 @@ impl<A: Addr> FlowEntry<A> {
             key.protocol,
         );
     }
-    /// For a reply entry found by `key`: whether `masqueraded` is the key of its masqueraded
+    /// For a reply entry found by `key`: whether `masqueraded` is the key of the flow's masqueraded
     /// replies.
     #[inline(always)]
     pub fn is_masqueraded_by(&self, key: &FlowKey<A>, masqueraded: &FlowKey<A>) -> bool {

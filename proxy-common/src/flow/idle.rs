@@ -16,7 +16,7 @@ pub struct IdleTimes {
     pub tcp_established: u32,
     /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed.
     pub tcp_close_wait: u32,
-    /// nf_conntrack: TIME_WAIT; for a flow that both sides have closed.
+    /// nf_conntrack's time-out in TIME_WAIT; for a flow that both sides have closed.
     pub tcp_closed: u32,
     /// KUBE: `conntrack.udpTimeout`.
     pub udp: u32,
@@ -77,16 +77,16 @@ impl IdleTimes {
     }
 }
 
-/// Least time, in nanoseconds, between two stores of a flow's `last_seen`.
+/// Shortest time, in nanoseconds, between two stores of a flow's `last_seen`.
 pub const REFRESH_INTERVAL: u64 = SECOND;
 
-/// Most keys in one run of an `expire` program.
+/// Maximum number of keys that one run of an `expire` program checks.
 pub const EXPIRY_BATCH: usize = 64;
 
 /// The packet data that the agent passes to an `expire` program: this header, then `count` flow
 /// keys of the program's family. The program checks each entry again, and removes an idle one with
-/// the entries that belong to it. It returns how many original entries (or entries without one) it
-/// removed.
+/// the entries that belong to it. It returns how many original entries it removed, and entries
+/// whose original entry was missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ExpiryRequest {

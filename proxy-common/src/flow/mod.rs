@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of their table (`entry`), what they translate to (`ends`), life cycle
-//! (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and which flows are
-//! evicted for new ones (`ring`). `offload` records which flows may leave past the node's stack,
-//! `between_pods` which conversations that are not flows.
+//! Flows: keys and values of the flow tables (`entry`), the new addresses of a flow's packets
+//! (`ends`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and
+//! which flows are evicted for new ones (`ring`). `offload` records which flows may leave past the
+//! node's stack, `between_pods` which conversations between pods that are not flows may do so.
 
 pub mod between_pods;
 mod ends;

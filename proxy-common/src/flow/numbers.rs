@@ -10,8 +10,8 @@ use crate::Protocol;
 const WINDOW: u32 = 4 << 20;
 
 /// Whether a segment's acknowledgement number proves that its sender has received the backend's
-/// SYN+ACK. `next` is the sequence number that follows that SYN. Data that a backend sends at once
-/// (TCP fast open) may be acknowledged along with it; a guess succeeds once in 65 536 times.
+/// SYN+ACK. `next` is the sequence number that follows the SYN+ACK. Data that a backend sends at
+/// once (TCP fast open) may be acknowledged along with it; a guess succeeds once in 65 536 times.
 #[inline(always)]
 pub const fn proves_answer(acknowledgement: u32, next: u32) -> bool {
     acknowledgement.wrapping_sub(next) < 1 << 16

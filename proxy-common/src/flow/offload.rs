@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: auto`: a packet leaves past the node's stack only after the stack has let one of
-//! the same direction pass, unchanged. Egress records that in the flow's entry, and ingress follows
-//! the record for some seconds. So a netfilter rule that is added later holds soon.
+//! `forwarding: auto`: a packet leaves past the node's stack (without passing the kernel's network
+//! stack) only after the stack has let a packet of the same direction pass, unchanged. Egress
+//! records that in the flow's entry, and ingress relies on the record for some seconds. So a
+//! netfilter rule that is added later takes effect soon.
 
-/// A unit of the records' clocks is 2^32 ns (4.3 s).
+/// Shift from nanoseconds to the unit of the clocks in records: 2^32 ns (4.3 s).
 const CLOCK_SHIFT: u32 = 32;
-/// A record is fresh in the unit in which it was made, and in so many after it: for 8.6 to 12.9 s.
+/// A record is fresh in the unit of time in which it was made, and in this many after it: for 8.6
+/// to 12.9 s.
 pub const FRESH_UNITS: u32 = 2;
 
-/// The kernel's monotonic clock, in nanoseconds, in units of records.
+/// Converts a time of the kernel's monotonic clock, in nanoseconds, to the unit of records.
 #[inline(always)]
 pub const fn clock(now: u64) -> u32 {
     (now >> CLOCK_SHIFT) as u32
 }
 
-/// The record of one direction of a flow: the interface that its packets leave the stack by, and
-/// when one last did. 0: none has.
+/// The record of one direction of a flow: the interface by which its packets leave the stack, and
+/// when one last did. 0: no packet has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Offload(u32);
@@ -23,14 +25,14 @@ pub struct Offload(u32);
 impl Offload {
     pub const NONE: Self = Self(0);
 
-    /// A packet leaves the stack by the interface with this index, of which the lower 24 bits are
-    /// kept.
+    /// Returns the record of a packet that leaves the stack at `now` by the interface with this
+    /// index. The record keeps the lower 24 bits of the index.
     #[inline(always)]
     pub const fn new(interface: u32, now: u64) -> Self {
         Self(interface << 8 | clock(now) & 0xff)
     }
-    /// Whether the record is fresh. The clock has 8 bits (18 minutes), so the flow must have been
-    /// seen lately as well: `last_seen` is its entry's.
+    /// Whether the record is fresh at `now`. Its clock has 8 bits (18 minutes), so the flow must
+    /// have been seen lately as well: `last_seen` is that field of the flow's entry.
     #[inline(always)]
     pub const fn is_fresh(self, last_seen: u64, now: u64) -> bool {
         let age = clock(now).wrapping_sub(self.0) & 0xff;
@@ -38,7 +40,7 @@ impl Offload {
             && age <= FRESH_UNITS
             && now.wrapping_sub(last_seen) < (FRESH_UNITS as u64 + 1) << CLOCK_SHIFT
     }
-    /// Whether the packets leave by the interface with this index.
+    /// Whether the record names the interface with this index.
     #[inline(always)]
     pub const fn is_by(self, interface: u32) -> bool {
         self.0 >> 8 == interface & 0x00ff_ffff

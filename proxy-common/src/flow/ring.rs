@@ -15,11 +15,11 @@
 
 use crate::{FlowState, Protocol};
 
-/// One of a family's rings.
+/// One of the rings of an IP family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ring {
-    /// Connections whose client has not acknowledged yet.
+    /// Connections whose client has not acknowledged the backend's answer yet.
     HalfOpen,
     /// Conversations of UDP in which the client has not sent again after an answer.
     Datagrams,
@@ -28,10 +28,10 @@ pub enum Ring {
 }
 
 impl Ring {
-    /// How many rings a family has.
+    /// Number of rings of an IP family.
     pub const COUNT: u32 = 3;
 
-    /// The ring of a new flow.
+    /// Returns the ring that a new flow's key is put into.
     #[inline(always)]
     pub const fn of_new(protocol: Protocol) -> Self {
         if protocol.0 == Protocol::UDP.0 {
@@ -41,7 +41,8 @@ impl Ring {
         }
     }
 
-    /// The ring whose flows have this state; `None` for an established flow, which is in no ring.
+    /// Returns the ring for flows of this state; `None` for an established flow, which is in no
+    /// ring.
     #[inline(always)]
     pub const fn of(protocol: Protocol, state: FlowState) -> Option<Self> {
         if state.is_closed() {
@@ -53,8 +54,9 @@ impl Ring {
         }
     }
 
-    /// The ring that a flow's key is put into after a packet that has changed its state: if the
-    /// flow has ended, or if it is half-open and the packet is the first for a second (`was_old`).
+    /// Returns the ring that a flow's key is put into after a packet that has changed the flow's
+    /// state from `before` to `state`. `None`: unless the flow has just ended, or may be evicted
+    /// and the packet is the first for a second (`was_old`).
     #[inline(always)]
     pub const fn after(
         protocol: Protocol,
@@ -69,9 +71,9 @@ impl Ring {
         }
     }
 
-    /// The slot, in both families' ring maps, that the `n`-th push to this ring takes; `size` is
-    /// the number of slots of one ring. The half-open ring lies first, then that of datagrams, then
-    /// the closed one.
+    /// Returns the slot that the `n`-th key put into this ring takes in the map `rings_v4` or
+    /// `rings_v6`; `size` is the number of slots of one ring. The half-open ring lies first, then
+    /// that of datagrams, then the closed one.
     #[inline(always)]
     pub const fn slot(self, n: u64, size: u32) -> u32 {
         let place = if size == 0 { 0 } else { n % size as u64 };
@@ -79,18 +81,21 @@ impl Ring {
     }
 }
 
-/// A ring's write and eviction counts: an element of `ring_ends`, IPv4's rings first.
+/// A ring's write and eviction counts: an element of the map `ring_ends`, which has IPv4's rings
+/// first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct RingEnds {
-    /// How many keys have been written.
+    /// How many keys have been written to the ring.
     pub pushed: u64,
-    /// How many of them, from the oldest on, have been removed again to free space in a full table.
+    /// How many of the written keys, from the oldest on, were evicted to free space in a full
+    /// table.
     pub emptied: u64,
 }
 
 impl RingEnds {
-    /// The number of the oldest key that is still in a ring of `size` slots.
+    /// Returns the number of the oldest key that is still in a ring of `size` slots; None for an
+    /// empty ring.
     #[inline(always)]
     pub const fn oldest(&self, size: u32) -> Option<u64> {
         let overwritten = self.pushed.saturating_sub(size as u64);
@@ -107,9 +112,9 @@ impl RingEnds {
     }
 }
 
-/// Slots of one ring for a flow table of this capacity. Half-open flows with all of their three
-/// entries take three eighths of the table at most. The same holds for datagrams' flows and for
-/// closed flows.
+/// Returns the number of slots of one ring for a flow table with `flows` elements. Half-open flows
+/// with all of their three entries take three eighths of the table at most. The same holds for
+/// datagrams' flows and for closed flows.
 pub const fn ring_size(flows: u32) -> u32 {
     if flows < 8 { 1 } else { flows / 8 }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a packet says about its connection: flags, or the chunks that mean the same.
+//! What a packet says about the state of its connection: TCP flags, or SCTP chunks that mean the
+//! same.
 
 /// A packet's signals about the state of its flow: TCP flags, or the SCTP chunk that means the
 /// same.
@@ -8,7 +9,7 @@
 pub struct Signals(pub u8);
 
 impl Signals {
-    /// TCP's own bit positions.
+    /// The bits are at the positions of TCP's flags.
     pub const FIN: u8 = 0x01;
     pub const SYN: u8 = 0x02;
     pub const RST: u8 = 0x04;
@@ -19,23 +20,23 @@ impl Signals {
     pub const fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
     }
-    /// SYN without ACK or RST: a connection begins. SYN+ACK is no SYN.
+    /// Whether a connection begins: SYN without ACK or RST.
     #[inline(always)]
     pub const fn begins(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
-    /// ACK without SYN: the sender says that it has received the answer to its SYN. A repeated SYN
-    /// says nothing.
+    /// Whether the sender says that it has received the answer to its SYN: ACK without SYN. A
+    /// repeated SYN says nothing about that.
     #[inline(always)]
     pub const fn acknowledges(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::ACK
     }
-    /// SYN+ACK: the answer to a SYN.
+    /// Whether the packet is the answer to a SYN: SYN+ACK.
     #[inline(always)]
     pub const fn answers(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN | Self::ACK
     }
-    /// Data, or a bare acknowledgement, of an open connection.
+    /// Whether the packet is data, or a bare acknowledgement, of an open connection.
     #[inline(always)]
     pub const fn goes_on(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::ACK

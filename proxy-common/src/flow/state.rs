@@ -14,7 +14,7 @@ pub struct FlowState(pub u32);
 /// The phase of a flow's life. TCP's closing phases are a simplification of nf_conntrack's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Packets of the original direction only.
+    /// Only packets from the client have been seen.
     Unanswered,
     /// The backend has answered.
     Answered,
@@ -31,7 +31,7 @@ pub enum Phase {
 impl FlowState {
     /// Only the client's first packet has been seen.
     pub const NEW: Self = Self(0);
-    /// The backend has answered: TCP with SYN+ACK, others with anything.
+    /// The backend has answered: TCP with SYN+ACK, SCTP with INIT ACK, UDP with any datagram.
     pub const ANSWERED: Self = Self(1);
     /// The client has proven that it received the answer: see [`super::proves_answer`].
     pub const ACKNOWLEDGED: Self = Self(1 << 1);
@@ -39,7 +39,7 @@ impl FlowState {
     pub const BACKEND_FIN: Self = Self(1 << 3);
     /// The backend sent its FIN first, so it keeps the tuple in TIME_WAIT.
     pub const BACKEND_FIRST: Self = Self(1 << 4);
-    /// RST, ABORT or SHUTDOWN COMPLETE.
+    /// One side has sent RST, ABORT or SHUTDOWN COMPLETE.
     pub const RESET: Self = Self(1 << 5);
     /// The client has repeated its SYN (the same SYN), because no answer came.
     pub const REPEATED: Self = Self(1 << 6);
@@ -50,7 +50,7 @@ impl FlowState {
     /// know this connection.
     pub const PICKED_UP: Self = Self(1 << 8);
 
-    /// Answered and acknowledged, nothing else.
+    /// The flow is answered and acknowledged, and has no other bit.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
     const BOTH_FIN: u32 = Self::CLIENT_FIN.0 | Self::BACKEND_FIN.0;
 
@@ -68,7 +68,8 @@ impl FlowState {
     pub const fn is_closed(self) -> bool {
         self.0 & Self::RESET.0 != 0 || self.0 & Self::BOTH_FIN == Self::BOTH_FIN
     }
-    /// Whether a new SYN (or INIT) on this flow begins another one.
+    /// Whether one side has closed or reset the connection: a new SYN (or INIT) begins another
+    /// flow.
     #[inline(always)]
     pub const fn is_closing(self) -> bool {
         self.0 & (Self::BOTH_FIN | Self::RESET.0) != 0
@@ -79,7 +80,7 @@ impl FlowState {
     pub const fn gives_way(self) -> bool {
         self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed()
     }
-    /// See [`Self::PICKED_UP`].
+    /// Whether the flow has the bit [`Self::PICKED_UP`].
     #[inline(always)]
     pub const fn is_picked_up(self) -> bool {
         self.0 & Self::PICKED_UP.0 != 0
@@ -149,7 +150,7 @@ impl Change {
             clear: self.clear.with(other.clear),
         }
     }
-    /// The state after this change.
+    /// Returns `state` after this change.
     #[inline(always)]
     pub const fn of(self, state: FlowState) -> FlowState {
         FlowState((state.0 | self.set.0) & !self.clear.0)
@@ -213,7 +214,8 @@ const fn end_by_client(signals: Signals) -> Option<FlowState> {
     }
 }
 
-/// The change by data: it shows that an earlier reset or SYN was forged, and clears these doubts.
+/// Returns the change by a packet of an open connection: it shows that an earlier RST or SYN was
+/// forged, so RESET and RENEWED are cleared.
 #[inline(always)]
 fn going_on(state: FlowState, signals: Signals) -> Change {
     const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
@@ -224,7 +226,7 @@ fn going_on(state: FlowState, signals: Signals) -> Change {
     }
 }
 
-/// The change by a client's packet that may acknowledge the backend's answer.
+/// Returns the change by a client's packet that may acknowledge the backend's answer.
 #[inline(always)]
 fn acknowledgement(
     state: FlowState,
@@ -309,7 +311,7 @@ pub enum Anew {
     No,
     /// The flow has ended, or its backend no longer serves.
     Ended,
-    /// The backend does not answer: try another one.
+    /// The flow's backend does not answer: the new flow tries another one.
     Unanswered,
 }
 

@@ -5,11 +5,11 @@
 
 use crate::{Addr, Prefix, V4, V6};
 
-/// The most addresses of a family that are known of an interface.
+/// Maximum number of addresses of one family that the agent lists for an interface.
 pub const SOURCES: usize = 8;
 
-/// An address of an interface, and its subnet; of a point-to-point link, IPv4's subnet is the other
-/// end's.
+/// An address of an interface, and its subnet. On a point-to-point link, the subnet of an IPv4
+/// address is that of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct Source<A> {
@@ -22,8 +22,8 @@ pub struct Source<A> {
 #[repr(transparent)]
 pub struct SourcesOf<A>(pub [Source<A>; SOURCES]);
 
-/// The addresses that an interface masquerades with. Value of the `masq_addresses` array; entries
-/// are written once and never changed.
+/// The addresses that an interface masquerades with: value of the array `masq_addresses`. Its
+/// elements are written once and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct MasqueradeSources {
@@ -53,7 +53,7 @@ impl MasqueradeSources {
 }
 
 impl<A: Addr> SourcesOf<A> {
-    /// Whether the packet decides which address it gets.
+    /// Whether there are several addresses, so that the packet decides which of them it gets.
     #[inline(always)]
     pub fn has_several(&self) -> bool {
         let [_, second, ..] = &self.0;
@@ -62,8 +62,9 @@ impl<A: Addr> SourcesOf<A> {
 }
 
 impl SourcesOf<V4> {
-    /// The address for a packet to this next hop; unspecified if the interface has none. As
-    /// `inet_select_addr` selects it: the first whose subnet holds the next hop, else the first.
+    /// Returns the source address for a packet to this next hop; unspecified if the interface has
+    /// none. Like `inet_select_addr`, it selects the first address whose subnet holds the next hop,
+    /// else the first.
     #[inline(always)]
     pub fn select(&self, next_hop: &V4) -> V4 {
         let mut n = 0;
@@ -79,10 +80,10 @@ impl SourcesOf<V4> {
 }
 
 impl SourcesOf<V6> {
-    /// The address for a packet to this destination; unspecified if the interface has none. As
-    /// `ipv6_dev_get_saddr` selects among preferred addresses of one scope and interface (RFC 6724,
-    /// rules 6 and 8): one with the destination's label, then the one that shares the longest
-    /// prefix with it, then the first.
+    /// Returns the source address for a packet to this destination; unspecified if the interface
+    /// has none. Like `ipv6_dev_get_saddr` among preferred addresses of one scope and interface
+    /// (RFC 6724, rules 6 and 8), it prefers addresses with the destination's label, then the one
+    /// that shares the longest prefix with the destination, then the first.
     #[inline(always)]
     pub fn select(&self, destination: &V6) -> V6 {
         let wanted = label(destination);
@@ -104,7 +105,7 @@ impl SourcesOf<V6> {
     }
 }
 
-/// How many leading bits two addresses share, at most as many as the mask has.
+/// Returns how many leading bits two addresses share, at most as many as the mask has.
 #[inline(always)]
 fn shared_prefix(a: &V6, b: &V6, mask: &V6) -> u32 {
     let differ = |n: usize| u32::from_be(a.words()[n] ^ b.words()[n] | !mask.words()[n]);
@@ -117,8 +118,8 @@ fn shared_prefix(a: &V6, b: &V6, mask: &V6) -> u32 {
     }
 }
 
-/// The label of an address by the kernel's own table (net/ipv6/addrlabel.c): equal numbers are
-/// equal labels.
+/// Returns the label of an address by the kernel's own table (net/ipv6/addrlabel.c), as a number:
+/// equal numbers are equal labels.
 #[inline(always)]
 fn label(address: &V6) -> u32 {
     let [a, b, c, _] = address.words().map(u32::from_be);
@@ -153,8 +154,9 @@ mod tests {
 
     use super::*;
 
-    /// "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip address`
-    /// has them.
+    /// Parses "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip
+    /// address` prints them. Returns the address, the other end (else the same address), and the
+    /// prefix length.
     fn parse(text: &str) -> (IpAddr, IpAddr, u32) {
         let (subnet, length) = text.split_once('/').expect("a length");
         let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of a service with `selection: maglev`, as Google's load balancer Maglev makes it (NSDI
-//! 2016): from a list of backends to the owner of each slot. Called by the agent, which writes it
-//! as a block.
+//! 2016): it is made from a list of backends and has an owner for each slot. Called by the agent,
+//! which writes the table as a block.
 //!
 //! Each backend has its own order of all slots, from its address and port alone. In turn, each
 //! takes the first slot of its order that is free. So every node makes the same table from the same
@@ -11,8 +11,8 @@
 use super::scramble;
 use crate::{Addr, Port};
 
-/// Table sizes: a maximum number of backends, and the slots of a table for so many. Slots are prime
-/// numbers, because every step through them then meets every slot.
+/// Table sizes: a maximum number of backends, and the number of slots of a table for so many. The
+/// numbers of slots are prime, because every step through the slots then meets every slot.
 ///
 /// The more slots for each backend, the fewer of them change their owner needlessly when a backend
 /// is added or removed: with 256 and more about one in a hundred. A table of another size moves
@@ -29,7 +29,7 @@ const SIZES: [(usize, usize); 8] = [
     (usize::MAX, 131_101),
 ];
 
-/// The number of slots of a table for `backends`; 0 without any.
+/// Returns the number of slots of a table for so many backends; 0 without any.
 pub fn size(backends: usize) -> usize {
     match backends {
         0 => 0,
@@ -40,9 +40,9 @@ pub fn size(backends: usize) -> usize {
     }
 }
 
-/// The owner of each slot: an index into `backends`, whose order does not matter. A backend that is
-/// listed several times has as many shares. If there are more backends than slots, the last ones by
-/// address have none.
+/// Returns the owner of each slot: an index into `backends`, whose order does not matter. A backend
+/// that is listed several times has as many shares. If there are more backends than slots, the last
+/// ones by address own none.
 pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
     let size = size(backends.len());
     let mut walks: Vec<_> = (0..)
@@ -62,7 +62,7 @@ pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
     owners
 }
 
-/// A backend's order of the slots, and the current position in it.
+/// A backend's order of all slots, and the current position in it.
 struct Walk {
     next: usize,
     step: usize,
@@ -78,7 +78,8 @@ impl Walk {
             step: (low % (size as u64 - 1)) as usize + 1,
         }
     }
-    /// Takes the first free slot from the current position on. There must be a free slot.
+    /// Takes the first free slot of this order from the current position on, and marks it in
+    /// `taken`. There must be a free slot.
     fn take_next(&mut self, taken: &mut [u64], size: usize) -> usize {
         loop {
             let slot = self.next;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The outcome of a socket call, as seen after the hook that served the call. The reason for a
-//! refusal is not visible there: the command asks the policy.
+//! The outcome of a socket call, as seen after the hook that served the call. Why a call was
+//! refused is not visible there: `portolan trace` asks the policy.
 
 use super::Hook;
 use crate::Counter;
 
-/// Pseudo result: the call succeeds, and what the socket sends is dropped.
+/// Pseudo result of a call that succeeds although what the socket sends is dropped.
 pub const DROPPED: i32 = 1;
-/// The result of a call that is refused with an answer.
+/// The result of a call that is rejected: -ECONNREFUSED.
 pub const REFUSED: i32 = -111;
 
-/// The outcome of a call with this result; `has_entry`: the socket has an entry that explains its
-/// address. For a refusal, only the kind is right: see [`is_refusal`].
+/// Returns the outcome of a call with this result. `has_entry`: the socket has an entry that
+/// explains its address. For a refused call, the outcome says only whether it is rejected or
+/// dropped: see [`is_refusal`].
 #[inline(always)]
 pub const fn outcome(hook: Hook, result: i32, has_entry: bool) -> Counter {
     match hook {
@@ -27,7 +28,7 @@ pub const fn outcome(hook: Hook, result: i32, has_entry: bool) -> Counter {
     }
 }
 
-/// Whether the call was refused, so that only the policy knows the reason.
+/// Whether the call was refused; then only the policy knows why.
 pub const fn is_refusal(hook: Hook, result: i32) -> bool {
     matches!(hook, Hook::Connect | Hook::Send) && result != 0
 }

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Filters of events: a few terms, and clauses over their truth. The same function runs in the
-//! kernel and on the host.
+//! Filters for the events of `portolan trace`: a few terms, and clauses that combine them. The same
+//! function runs in the kernel and on the host.
 
 use super::{Event, Tuple};
 use crate::{Addr, V6};
 
-/// Terms that a filter has at most.
+/// Maximum number of terms in a filter.
 pub const TERMS: usize = 16;
-/// Clauses that a filter has at most.
+/// Maximum number of clauses in a filter.
 pub const CLAUSES: usize = 32;
 
-/// One property of an event.
+/// A condition on one property of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Term {
-    /// One of the constants of this type.
+    /// Which property: [`Term::NET`], [`Term::PORT`] and so on.
     pub kind: u32,
-    /// [`Term::SRC`], [`Term::DST`] or both.
+    /// The end that must meet an address or port condition: [`Term::SRC`] or [`Term::DST`]. With
+    /// both bits, one of the ends is enough.
     pub sides: u32,
-    /// A port range in the host's order; or a protocol, family, hook bits, interface, process, or
-    /// service port, in `low`.
+    /// The smallest port of a range, in the host's order. For other kinds the protocol, family,
+    /// hook bits, interface, process, or service port.
     pub low: u32,
     pub high: u32,
-    /// For [`Term::NET`].
+    /// For [`Term::NET`]: the addresses that equal `address` under `mask`.
     pub address: V6,
     pub mask: V6,
 }
@@ -31,19 +32,19 @@ impl Term {
     pub const SRC: u32 = 1;
     pub const DST: u32 = 2;
 
-    /// An address of a side is in the range.
+    /// The address of an end named by `sides` is in the range.
     pub const NET: u32 = 0;
-    /// A port of a side is in the range.
+    /// The port of an end named by `sides` is in the range.
     pub const PORT: u32 = 1;
     pub const PROTOCOL: u32 = 2;
     pub const FAMILY: u32 = 3;
-    /// The hook's bit is set in `low`.
+    /// The bit of the event's hook is set in `low`.
     pub const HOOK: u32 = 4;
     pub const INTERFACE: u32 = 5;
     pub const PROCESS: u32 = 6;
-    /// The service port with this id.
+    /// The event's service port has the id in `low`.
     pub const SERVICE: u32 = 7;
-    /// The outcome's bit is set in `high`, `low`.
+    /// The bit of the event's outcome is set in `low`, or for outcomes from 32 on in `high`.
     pub const OUTCOME: u32 = 8;
 
     pub const NONE: Self = Self {
@@ -55,7 +56,8 @@ impl Term {
         mask: V6 { octets: [0; 16] },
     };
 
-    /// Whether an event has the property, by its ends before or after translation (`tuple`).
+    /// Whether an event meets the condition; `tuple` is its addresses and ports before or after
+    /// translation.
     #[inline(always)]
     fn holds(&self, event: &Event, tuple: &Tuple) -> bool {
         let (src, dst) = (self.sides & Self::SRC != 0, self.sides & Self::DST != 0);
@@ -83,23 +85,23 @@ impl Term {
     }
 }
 
-/// Whether a mask of outcomes contains an event's outcome.
+/// Whether a mask of outcomes has the bit of the event's outcome.
 #[inline(always)]
 fn is_in(outcomes: u64, event: &Event) -> bool {
     outcomes >> (event.outcome & 63) & 1 != 0
 }
 
-/// Terms that must hold and terms that must not, as bits.
+/// A conjunction: terms that must hold and terms that must not, one bit for each term.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Clause {
     pub mask: u32,
-    /// The terms of the mask that must hold.
+    /// Those terms of `mask` that must hold; the others must not.
     pub value: u32,
 }
 
-/// A filter: an event is wanted if one of its clauses holds. A term holds by the ends before or by
-/// those after translation, so that a negation excludes both.
+/// A filter: an event is wanted if one of the clauses holds. A term holds if it does so for the
+/// addresses and ports before translation or for those after it; so a negated term excludes both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {
@@ -107,13 +109,13 @@ pub struct Filter {
     pub clauses: [Clause; CLAUSES],
     pub term_count: u32,
     pub clause_count: u32,
-    /// Outcomes that are wanted at all, as bits: checked first, because most packets are of no
+    /// Mask of the outcomes that are wanted at all: checked first, because most packets concern no
     /// service.
     pub outcomes: u64,
 }
 
 impl Filter {
-    /// Wants every event with these outcomes.
+    /// Returns a filter that wants every event whose outcome is in this mask.
     pub const fn all(outcomes: u64) -> Self {
         Self {
             terms: [Term::NONE; TERMS],
@@ -125,14 +127,14 @@ impl Filter {
         }
     }
 
-    /// Whether an event with this outcome may be wanted.
+    /// Whether the filter may want an event with this outcome.
     #[inline(always)]
     pub fn wants_outcome(&self, event: &Event) -> bool {
         is_in(self.outcomes, event)
     }
 
-    /// Whether an event is wanted. `repeat` calls a step with 0, 1, ... below a number until it
-    /// returns 1.
+    /// Whether the filter wants an event. `repeat` calls a step with 0, 1, ... below a number until
+    /// the step returns 1.
     // VERIFIER: in the kernel, `repeat` is its own loop, so that a step is verified once.
     #[inline(always)]
     pub fn wants_by(&self, event: &Event, repeat: impl Fn(u32, &mut Work<'_>, Step)) -> bool {
@@ -147,7 +149,7 @@ impl Filter {
         work.found != 0
     }
 
-    /// Like [`Self::wants_by`], on the host.
+    /// Like [`Self::wants_by`], for the command on the host: whether the filter wants an event.
     #[cfg(any(test, feature = "user"))]
     pub fn wants(&self, event: &Event) -> bool {
         self.wants_by(event, |times, work, step| {
@@ -160,19 +162,19 @@ impl Filter {
     }
 }
 
-/// One step of the evaluation.
+/// A step of the evaluation: evaluates the term or clause of this index.
 pub type Step = extern "C" fn(u64, &mut Work<'_>) -> u64;
 
-/// An evaluation in progress.
+/// The evaluation of a filter for one event.
 pub struct Work<'a> {
     filter: &'a Filter,
     event: &'a Event,
-    /// The truth of each term.
+    /// The results of the terms, one bit each: set if the term holds.
     bits: u32,
     found: u32,
 }
 
-/// Evaluates a term. Returns 1 after the last one.
+/// Evaluates the `n`-th term. Returns 1 after the last one, to stop the loop.
 extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
     if n >= TERMS as u64 || n >= work.filter.term_count as u64 {
         return 1;
@@ -184,7 +186,7 @@ extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
     0
 }
 
-/// Evaluates a clause. Returns 1 if it holds, and after the last one.
+/// Evaluates the `n`-th clause. Returns 1, to stop the loop, if it holds and after the last one.
 extern "C" fn clause(n: u64, work: &mut Work<'_>) -> u64 {
     if n >= CLAUSES as u64 || n >= work.filter.clause_count as u64 {
         return 1;

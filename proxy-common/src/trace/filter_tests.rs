@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The evaluation of filters.
+//! Tests of the evaluation of filters.
 
 use rstest::rstest;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the ends of a packet from its first bytes, as the packet path has left them. The packet
-//! path's own parser knows more and reads from the socket buffer. This parser reads plain bytes, in
-//! the kernel and on the host.
+//! Reads a packet's addresses and ports for `portolan trace` from the packet's first bytes, as the
+//! packet path has left them. The packet path's own parser knows more and reads from the socket
+//! buffer. This parser reads plain bytes, in the kernel and on the host.
 
 use super::HEAD;
 use crate::{Addr, Port, Protocol, V4, V6};
 
-/// A packet's or a call's ends. IPv4 addresses are IPv4-mapped.
+/// Source and destination of a packet or a socket call. IPv4 addresses are IPv4-mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Tuple {
@@ -34,12 +34,14 @@ impl Tuple {
         signals: 0,
         kind: 0,
     };
-    /// A fragment that is not its packet's first: it has no ports.
+    /// Bit of `kind`: the packet is a fragment, but not the first one of its datagram, so it has no
+    /// ports.
     pub const LATER_FRAGMENT: u8 = 1;
-    /// An ICMP error: the ports are those of the quoted packet, exchanged as in an answer to it.
+    /// Bit of `kind`: the packet is an ICMP error. The ports are those of the quoted packet,
+    /// exchanged as in an answer to it.
     pub const QUOTES: u8 = 2;
 
-    /// Whether both have the same addresses and ports.
+    /// Whether both tuples have the same addresses and ports.
     #[inline(always)]
     pub fn leads_as(&self, other: &Self) -> bool {
         self.src == other.src
@@ -52,7 +54,7 @@ impl Tuple {
 impl V6 {
     const UNSPECIFIED_V6: Self = Self { octets: [0; 16] };
 
-    /// The IPv4 address, if this is an IPv4-mapped address.
+    /// Returns the IPv4 address in an IPv4-mapped address; None for any other address.
     pub const fn unmapped(self) -> Option<[u8; 4]> {
         match self.octets {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
@@ -66,7 +68,7 @@ const VLAN_TAG: u32 = 4;
 /// Maximum number of IPv6 extension headers that are skipped.
 const EXTENSIONS: u32 = 4;
 
-/// The first bytes of a packet, and how many there are.
+/// The first bytes of a packet, and how many of them are valid.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     bytes: &'a [u8; HEAD],
@@ -74,7 +76,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    // VERIFIER: the mask bounds the index, whatever is known of it.
+    // VERIFIER: the mask bounds the index, whatever the verifier knows about `at`.
     #[inline(always)]
     fn byte(self, at: u32) -> u8 {
         self.bytes[at as usize & (HEAD - 1)]
@@ -83,12 +85,12 @@ impl Head<'_> {
     fn has(self, at: u32, count: u32) -> bool {
         at <= HEAD as u32 && at + count <= self.len
     }
-    /// Two bytes, in the host's order.
+    /// Returns two bytes as a number in the host's order.
     #[inline(always)]
     fn half(self, at: u32) -> u16 {
         (self.byte(at) as u16) << 8 | self.byte(at + 1) as u16
     }
-    /// Four bytes, as on the wire.
+    /// Returns four bytes as they lie on the wire.
     #[inline(always)]
     fn word(self, at: u32) -> u32 {
         u32::from_ne_bytes([
@@ -113,15 +115,15 @@ impl Head<'_> {
     }
 }
 
-/// Reads a packet's ends into `tuple`; `len` is the number of valid bytes in `bytes`. `work` is
-/// scratch memory.
+/// Reads a packet's addresses, ports and protocol into `tuple`. `len` is the number of valid bytes
+/// in `bytes`; with `link_layer` they begin with an Ethernet header. `work` is scratch memory.
 #[inline(always)]
 pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple, work: &mut u32) {
     *tuple = Tuple::NONE;
     let len = if len > HEAD as u32 { HEAD as u32 } else { len };
     let head = Head {
         bytes,
-        // VERIFIER: the compiler must not conclude from it that an index needs no mask.
+        // VERIFIER: the compiler must not conclude from the length that an index needs no mask.
         len: forget(work, len),
     };
     let mut l3 = 0;
@@ -151,7 +153,8 @@ pub fn parse(bytes: &[u8; HEAD], len: u32, link_layer: bool, tuple: &mut Tuple, 
     }
 }
 
-/// Fills in the addresses and the protocol; returns where the transport header begins, or 0.
+/// Fills in the addresses and the protocol; returns the offset of the transport header, or 0 if the
+/// IP header is incomplete.
 #[inline(always)]
 fn of_v4(head: Head<'_>, l3: u32, tuple: &mut Tuple) -> u32 {
     if !head.has(l3, 20) {
@@ -248,8 +251,8 @@ fn transport(head: Head<'_>, at: u32, tuple: &mut Tuple) {
     }
 }
 
-/// Takes the ports of the packet that an ICMP error quotes, exchanged: the error goes to its
-/// sender.
+/// Reads the ports of the packet that an ICMP error quotes. They are exchanged, because the error
+/// goes to that packet's sender.
 #[inline(always)]
 fn quote(head: Head<'_>, ports: u32, tuple: &mut Tuple) {
     if head.has(ports, 4) {
@@ -288,7 +291,7 @@ mod tests {
         packet
     }
 
-    /// From port 1025 to port 80, a SYN.
+    /// The TCP header of a SYN from port 1025 to port 80.
     const TCP: [u8; 20] = [
         4, 1, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0,
     ];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `portolan trace` reports of a packet or a socket call: its ends before and after
-//! translation, and the outcome. Programs fill an [`Event`]; `filter` says whether it is wanted;
-//! the command line shows it.
+//! What `portolan trace` reports of a packet or a socket call: addresses and ports before and after
+//! translation, and the outcome. The kernel programs fill in an [`Event`]; `filter` says whether it
+//! is wanted; the command line shows it.
 
 pub mod call;
 pub mod filter;
@@ -13,10 +13,10 @@ pub use head::Tuple;
 
 use crate::Counter;
 
-/// Bytes of a packet that an event carries at most. A power of two.
+/// Maximum number of a packet's bytes that an event carries. A power of two.
 pub const HEAD: usize = 256;
 
-/// The hooks that our programs run at.
+/// The hooks whose packets and socket calls can be traced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Hook {
@@ -42,7 +42,7 @@ impl Hook {
         Self::PeerName,
         Self::Bind,
     ];
-    /// Whether a process's system call runs the hook.
+    /// Whether the hook is run by a process's system call.
     #[inline(always)]
     pub const fn is_socket(self) -> bool {
         self as u8 >= Self::Connect as u8
@@ -62,46 +62,47 @@ impl Hook {
     }
 }
 
-/// A packet or a call, with all that is reported of it.
+/// What is reported of one packet or socket call.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Event {
     /// Nanoseconds of the monotonic clock.
     pub time: u64,
-    /// Of a call: the socket's cookie.
+    /// Only of a socket call: the socket's cookie.
     pub cookie: u64,
     pub before: Tuple,
     pub after: Tuple,
-    /// A [`Counter`].
+    /// The outcome: the number of a [`Counter`].
     pub outcome: u32,
-    /// The service port and the endpoint, where a flow or a socket's entry says so; else 0.
+    /// Ids of the service port and of the backend, where a flow or a socket's entry names them;
+    /// else 0.
     pub service: u32,
     pub backend: u32,
     /// Index of the packet's interface.
     pub interface: u32,
     /// Length of the complete packet, in bytes.
     pub length: u32,
-    /// Of a call: what it returns so far, 0 or an error below 0. Of a packet at ingress: how it goes
-    /// on, 0 or one of [`Self::PAST_THE_STACK`] and [`Self::ASKS_THE_STACK`].
+    /// Of a socket call: what it returns so far, 0 or an error below 0. Of a packet at ingress: how
+    /// it goes on, [`Self::PAST_THE_STACK`], [`Self::ASKS_THE_STACK`], or 0 if neither is true.
     pub result: i32,
-    /// Of a call: the process's id.
+    /// Only of a socket call: the process's id.
     pub process: u32,
     /// Scratch memory of the parser.
     pub work: u32,
-    /// How many of the packet's bytes follow the event.
+    /// How many bytes of the packet follow the event.
     pub head: u16,
-    /// A [`Hook`].
+    /// The hook: the number of a [`Hook`].
     pub hook: u8,
     /// 1 if the packet begins with an Ethernet header.
     pub link_layer: u8,
     pub _pad: u32,
-    /// Of a call: the cookie of the socket's network namespace.
+    /// Only of a socket call: the cookie of the socket's network namespace.
     pub namespace: u64,
-    /// The calling process's name.
+    /// Only of a socket call: the name of the calling process.
     pub command: [u8; 16],
 }
 
-/// A packet's event with the packet's first bytes, as the program has left them.
+/// The event of a packet, followed by the packet's first bytes as the program has left them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PacketEvent {
@@ -110,9 +111,10 @@ pub struct PacketEvent {
 }
 
 impl Event {
-    /// The packet leaves past the node's stack.
+    /// Value of `result`: the packet leaves past the node's stack.
     pub const PAST_THE_STACK: i32 = 1;
-    /// The packet takes the stack; if it comes out unchanged, those that follow leave past it.
+    /// Value of `result`: the packet takes the stack; if it comes out unchanged, packets that
+    /// follow in its direction leave past the stack.
     pub const ASKS_THE_STACK: i32 = 2;
     pub const EMPTY: Self = Self {
         time: 0,
@@ -135,23 +137,24 @@ impl Event {
         command: [0; 16],
     };
 
-    /// The outcome.
+    /// Returns the outcome as a counter; `Untouched` for a number that is no counter's.
     pub fn counter(&self) -> Counter {
         let counted = Counter::ALL.get(self.outcome as usize).copied();
         counted.unwrap_or(Counter::Untouched)
     }
 }
 
-/// Why wanted events were lost: index of the per-CPU array `trace_lost`.
+/// Why wanted events were lost: indexes into the per-CPU array `trace_lost`.
 pub mod lost {
-    /// The rate limit.
+    /// The rate limit was exceeded.
     pub const RATE: u32 = 0;
-    /// No reader took them.
+    /// No reader took the events.
     pub const UNREAD: u32 = 1;
     pub const COUNT: u32 = 2;
 }
 
-/// How long the programs keep reporting after the command's last sign of life, in nanoseconds.
+/// How long the programs keep reporting after the last sign of life of `portolan trace`, in
+/// nanoseconds.
 pub const PATIENCE: u64 = 3_000_000_000;
 
 #[cfg(test)]

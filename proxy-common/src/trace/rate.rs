@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rate limit of events: so many in each second, for all CPUs together.
+//! The rate limit of events: a number of events in each second, for all CPUs together.
 
-/// The shared element of the limit. Programs on several CPUs change it without a lock: at the
+/// The element of the map `trace_rate`. Programs on several CPUs change it without a lock: at the
 /// change of a second, a few events more may pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Rate {
     /// Events a second; 0: no limit.
     pub limit: u64,
-    /// The second that is counted.
+    /// The second whose events are counted in `count`.
     pub second: u64,
     pub count: u64,
 }
 
 impl Rate {
-    /// Counts one event at this time, in nanoseconds; `true` if it is within the limit.
+    /// Counts one event at the time `now`, in nanoseconds; `true` if it is within the limit.
     #[inline(always)]
     pub fn takes(&mut self, now: u64) -> bool {
         if self.limit == 0 {

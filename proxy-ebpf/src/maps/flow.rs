@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The flow table: find, claim, account, remove. Life cycle and layout are in `proxy_common::flow`.
+//! The flow table: finds, enters, accounts and removes entries. Life cycle and layout of flows are
+//! in `proxy_common::flow`.
 
 use core::{arch::asm, ptr::addr_of_mut};
 
@@ -22,13 +23,13 @@ use crate::{
 
 const EEXIST: i32 = -17;
 
-/// A copy of an entry, and the entry's element in the map.
+/// A copy of a flow entry, and the entry's element in the flow table.
 pub struct Found<'a, A> {
     pub entry: &'a FlowEntry<A>,
     pub element: Element<A>,
 }
 
-/// An element of the flow table, of which some fields may be stored.
+/// An element of the flow table. Some of its fields may be stored at any time.
 pub struct Element<A>(*mut FlowEntry<A>);
 
 impl<A> Clone for Element<A> {
@@ -38,8 +39,8 @@ impl<A> Clone for Element<A> {
 }
 impl<A> Copy for Element<A> {}
 
-/// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy. An
-/// entry that was recycled meanwhile counts as a miss.
+/// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy.
+/// None if there is no entry, or if the kernel reused its element while it was copied.
 #[inline(always)]
 pub fn find<'a, T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -61,8 +62,8 @@ pub fn find<'a, T: Tables>(
 }
 
 impl<A> Element<A> {
-    /// Changes the state by atomic instructions, because another CPU may change it at the same
-    /// time. Returns the state before.
+    /// Changes the entry's state by atomic instructions, because another CPU may change it at the
+    /// same time. Returns the state before the change.
     #[inline(always)]
     fn change(self, change: Change) -> FlowState {
         let mut before = change.set.0;
@@ -84,7 +85,7 @@ impl<A> Element<A> {
         // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
         unsafe { addr_of_mut!((*self.0).last_seen).write_volatile(now) };
     }
-    /// Stores the ring slot that holds the entry's key.
+    /// Stores the number of the ring slot that has the entry's key.
     #[inline(always)]
     pub fn set_slot(self, slot: u32) {
         // SAFETY: as above.
@@ -95,7 +96,7 @@ impl<A> Element<A> {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
     }
-    /// Records by which interface the stack lets packets of the entry pass.
+    /// Stores the record by which interface, and when, the stack let a packet of the entry pass.
     #[inline(always)]
     pub fn set_offload(self, offload: Offload) {
         // SAFETY: as above.
@@ -109,12 +110,12 @@ impl<A> Element<A> {
 }
 
 impl<A> Found<'_, A> {
-    /// Whether no packet of the flow was seen for a second.
+    /// Whether no packet of the flow has been seen for a second.
     #[inline(always)]
     pub fn is_old(&self, now: u64) -> bool {
         now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL
     }
-    /// Notes that a packet was seen; `true` if none was seen for a second.
+    /// Notes in the entry that a packet was seen; `true` if none had been seen for a second.
     #[inline(always)]
     pub fn touch(&self, now: u64) -> bool {
         let was_old = self.is_old(now);
@@ -123,8 +124,8 @@ impl<A> Found<'_, A> {
         }
         was_old
     }
-    /// Changes the state and notes that a packet was seen. Returns the ring that the flow's key
-    /// must be put into, if any.
+    /// Changes the entry's state and notes that a packet was seen. Returns the ring that the flow's
+    /// key must be put into, or None.
     #[inline(always)]
     pub fn change(&self, protocol: Protocol, change: Change, now: u64) -> Option<Ring> {
         let before = if change == Change::NONE {
@@ -134,8 +135,8 @@ impl<A> Found<'_, A> {
         };
         Ring::after(protocol, before, change.of(before), self.touch(now))
     }
-    /// Whether the frontend of a datagram's flow still belongs to the flow's service; `service`
-    /// looks up the frontend's service.
+    /// Whether the frontend of a UDP flow still belongs to the flow's service, checked at most once
+    /// a second. `service` looks up the service that the frontend belongs to now.
     #[inline(always)]
     pub fn keeps_frontend(&self, now: u64, service: impl FnOnce() -> Option<ServiceId>) -> bool {
         if !frontend_is_due(self.entry.reuse, now) {
@@ -144,8 +145,8 @@ impl<A> Found<'_, A> {
         self.element.set_reuse(coarse(now));
         service() == Some(self.entry.service)
     }
-    /// Whether a reply to the masquerade address changes nothing in its flow: see [`is_routine`].
-    /// If it does, egress accounts the reply, and this entry notes that.
+    /// For the entry of a masqueraded reply: whether this reply changes nothing in its flow, see
+    /// [`is_routine`]. If it does, egress accounts the reply, and this entry notes that.
     #[inline(always)]
     pub fn changes_nothing(&self, skb: Skb, packet: &Packet<A>, now: u64) -> bool
     where
@@ -171,20 +172,20 @@ impl<A> Found<'_, A> {
         self.element.set_sequence(number);
         false
     }
-    /// Notes a TCP segment's acknowledgement number, if it is plausible.
+    /// Notes a TCP segment's acknowledgement number in the entry, if the number is plausible.
     #[inline(always)]
     fn follow(&self, acknowledged: u32) {
         if acknowledged != self.entry.sequence && self.follows(acknowledged) {
             self.element.set_sequence(acknowledged);
         }
     }
-    /// Whether a TCP segment of this flow may have this acknowledgement number.
+    /// Whether a TCP segment of this entry's direction may have this acknowledgement number.
     #[inline(always)]
     pub fn follows(&self, acknowledged: u32) -> bool {
         is_near(acknowledged, self.entry.sequence)
     }
 
-    /// Accounts a client's packet that changes no state, in the original entry.
+    /// Accounts a client's packet that does not change the flow's state, in the original entry.
     #[inline(always)]
     pub fn see_settled(&self, protocol: Protocol, acknowledged: u32, now: u64) {
         self.touch(now);
@@ -192,8 +193,8 @@ impl<A> Found<'_, A> {
             self.follow(acknowledged);
         }
     }
-    /// Accounts a reply that changes no state, in the reply entry; the original entry is up to
-    /// date.
+    /// Accounts a reply that does not change the flow's state, in the reply entry; the original
+    /// entry has been updated already.
     #[inline(always)]
     pub fn see_reply(&self, protocol: Protocol, acknowledged: u32, now: u64) {
         if protocol == Protocol::TCP {
@@ -201,8 +202,8 @@ impl<A> Found<'_, A> {
         }
         self.element.see(now);
     }
-    /// Notes in the entry of the masqueraded reply that its flow is answered, and that the other
-    /// entries are up to date.
+    /// Notes in the entry of the masqueraded reply that its flow is answered, and that the flow's
+    /// other entries are up to date.
     #[inline(always)]
     pub fn note_answered(&self, acknowledged: u32, now: u64) {
         if self.entry.state == FlowState::NEW {
@@ -216,8 +217,8 @@ impl<A> Found<'_, A> {
     }
 }
 
-/// Accounts a client's packet in its flow's original entry. Returns the ring that the flow's key
-/// must be put into, if any.
+/// Accounts a client's packet in its flow's original entry, `found`. Returns the ring that the
+/// flow's key must be put into, or None. `reply_key` and `other` are buffers.
 #[inline(always)]
 pub fn account<T: Tables>(
     skb: Skb,
@@ -249,7 +250,7 @@ pub fn account<T: Tables>(
     }
     if protocol == Protocol::TCP {
         if signals.has(Signals::FIN) {
-            // For the next flow on its masquerade port.
+            // For the next flow on this flow's masquerade port.
             found.element.set_reuse(packet.timestamp(skb));
         }
         if entry.state.has(FlowState::ACKNOWLEDGED) && signals.acknowledges() {
@@ -259,14 +260,14 @@ pub fn account<T: Tables>(
     refiled
 }
 
-/// Whether a SYN equals the last SYN of its unanswered flow, which has this original entry.
+/// Whether a SYN equals the last SYN of its unanswered flow; `entry` is the flow's original entry.
 #[inline(always)]
 pub fn repeats<A: Addr>(skb: Skb, packet: &Packet<A>, entry: &FlowEntry<A>) -> bool {
     packet.first_number(skb) == entry.sequence
 }
 
-/// Whether a packet that ends the connection of the original `entry` may come from the connection's
-/// client. Not 0 if so.
+/// Whether a packet that ends a connection may come from the connection's client; `entry` is the
+/// flow's original entry. 0 means no. `reply_key` and `other` are buffers.
 #[inline(never)]
 fn ends_expectedly<T: Tables>(
     skb: Skb,
@@ -282,8 +283,9 @@ fn ends_expectedly<T: Tables>(
     }
 }
 
-/// Whether a packet that ends a connection has a number that only the connection's two ends know:
-/// `own` is noted in the entry of the packet's direction, `others` in that of the other direction.
+/// Whether a packet that ends a connection has a number that only the connection's two ends know.
+/// `own` is the number noted in the entry of the packet's direction, `others` the one in the entry
+/// of the other direction.
 #[inline(always)]
 fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bool {
     match packet.key.protocol {
@@ -298,8 +300,8 @@ fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bo
 }
 
 /// Accounts a reply in its flow's original entry: always when it changes the state, else at most
-/// once a second. Returns the ring that the original's key must be put into, if any; then
-/// `original_key` holds that key.
+/// once a second. Returns the ring that the original entry's key must be put into, or None; with a
+/// ring, `original_key` holds that key. `found` is the reply entry, `other` a buffer.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
     skb: Skb,
@@ -343,7 +345,7 @@ pub fn account_reply<T: Tables>(
         let change = change_by_backend(state, key.protocol, signals, expected);
         refiled = original.change(key.protocol, change, now);
     }
-    // Notes that the original entry is up to date.
+    // Notes in the reply entry that the original entry is up to date.
     if entry.state == FlowState::NEW {
         found.element.change(Change {
             set: FlowState::ANSWERED,
@@ -360,16 +362,16 @@ pub fn seal<T: Tables>(entry: &mut FlowEntry<T::Addr>, key: &FlowKey<T::Addr>) {
     entry.check = T::flow_check(key, entry);
 }
 
-/// The result of an attempt to enter a tuple into the table.
+/// The result of an attempt to enter an entry under a new tuple into the flow table.
 pub enum Claim {
     Ours,
-    /// Another flow has the tuple.
+    /// Another flow already has an entry under the tuple.
     Taken,
-    /// No element is free.
+    /// The table is full.
     Full,
 }
 
-/// Enters an entry unless its key is in the table already.
+/// Enters an entry into the flow table unless its key is there already.
 #[inline(always)]
 pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> Claim {
     match T::flows().insert(key, entry, BPF_NOEXIST as u64) {
@@ -379,8 +381,8 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
     }
 }
 
-/// This CPU's workspace of the given index, for a packet whose IP header lies at `l3`. For entry
-/// points only, once in a run.
+/// Returns this CPU's workspace with this index, for a packet whose IP header lies at `l3`; None if
+/// there is no such index. For entry points only, once in a run.
 #[inline(always)]
 pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
     let workspace = T::workspaces().get_ptr_mut(index)?;
@@ -388,8 +390,8 @@ pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspac
     Some(unsafe { Workspace::begin(workspace, l3) })
 }
 
-/// This CPU's workspace for attached programs, as the previous function has left it. That function
-/// must have returned.
+/// Returns this CPU's workspace for attached programs, as the previous function of this run has
+/// left it. That function must have returned.
 #[inline(always)]
 pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> {
     let workspace = T::workspaces().get_ptr_mut(workspace::ATTACHED)?;
@@ -397,7 +399,7 @@ pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> 
     Some(unsafe { &mut *workspace })
 }
 
-/// Replaces an existing entry.
+/// Replaces an existing entry; `false` if the key is not in the table.
 #[inline(always)]
 pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {
     T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
@@ -409,8 +411,8 @@ pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
     let _ = T::flows().remove(key);
 }
 
-/// Removes the original entry in `scratch.found`, its reply and its masqueraded reply. Returns the
-/// masquerade port.
+/// Removes the original entry in `scratch.found`, which was found by `key`, and its flow's reply
+/// and masqueraded reply entries. Returns the flow's masquerade port, or no port.
 #[inline(always)]
 pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Port {
     let Scratch {
@@ -423,8 +425,8 @@ pub fn remove_all<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Ad
     Port(remove_entries::<T>(key, found, other, reply_key, holder) as u16)
 }
 
-/// Removes the original entry that was found by `key`, its reply and its masqueraded reply; the
-/// other arguments are buffers. Returns the masquerade port, as on the wire, or 0.
+/// Removes the original entry that was found by `key`, and its flow's reply and masqueraded reply
+/// entries; the other arguments are buffers. Returns the masquerade port, as on the wire, or 0.
 #[inline(never)]
 pub fn remove_entries<T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -442,8 +444,8 @@ pub fn remove_entries<T: Tables>(
         && reply.entry.replies_to(reply_key, key)
     {
         if !reply.entry.masquerade_port.is_any() {
-            // The original first, because another CPU may be taking the port over: only one of the
-            // two finds the original still in the table.
+            // The original entry first, because another CPU may be taking the port over: only one
+            // of the two CPUs finds the original entry still in the table.
             if T::flows().remove(key).is_err() {
                 return 0;
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Every map of the programs, and access to them: by family (`tables`), the node's settings and
-//! addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports to
-//! `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that may be evicted
-//! (`ring`), a program's own memory (`workspace`). The agent replaces the sizes by its settings.
+//! Every map of the programs, and access to them: by IP family (`tables`), the node's settings and
+//! addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports to `portolan
+//! trace` (`trace`), the flow table (`flow`) and the rings of flows that may be evicted (`ring`), a
+//! program's own memory (`workspace`). The agent replaces the maps' sizes by its settings.
 
 pub mod flow;
 pub mod next_hop;
@@ -54,7 +54,7 @@ pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
 pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
-/// Counters of one family's backends.
+/// Counters of the backends of one family.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
 pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
@@ -98,7 +98,8 @@ pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
 pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
 #[btf_map(name = "sock_buckets_v6")]
 pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
-/// Ids of cgroups: the packet path serves the sockets of processes in and below them.
+/// The key is a cgroup's id: the packet path, not the socket hooks, serves the sockets of processes
+/// in and below the cgroup.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
 #[btf_map(name = "flows_v4")]
@@ -116,25 +117,25 @@ pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new
 pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
 #[btf_map(name = "fragments_v6")]
 pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
-/// Pods of this node by address; see [`LocalPod`].
+/// Key: a pod's address. Value: how redirected packets reach this pod of the node.
 #[btf_map(name = "pods_v4")]
 pub static PODS_V4: Pods<V4> = Pods::new();
-/// Pods of this node by address; see [`LocalPod`].
+/// Key: a pod's address. Value: how redirected packets reach this pod of the node.
 #[btf_map(name = "pods_v6")]
 pub static PODS_V6: Pods<V6> = Pods::new();
-/// Interface index to the agent's data on the interface: see [`proxy_common::maps::interface`].
+/// Key: interface index. Value: the agent's data on it, see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();
-/// Direct conversations with a backend, not through a service. `flow::FlowKey::fingerprint` of
-/// their replies selects the slot.
+/// Direct conversations with a backend, not through a service. `FlowKey::fingerprint` of the
+/// conversation's replies gives the slot and the value.
 #[btf_map(name = "direct")]
 pub static DIRECT: Array<u32, { DIRECT_SLOTS as usize }> = Array::new();
-/// Connections between two pods of this node that are redirected past the stack untranslated.
-/// `flow::between_pods::place` selects the slot.
+/// Records of the conversations between two pods of this node that need no translation, see
+/// `proxy_common::flow::between_pods`. `Direction::slot` is the slot.
 #[btf_map(name = "between_pods")]
 pub static BETWEEN_PODS: Array<u64, { BETWEEN_PODS_SLOTS as usize }> = Array::new();
-/// Interface index modulo the number of slots to the index of an interface that many clients come
-/// in by, or `SEVERAL_SHARED`.
+/// Slot: an interface index modulo the number of slots. Value: the index of an interface that many
+/// clients come in by, or `SEVERAL_SHARED`.
 #[btf_map(name = "shared_ifaces")]
 pub static SHARED_INTERFACES: Array<u32, { SHARED_INTERFACE_SLOTS as usize }> = Array::new();
 #[btf_map(name = "masq_addresses")]
@@ -142,33 +143,34 @@ pub static MASQUERADE_SOURCES: Array<MasqueradeSources, { capacity::MASQUERADE_S
     Array::new();
 #[btf_map(name = "settings")]
 pub static SETTINGS: Array<Settings, 1> = Array::new();
-/// Read by the command line only.
+/// Names of service ports; read by the command line only.
 #[btf_map(name = "names")]
 pub static NAMES: HashMap<ServiceId, ServiceName, { capacity::NAMES }, ON_DEMAND> = HashMap::new();
 #[btf_map(name = "counters")]
 pub static COUNTERS: PerCpuArray<u64, { Counter::CAPACITY as usize }> = PerCpuArray::new();
-/// Counters by backend id.
+/// Counters of backends; the index is the backend's id.
 #[btf_map(name = "traffic_v4")]
 pub static TRAFFIC_V4: TrafficOf = PerCpuArray::new();
 #[btf_map(name = "traffic_v6")]
 pub static TRAFFIC_V6: TrafficOf = PerCpuArray::new();
 #[btf_map(name = "refused")]
 pub static REFUSED: PerCpuHashMap<RefusedKey, u64, { capacity::REFUSED }> = PerCpuHashMap::new();
-/// Tokens that limit the rate of answers to rejected packets: see `reject`.
+/// Tokens that limit the rate of answers to rejected packets: see `tc::reject`.
 #[btf_map(name = "reject_budget")]
 pub static REJECT_BUDGET: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
-/// Not 0 once the programs over other maps have taken over: known flows and sockets continue, none
-/// begins, nothing is refused. Name and meaning are the same in every layout.
+/// One word with bits of [`proxy_common::maps::generation`]. While programs over other maps have
+/// taken over, known flows and sockets continue, none begins, nothing is refused. Name and meaning
+/// are the same in every layout.
 #[btf_map(name = "drained")]
 pub static DRAINED: Array<u32, 1> = Array::new();
-/// Interface index to the agent's data on an uplink with our XDP program.
+/// Key: interface index. Value: the agent's data on an uplink with our XDP program.
 #[btf_map(name = "uplinks")]
 pub static UPLINKS: HashMap<u32, Uplink, { capacity::UPLINKS }> = HashMap::new();
-/// Counts changes of routes, neighbours and interfaces. Next hops of an earlier epoch are looked up
-/// again.
+/// Counts changes of routes, neighbours and interfaces. A next hop that was cached at an earlier
+/// count is looked up again.
 #[btf_map(name = "route_epoch")]
 pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
-/// Cached next hops by the hash of their destination.
+/// Cached next hops. Slot: the hash of the next hop's destination, modulo the number of slots.
 #[btf_map(name = "next_hops_v4")]
 pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
 #[btf_map(name = "next_hops_v6")]
@@ -187,6 +189,6 @@ pub static TRACE_RATE: Array<Rate, 1> = Array::new();
 pub static TRACE_LOST: PerCpuArray<u64, { lost::COUNT as usize }> = PerCpuArray::new();
 #[btf_map(name = "trace_event")]
 pub static TRACE_EVENT: PerCpuArray<PacketEvent, 1> = PerCpuArray::new();
-/// Events for `portolan trace`. Takes no memory until a reader opens it.
+/// Events for `portolan trace`. The map takes no memory until a reader opens it.
 #[btf_map(name = "trace_out")]
 pub static TRACE_OUT: PerfEventArray = PerfEventArray::new();

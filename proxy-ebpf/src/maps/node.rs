@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! What the agent has stored about the node: settings, its addresses, its interfaces.
+//! What the agent has stored about the node: its settings, its addresses, its interfaces.
 
 use core::arch::asm;
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The node's settings; `None` only before the agent has written them.
+/// Returns the node's settings; `None` only before the agent has written them.
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
@@ -30,7 +30,7 @@ pub fn is_unfiltered() -> bool {
     settings().is_some_and(|settings| settings.has(Settings::UNFILTERED))
 }
 
-/// The bit of the packet mark by which ingress has egress masquerade a packet.
+/// Returns the bit of the packet mark by which ingress asks egress to masquerade a packet.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {
     let mark = globals::masquerade_mark();
@@ -40,15 +40,15 @@ pub fn masquerade_mark() -> u32 {
     }
 }
 
-/// Whether the programs over other maps, which see the packets next, now decide about everything
-/// new.
+/// Whether programs over other maps have taken over: they see packets after these programs, and
+/// decide about all new flows and sockets.
 #[inline(always)]
 pub fn is_drained() -> bool {
     is_in_succession(generation::DRAINED)
 }
 
-/// Whether the programs over other maps see packets first, so that packets may come here
-/// translated.
+/// Whether programs over other maps see packets before these programs, so that packets may come
+/// here translated.
 #[inline(always)]
 pub fn is_behind() -> bool {
     is_in_succession(generation::BEHIND)
@@ -67,7 +67,8 @@ pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
         .is_some_and(|flags| flags & node_address::NODE_PORT != 0)
 }
 
-/// Fills in how packets reach a pod of this node; `true` if the agent knows the pod.
+/// Fills in `pod`, how packets reach a pod of this node; `true` if the agent knows a pod with this
+/// address.
 #[inline(always)]
 pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     let Some(element) = T::pods().get_ptr(address) else {
@@ -88,34 +89,35 @@ pub fn is_node_address<T: Tables>(address: &T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
 }
 
-/// The bits of the agent's data on an interface, as in [`interface`]; 0 for an interface without
-/// our programs.
+/// Returns the bits of the agent's data on an interface, see [`interface`]; 0 for an interface
+/// without our programs.
 #[inline(always)]
 pub fn interface(index: u32) -> u32 {
     interface::bits(interface_word(index))
 }
 
-/// The agent's complete data on an interface, in one word; 0 for an interface without our programs.
+/// Returns the agent's complete data on an interface, in one word; 0 for an interface without our
+/// programs.
 #[inline(always)]
 pub fn interface_word(index: u32) -> u64 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
-/// The agent's data on an uplink. An uplink that the agent does not know may do nothing.
+/// Returns the agent's data on an uplink; for an unknown uplink, a value that permits nothing.
 #[inline(always)]
 pub fn uplink(index: u32) -> Uplink {
     // SAFETY: the value is one word, read at once.
     unsafe { UPLINKS.get(index) }.copied().unwrap_or_default()
 }
 
-/// The current epoch of routes and neighbours.
+/// Returns the current epoch of routes and neighbours: a count of their changes.
 #[inline(always)]
 pub fn route_epoch() -> u32 {
     ROUTE_EPOCH.get(0).copied().unwrap_or_default()
 }
 
-/// The interface with this index as flow keys hold it.
+/// Returns the interface with this index in the form of flow keys.
 #[inline(always)]
 pub fn client_interface(index: u32) -> ClientInterface {
     let shared = SHARED_INTERFACES.get(index % SHARED_INTERFACE_SLOTS);
@@ -127,7 +129,7 @@ pub fn client_interface(index: u32) -> ClientInterface {
 }
 
 /// Whether many clients come in by the interface with this index: 1 or 0. Called only where several
-/// shared interfaces have one slot.
+/// shared interfaces fall into one slot.
 // VERIFIER: exported, so that it is verified once and not on every path that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Whether a tuple that a new flow needs belongs to a living flow. Called by `begin` and `direct`.
+//! Whether a tuple that a new flow needs belongs to a flow that still exists. Called by `begin` and
+//! `direct`.
 
 use core::arch::asm;
 
@@ -11,12 +12,13 @@ use crate::maps::{
     workspace::{Scratch, Workspace},
 };
 
-/// How long a reply entry without an original may belong to a flow that another CPU is just making,
-/// in nanoseconds.
+/// How long a reply entry without an original entry may belong to a flow that another CPU is just
+/// making, in nanoseconds.
 const YOUTH: u64 = 2 * REFRESH_INTERVAL;
 
-/// Enters the reply in `scratch` for the flow of the packet in the workspace. It replaces an entry
-/// that belongs to no living flow: an orphan, a closed flow's, or this flow's own.
+/// Enters the reply entry in `scratch` for the flow of the packet in the workspace. It replaces an
+/// entry with the same key that belongs to no living flow: an orphan, a closed flow's, or this
+/// flow's own.
 #[inline(always)]
 pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
     match flow::claim::<T>(&scratch.key, &scratch.entry) {
@@ -34,8 +36,8 @@ pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
 /// Whether a living flow other than that of the packet in the workspace has the reply key in
 /// `scratch`, which belongs to the workspace. If that flow has ended, this removes its entries, all
 /// but the reply entry. With `scratch.insists`, this also removes a half-open flow of a client
-/// behind another interface: an attacker may have sent its packets with this client's address, to
-/// leave this client no tuple.
+/// behind another interface: an attacker may have sent that flow's packets with this client's
+/// address, to leave this client no tuple.
 #[inline(always)]
 pub fn is_held<T: Tables>(scratch: &mut Scratch<T::Addr>) -> bool {
     let held = held::<T>();
@@ -51,7 +53,7 @@ pub fn is_held<T: Tables>(scratch: &mut Scratch<T::Addr>) -> bool {
 // here, because the stack is too short below `begin`.
 
 by_family! {
-    /// See [`is_held`]; not 0 if so.
+    /// See [`is_held`]; 0 means no.
     fn held() = portolan_is_held_v4 portolan_is_held_v6 of is_reply_held
 }
 

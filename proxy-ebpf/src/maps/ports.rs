@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The `ports` map: the ports that may have entries in the maps. Layout and meaning of the bits:
-//! `proxy_common::ports`.
+//! The `ports` map: which ports may have entries in the other maps. Layout and meaning of the bits
+//! are in `proxy_common::ports`.
 
 use proxy_common::{Port, ports};
 
 use crate::maps::PORTS;
 
-/// Returns a port's bits.
+/// Returns a port's bits in the `ports` map.
 #[inline(always)]
 pub fn bits(port: Port) -> u64 {
     let port = port.host();
@@ -15,7 +15,7 @@ pub fn bits(port: Port) -> u64 {
         .map_or(0, |word| ports::bits(*word, port))
 }
 
-/// Sets a bit of a port, before the flow that it announces can be found.
+/// Sets a bit of a port in the `ports` map, before the flow that the bit announces can be found.
 #[inline(always)]
 pub fn announce(port: Port, bit: u64) {
     if bits(port) & bit == 0 {
@@ -23,7 +23,7 @@ pub fn announce(port: Port, bit: u64) {
     }
 }
 
-/// Sets a bit of a port (host order). Always 0.
+/// Sets a bit of a port (host order) in the `ports` map. The returned 0 has no meaning.
 // VERIFIER: exported, so that it is verified once and not on every path that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]

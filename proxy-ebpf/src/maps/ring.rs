@@ -22,12 +22,12 @@ use crate::{
 /// An eviction sooner than this after the last packet of a flow counts as early, in nanoseconds.
 /// This is the shortest time-out that conntrack has for a flow that begins.
 const EARLY: u64 = 30_000_000_000;
-/// How many keys of one ring are looked at to free space in a full table.
+/// How many keys of one ring are looked at to free space in a full flow table.
 const ROOM_TRIES: u32 = 16;
 
-/// Puts a key into a ring, and removes the flow of the key that it overwrites if that flow may be
-/// evicted. Returns the slot. `scratch` belongs to the workspace of attached programs; all of that
-/// workspace but the packet and the entry being made is overwritten.
+/// Puts a key into a ring. Removes the flow of the key that it overwrites, if that flow may be
+/// evicted. Returns the slot of the new key. `scratch` belongs to the workspace of attached
+/// programs; all of that workspace but the packet and the entry being made is overwritten.
 #[inline(always)]
 pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> u32 {
     scratch.pushed.copy_from(key);
@@ -45,7 +45,8 @@ fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 
     slot
 }
 
-/// Puts the key in `scratch.pushed`, of a flow that has just ended or is still used, into a ring.
+/// Puts the key in `scratch.pushed` into a ring: of a flow that has just ended or is still used.
+/// The flow's entry notes the new slot.
 #[inline(always)]
 pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
     let slot = push_pushed_to::<T>(ring, scratch);
@@ -59,7 +60,7 @@ pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
 }
 
 by_family! {
-    /// See [`push`]; the key is in the workspace.
+    /// See [`push`]; the key is in `scratch.pushed` of the workspace.
     fn push_by_number(ring) = portolan_push_v4 portolan_push_v6 of push_pushed
 }
 
@@ -98,8 +99,8 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
     slot
 }
 
-/// Evicts flows, the oldest ones first, because the table is full: closed flows, then half-open
-/// ones, then those of datagrams. Always 0.
+/// Evicts flows, the oldest ones first, because the flow table is full: closed flows, then
+/// half-open ones, then those of datagrams. The returned 0 has no meaning.
 #[inline(never)]
 pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
     // VERIFIER: a loop's context must lie on the stack.
@@ -157,7 +158,8 @@ fn count_early() {
     }
 }
 
-/// Removes the flow of the key in `scratch.evicted`, which was in this slot, if it may be evicted.
+/// Removes the flow of the key in `scratch.evicted`, which was in this slot, if the flow may be
+/// evicted. The returned 0 has no meaning.
 #[inline(never)]
 fn evict<T: Tables>(slot: u32, scratch: &mut Scratch<T::Addr>) -> u32 {
     let Scratch {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! A family's maps, its part of the settings, and the check words of its entries.
+//! The maps of an IP family, the family's part of the settings, and the check words of its entries.
 
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, Prefix, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
@@ -16,7 +16,7 @@ use crate::{
     packet::{Ip, Ipv4, Ipv6},
 };
 
-/// A family's maps and settings.
+/// Access to the maps and settings of an IP family.
 pub trait Tables: Ip {
     fn frontends() -> &'static Frontends<Self::Addr>;
     fn records() -> &'static Records<Self::Addr>;
@@ -36,20 +36,21 @@ pub trait Tables: Ip {
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
-    /// The ranges that hold every cluster IP.
+    /// The ranges that contain every cluster IP.
     fn services(settings: &Settings) -> &Ranges<Self::Addr>;
-    /// The ranges that hold every external and load balancer IP.
+    /// The ranges that contain every external and load balancer IP.
     fn external(settings: &Settings) -> &Ranges<Self::Addr>;
-    /// The ranges that cluster IPs are allocated from; all unused unless packets to unallocated
-    /// cluster IPs are to be dropped.
+    /// The ranges that cluster IPs are allocated from. No range is in use unless packets to
+    /// unallocated cluster IPs are to be dropped.
     fn allocated(settings: &Settings) -> &[Prefix<Self::Addr>; RANGES];
     fn internal_address(settings: &Settings) -> Self::Addr;
     fn masquerade_sources(sources: &MasqueradeSources) -> &SourcesOf<Self::Addr>;
-    /// The source that netfilter's MASQUERADE takes: see [`SourcesOf`].
+    /// Selects the source that netfilter's MASQUERADE takes for a packet `towards` a next hop
+    /// (IPv4) or a destination (IPv6): see [`SourcesOf`].
     fn select_source(sources: &SourcesOf<Self::Addr>, towards: &Self::Addr) -> Self::Addr;
 
-    /// Whether a backend still serves that a flow or socket remembers with this service and
-    /// generation.
+    /// Whether a backend still serves; `service` and `generation` are what a flow or socket
+    /// remembers of the backend.
     #[inline(always)]
     fn serves(backend: BackendId, service: ServiceId, generation: u32) -> bool {
         Self::backends()
@@ -57,9 +58,9 @@ pub trait Tables: Ip {
             .is_some_and(|backend| backend.is_current(service, generation))
     }
 
-    /// The check word of a flow entry under a key.
+    /// Returns the check word that a flow entry must have under a key.
     fn flow_check(key: &FlowKey<Self::Addr>, entry: &FlowEntry<Self::Addr>) -> u32;
-    /// The check word of a socket's entry under a key.
+    /// Returns the check word that a socket's entry must have under a key.
     fn socket_check(key: &SocketKey<Self::Addr>, entry: &SocketEntry<Self::Addr>) -> u32;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Reports to `portolan trace`: whether the command wants events, and how they are handed to it.
+//! Reports to `portolan trace`: whether the command wants events, and how events are handed to it.
 
 use core::{ffi::c_void, ptr, sync::atomic::AtomicU64};
 
@@ -11,20 +11,20 @@ use proxy_common::trace::{Filter, PacketEvent, lost};
 
 use super::{TRACE_EVENT, TRACE_FILTER, TRACE_LOST, TRACE_OUT, TRACE_RATE};
 
-/// Until when the command wants events, in nanoseconds of the monotonic clock; 0 while no command
+/// Until when `portolan trace` wants events, in nanoseconds of the monotonic clock; 0 while none
 /// runs.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a command wants events. While none does, tracing costs only this load and a branch, for
-/// packets of services only.
+/// Whether a `portolan trace` wants events. While none does, tracing costs only this load and a
+/// branch, for packets of services only.
 #[inline(always)]
 pub fn is_on() -> bool {
     // SAFETY: an aligned word; the command replaces it as a whole.
     unsafe { UNTIL.as_ptr().read_volatile() != 0 }
 }
 
-/// This CPU's event and the filter, if events are still wanted. A command that was killed could not
-/// clear `UNTIL`.
+/// Returns this CPU's event and the filter; None if events are no longer wanted. A command that was
+/// killed could not clear `UNTIL`, so its time is checked here.
 #[inline(always)]
 pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
     // SAFETY: no arguments.
@@ -43,11 +43,11 @@ pub fn begin() -> Option<(&'static mut PacketEvent, &'static Filter)> {
     Some((event, filter))
 }
 
-/// Hands the event to the command, within the rate limit.
+/// Hands the event to `portolan trace`, within the rate limit.
 #[inline(always)]
 pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
-        // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
+        // SAFETY: plain numbers; if two CPUs change them at once, a few events more may pass.
         if !unsafe { &mut *rate }.takes(event.event.time) {
             return lose(lost::RATE);
         }

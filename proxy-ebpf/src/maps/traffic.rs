@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Counters of each backend, and of each service port with refused packets.
+//! Counters of each backend, and counters of refused packets for each service port.
 
 use core::{arch::asm, ptr::addr_of_mut};
 
@@ -18,13 +18,13 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Direction {
-    /// To the backend.
+    /// The packet goes to the backend.
     In,
-    /// From the backend.
+    /// The packet comes from the backend.
     Out,
 }
 
-/// Counts a packet of a flow.
+/// Counts a packet of a flow for the flow's backend, with the packet's bytes from the IP header on.
 #[inline(always)]
 pub fn count<T: Tables>(
     skb: Skb,
@@ -36,7 +36,7 @@ pub fn count<T: Tables>(
     count_bytes::<T>(entry.backend, entry.generation, bytes, direction);
 }
 
-/// Counts a packet of a flow to or from this backend, with its bytes from the IP header on.
+/// Counts a packet to or from this backend; `bytes` are its bytes from the IP header on.
 #[inline(always)]
 pub fn count_bytes<T: Tables>(
     backend: BackendId,
@@ -62,14 +62,14 @@ pub fn count_bytes<T: Tables>(
     }
 }
 
-/// Notes events of a connection to a backend: bits of [`event`].
+/// Counts events of a connection to a backend; `events` are bits of [`event`].
 #[inline(always)]
 pub fn note<T: Tables>(backend: BackendId, generation: u32, events: u32) {
     note_words::<T>(backend.0, generation, events);
 }
 
 by_family! {
-    /// See [`note`]; always 0.
+    /// See [`note`]; the returned 0 has no meaning.
     fn note_words(backend, generation, events) = portolan_note_v4 portolan_note_v6 of note_in
 }
 
@@ -96,7 +96,8 @@ fn note_in<T: Tables>(backend: u32, generation: u32, events: u32) -> u32 {
     0
 }
 
-/// This CPU's counters for a connection to this backend; `None` if the connection is of no service.
+/// Returns this CPU's counters for a connection to this backend; `None` if the connection is of no
+/// service.
 #[inline(always)]
 fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffic> {
     if backend == BackendId(0) {
@@ -111,24 +112,25 @@ fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffi
     T::traffic().get_ptr_mut(0)
 }
 
-/// Adds one, from a socket hook as well: it runs in process context, which a tc program may
-/// interrupt.
+/// Adds one to a counter by an atomic instruction: a socket hook runs in process context, which a
+/// tc program may interrupt.
 ///
 /// # Safety
-/// The word is live.
+/// The word is an element's that exists.
 #[inline(always)]
 unsafe fn increment(word: *mut u64) {
     // SAFETY: the caller's promise; the addition is one atomic instruction.
     unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
 }
 
-/// Counts a packet or call of a service port that was refused; `counter` is the reason's index.
+/// Counts a refused packet or call of a service port; `counter` is the index of the counter that
+/// says why.
 #[inline(always)]
 pub fn refuse(service: ServiceId, counter: u32) {
     portolan_refuse(service.0, counter);
 }
 
-/// See [`refuse`]. Always 0.
+/// See [`refuse`]. The returned 0 has no meaning.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_refuse(service: u32, counter: u32) -> u32 {

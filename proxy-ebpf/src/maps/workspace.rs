@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The memory that a packet program works in, in a per-CPU map. An entry point takes it once and
-//! passes it down.
+//! The memory that a packet program works in: an element of a per-CPU map. An entry point takes it
+//! once and passes it down.
 
 use core::mem::MaybeUninit;
 
@@ -11,15 +11,15 @@ use proxy_common::{
 
 use crate::{helpers, packet::Packet};
 
-/// Index of the workspace of attached programs. Programs at tc do not interrupt each other.
+/// Index of the workspace of programs attached to tc. They do not interrupt each other.
 pub const ATTACHED: u32 = 0;
-/// Index of the workspace of the `expire` programs. Below Linux 6.3 a packet's program can
-/// interrupt a test run.
+/// Index of the workspace of the `expire` programs, which the agent runs as test runs. Below Linux
+/// 6.3 a packet's program can interrupt a test run.
 pub const EXPIRE: u32 = 1;
 /// Index of the workspace of the program at XDP.
 pub const UPLINK: u32 = 2;
 const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
-/// How many workspaces there are.
+/// Number of workspaces.
 pub const COUNT: u32 = 3;
 
 /// The packet and the scratch space of the running program. It is this CPU's own, and programs at
@@ -35,8 +35,8 @@ pub struct Workspace<A> {
 }
 
 impl<A: Addr> Workspace<A> {
-    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; the packet is not read
-    /// yet.
+    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; the packet has not
+    /// been read yet.
     ///
     /// # Safety
     /// `workspace` is this CPU's own element, and a run of a program takes it once.
@@ -49,8 +49,8 @@ impl<A: Addr> Workspace<A> {
     }
 }
 
-/// The coarse clock, as this CPU last read it. It is read again when the kernel's tick has moved
-/// on.
+/// The time that this CPU last read from the coarse clock. It is read again when the kernel's tick
+/// has moved on.
 #[repr(C)]
 pub struct Clock {
     tick: u64,
@@ -58,7 +58,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// As [`helpers::now`], without a call for most packets.
+    /// Like [`helpers::now`], without a call for most packets.
     #[inline(always)]
     pub fn now(&mut self) -> u64 {
         let tick = helpers::tick();
@@ -73,14 +73,14 @@ impl Clock {
 /// A buffer for a copy of one flow entry.
 pub type EntryBuffer<A> = MaybeUninit<FlowEntry<A>>;
 
-/// What is known of a flow that begins, before the decision about its first packet.
+/// What is known about a flow that begins, before the decision about its first packet.
 #[repr(C)]
 pub struct Beginning {
-    /// The backend that did not answer, and that the new flow avoids; else 0.
+    /// Id of the backend that did not answer, and that the new flow avoids; else 0.
     pub avoided: BackendId,
-    /// Not 0: the packet is mid-stream, and its flow is picked up.
+    /// Not 0: the packet is in the middle of a connection, and its flow is picked up.
     pub picks_up: u32,
-    /// The masquerade port of the flow that this flow follows on the same tuple; else 0.
+    /// The masquerade port of the previous flow with the same tuple; else 0.
     pub port_before: Port,
     _pad: u16,
 }
@@ -104,28 +104,28 @@ pub struct Scratch<A> {
     pub found: EntryBuffer<A>,
     /// Any other entry that is read.
     pub other: EntryBuffer<A>,
-    /// An entry being made, and its key.
+    /// An entry that is being made, and below its key.
     pub entry: FlowEntry<A>,
     pub key: FlowKey<A>,
-    /// A further key.
+    /// Any other key that is needed.
     pub holder: FlowKey<A>,
     /// The key that is put into a ring, and the key of a flow that may be evicted: see `ring`.
     pub pushed: FlowKey<A>,
     pub evicted: FlowKey<A>,
-    /// What ingress has found out for `begin`.
+    /// What ingress has found out for `begin` about the flow that begins.
     pub beginning: Beginning,
-    /// Not 0: this is the last tuple that is tried for a flow being made.
+    /// Not 0: this is the last tuple that is tried for the flow that is being made.
     pub insists: u32,
-    /// The ring slot of a flow being made.
+    /// The ring slot of the flow that is being made.
     pub slot: u32,
-    /// With `forwarding: auto`: the route that is looked up, and the pod that the packet goes
+    /// With `forwarding: auto`: the route that is looked up, and below the pod that the packet goes
     /// to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
     /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`
-    /// before a packet.
+    /// for none, and at the start of a packet.
     pub refiled: Option<Ring>,
-    /// The service port that the packet is for, once a record was found; for counts of refused
-    /// packets.
+    /// The service port that the packet is for, once a record has been found; needed to count
+    /// refused packets.
     pub service: ServiceId,
 }

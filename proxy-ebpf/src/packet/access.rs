@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Bounds-checked reads, and writes by helpers: the only pointer arithmetic of the programs.
+//! Bounds-checked reads of a packet, and writes to it by helpers: the only pointer arithmetic of
+//! the programs.
 //!
 //! Nothing writes through a packet pointer. If a program did, the kernel would copy every cloned
 //! packet before running it. The store helpers unclone only what they write.
@@ -13,26 +14,26 @@ use aya_ebpf::{
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
 
-/// What ingress tells egress about a packet, in `tc_index`. The stack keeps the field, and no
-/// queueing discipline of today's kernels reads it.
+/// What ingress tells egress about a packet, in the packet buffer's field `tc_index`. The stack
+/// keeps the field, and no queueing discipline of today's kernels reads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Tag(u32);
 
 impl Tag {
-    /// Another program's, or none.
+    /// The field has another program's value, or none.
     pub const NONE: Self = Self(0);
-    /// Ingress has translated both ends: nothing is left to do.
+    /// Ingress has translated both ends of the packet: egress has nothing left to do.
     pub const TRANSLATED: Self = Self(0x7074);
-    /// An original packet of a flow: its entry gets a record if the packet leaves the stack
-    /// unchanged.
+    /// The packet is from a flow's client to its frontend. If the packet leaves the stack
+    /// unchanged, egress records that in the flow's entry.
     pub const ORIGINAL: Self = Self(0x7075);
-    /// The same of a reply.
+    /// Like [`Self::ORIGINAL`], for a reply of a flow.
     pub const REPLY: Self = Self(0x7076);
-    /// The same of a packet between two pods that belongs to no flow.
+    /// Like [`Self::ORIGINAL`], for a packet between two pods that belongs to no flow.
     pub const BETWEEN_PODS: Self = Self(0x7077);
 
-    /// Whether egress is to record the packet.
+    /// Whether ingress asks egress to record the packet.
     #[inline(always)]
     pub const fn asks(self) -> bool {
         self.0 > Self::TRANSLATED.0
@@ -53,7 +54,7 @@ pub enum Addressee {
     Many,
 }
 
-/// A packet buffer and its context.
+/// The program's context: a packet in the kernel's packet buffer.
 #[derive(Clone, Copy)]
 pub struct Skb {
     pub(super) raw: *mut __sk_buff,
@@ -69,12 +70,12 @@ impl Skb {
             raw: ctx.as_ptr().cast(),
         }
     }
-    /// The packet of a program's context.
+    /// Wraps the context of a program.
     #[inline(always)]
     pub fn of(raw: *mut __sk_buff) -> Self {
         Self { raw }
     }
-    /// The program's context.
+    /// Returns the program's context.
     #[inline(always)]
     pub fn raw(self) -> *mut __sk_buff {
         self.raw
@@ -84,7 +85,8 @@ impl Skb {
         // SAFETY: the context is valid for the program's run.
         unsafe { (*self.raw).len }
     }
-    /// The Ethertype, as on the wire; that of an out-of-band VLAN tag's payload.
+    /// Returns the Ethertype, as on the wire; if the VLAN tag is out of band, the Ethertype of the
+    /// tag's payload.
     #[inline(always)]
     pub fn protocol(self) -> u16 {
         // SAFETY: as above.
@@ -105,8 +107,8 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).ifindex }
     }
-    /// The interface that the packet came in by; 0 for a packet that a process of this node has
-    /// sent.
+    /// Returns the index of the interface that the packet came in by; 0 for a packet that a process
+    /// of this node has sent.
     #[inline(always)]
     pub fn incoming(self) -> u32 {
         // SAFETY: as above.
@@ -123,7 +125,8 @@ impl Skb {
         // SAFETY: as above.
         unsafe { (*self.raw).vlan_present != 0 }
     }
-    /// The VLAN id in the out-of-band tag; 0 without a tag, or in a tag that has a priority alone.
+    /// Returns the VLAN id in the out-of-band tag; 0 without a tag, or if the tag has only a
+    /// priority.
     #[inline(always)]
     pub fn vlan_id(self) -> u32 {
         if !self.is_tagged() {
@@ -144,7 +147,7 @@ impl Skb {
             _ => Addressee::Many,
         }
     }
-    /// Makes this node, or a pod that the frame is handed to, the frame's receiver.
+    /// Makes the kernel treat the frame as one for this node, or for the pod that it is handed to.
     #[inline(always)]
     pub fn address_to_host(self) -> Result<(), WriteFailed> {
         const PACKET_HOST: u32 = 0;
@@ -167,13 +170,14 @@ impl Skb {
         // SAFETY: as above; the field is writable at tc.
         unsafe { (*self.raw).tc_index = tag.0 }
     }
-    /// Bytes of transport payload in each segment of a GSO packet; 0 for any other packet.
+    /// Returns the bytes of transport payload in each segment of a GSO packet; 0 for any other
+    /// packet.
     #[inline(always)]
     pub fn segment_payload(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw).gso_size }
     }
-    /// The cookie of the socket that sent the packet; 0 for a packet from elsewhere.
+    /// Returns the cookie of the socket that sent the packet; 0 for a packet from elsewhere.
     #[inline(always)]
     pub fn socket(self) -> u64 {
         // SAFETY: the context is valid.
@@ -190,8 +194,9 @@ impl Skb {
         unsafe { (*self.raw).data_end as usize }
     }
 
-    /// Brings the headers into the linear part, where [`Self::read`] finds them, unless they are
-    /// there already. Pulling copies the data that a sender keeps for a retransmission.
+    /// Brings the headers into the linear part of the buffer, where [`Self::read`] finds them,
+    /// unless they are there already. Pulling copies the data that a sender keeps for a
+    /// retransmission.
     #[inline(always)]
     pub fn pull_headers(self) {
         const HEADERS: u32 = 128;
@@ -207,15 +212,15 @@ impl Skb {
         }
     }
 
-    /// Reads a header that lies completely in the linear part.
+    /// Reads a value; None unless it lies completely in the linear part of the buffer.
     #[inline(always)]
     pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
         // SAFETY: read at once.
         unsafe { self.peek(offset) }.copied()
     }
 
-    /// A reference to a header that lies completely in the linear part. The compiler may copy a
-    /// complete header byte by byte.
+    /// Returns a reference to a header; None unless the header lies completely in the linear part
+    /// of the buffer. If a complete header is copied, the compiler may copy it byte by byte.
     ///
     /// # Safety
     /// No helper that may move the packet is called while the reference is alive.
@@ -245,7 +250,7 @@ impl Skb {
         Some(unsafe { &*(start as *const T) })
     }
 
-    /// Reads bytes from anywhere in the packet.
+    /// Reads a value from anywhere in the packet; None if it does not lie completely in the packet.
     #[inline(always)]
     pub fn load<T: Copy>(self, offset: u32) -> Option<T> {
         let mut value = MaybeUninit::<T>::uninit();
@@ -258,7 +263,7 @@ impl Skb {
     }
 
     /// Writes a value. With `recompute` the device's sum over the packet is updated: needed where
-    /// no checksum field inside the packet makes up for the change.
+    /// no checksum field inside the packet compensates the change.
     #[inline(always)]
     pub fn store<T: Copy>(
         self,
@@ -283,8 +288,8 @@ impl Skb {
         }
     }
 
-    /// Updates a TCP or UDP checksum for a change of addresses. `difference` is the ones'
-    /// complement sum of the new address minus the old one.
+    /// Updates a TCP or UDP checksum at `offset` for a change of addresses. `difference` is the
+    /// ones' complement sum of the new addresses minus the old ones.
     #[inline(always)]
     pub fn replace_checksum_address(
         self,
@@ -300,7 +305,8 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Updates a TCP, UDP or ICMP checksum for a change of a 32-bit word that it covers.
+    /// Updates a TCP, UDP or ICMP checksum at `offset` for a change of a 32-bit word that it
+    /// covers.
     #[inline(always)]
     pub fn replace_checksum_word(
         self,
@@ -317,8 +323,8 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Updates a checksum for changes summed up as in [`Self::replace_checksum_address`], none of
-    /// them in a pseudo header.
+    /// Updates a checksum at `offset` for changes whose sum is `difference`, see
+    /// [`Self::replace_checksum_address`]; none of them is in a pseudo header.
     #[inline(always)]
     pub fn replace_checksum_sum(self, offset: u32, difference: u32) -> Result<(), WriteFailed> {
         // SAFETY: no pointers.
@@ -328,7 +334,7 @@ impl Skb {
         }
     }
 
-    /// Cuts or extends the packet to `len` bytes.
+    /// Shortens or extends the packet to `len` bytes.
     #[inline(always)]
     pub fn set_len(self, len: u32) -> Result<(), WriteFailed> {
         // SAFETY: no pointers; no packet pointer is alive.
@@ -337,7 +343,7 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Inserts zeroed bytes between link-layer and IP header.
+    /// Inserts zeroed bytes between the link-layer header and the IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
@@ -347,7 +353,8 @@ impl Skb {
             _ => Err(WriteFailed),
         }
     }
-    /// Sends the packet back out of the interface it came in by; the value is the program's result.
+    /// Sends the packet back out of the interface that it came in by; returns the action for the
+    /// kernel.
     #[inline(always)]
     pub fn send_back(self) -> i32 {
         // SAFETY: no pointers.

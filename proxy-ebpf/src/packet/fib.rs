@@ -14,7 +14,7 @@ use super::{Frame, Skb};
 /// The result of a look-up in the kernel's routes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FibResult {
-    /// Interface and next hop are known, and the next hop's link-layer address, too.
+    /// Interface and next hop are known, and also the next hop's link-layer address.
     Found,
     /// Interface and next hop are known, but not the next hop's link-layer address.
     NoNeighbour,
@@ -22,7 +22,7 @@ pub enum FibResult {
     NotForwarded,
 }
 
-/// Runs a look-up whose parameters are filled in.
+/// Looks up a route; `parameters` are filled in before, and have the result after.
 #[inline(always)]
 pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
     look_up_by(skb.raw.cast(), parameters)
@@ -48,22 +48,22 @@ fn look_up_by(context: *mut c_void, parameters: &mut bpf_fib_lookup) -> FibResul
     }
 }
 
-/// Whether a completed look-up has the next hop's link-layer address.
+/// Whether a successful look-up has returned the next hop's link-layer address.
 #[inline(always)]
 pub fn has_address(route: &bpf_fib_lookup) -> bool {
     let [a, b, c, d, e, f] = route.dmac;
     a | b | c | d | e | f != 0
 }
 
-/// The route's MTU, after a look-up without a length.
+/// Returns the route's MTU, after a look-up without a packet length.
 #[inline(always)]
 pub fn mtu(route: &bpf_fib_lookup) -> u16 {
     // SAFETY: both halves of the union are this number, and every bit pattern is valid.
     unsafe { route.__bindgen_anon_1.tot_len }
 }
 
-/// The link-layer addresses of a completed look-up as a frame has them: the receiver's, then the
-/// sender's.
+/// Returns the link-layer addresses that a successful look-up has found, as they lie in a frame:
+/// the receiver's, then the sender's.
 #[inline(always)]
 pub fn link_layer(route: &bpf_fib_lookup) -> [u32; 3] {
     let [a, b, c, d, e, f] = route.dmac;
@@ -71,8 +71,8 @@ pub fn link_layer(route: &bpf_fib_lookup) -> [u32; 3] {
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
 
-/// Sends the packet out of an interface to the next hop that a completed look-up has written in
-/// place of the destination; the value is the program's result.
+/// Sends the packet by the interface and to the next hop that a successful look-up has written into
+/// `route`; returns the action for the kernel.
 #[inline(always)]
 pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
@@ -85,8 +85,8 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
     unsafe { helpers::bpf_redirect_neigh(route.ifindex, &raw mut hop, LEN, 0) as i32 }
 }
 
-/// Whether an interface with this index exists. The agent's data on it may be old, and packets that
-/// are redirected to a removed interface are lost.
+/// Whether an interface with this index exists. The agent's data may name a removed interface, and
+/// packets that are redirected to one are lost.
 #[inline(always)]
 pub fn is_there(skb: Skb, interface: u32) -> bool {
     const ENODEV: i64 = 19;
@@ -96,22 +96,22 @@ pub fn is_there(skb: Skb, interface: u32) -> bool {
     result != -ENODEV
 }
 
-/// Hands the packet over to the interface at the other end of a pod's link, as if it had come in
-/// there; the value is the program's result.
+/// Hands the packet over to the interface at the other end of a pod's link, as if the packet had
+/// come in there; returns the action for the kernel.
 #[inline(always)]
 pub fn redirect_to_peer(interface: u32) -> i32 {
     // SAFETY: no pointers.
     unsafe { helpers::bpf_redirect_peer(interface, 0) as i32 }
 }
 
-/// Clears the parameters of a look-up.
+/// Sets the parameters of a look-up to zero.
 #[inline(always)]
 pub fn clear(parameters: &mut bpf_fib_lookup) {
     // SAFETY: numbers and arrays of them.
     unsafe { zero(parameters) };
 }
 
-/// Returns a zeroed struct of the kernel's.
+/// Returns a zeroed struct of the kernel.
 ///
 /// # Safety
 /// All of its fields are numbers, and its size is a multiple of a word's.
@@ -126,8 +126,8 @@ pub unsafe fn zeroed<T>() -> T {
 }
 
 /// # Safety
-/// As [`zeroed`]'s, of a value that is live.
-// VERIFIER: by words; the compiler makes a loop of single bytes of a zeroed literal.
+/// As for [`zeroed`]; `value` must be valid for writes.
+// VERIFIER: by words; of a zeroed literal the compiler makes a loop of single bytes.
 #[inline(always)]
 unsafe fn zero<T>(value: *mut T) {
     let words = value.cast::<u32>();

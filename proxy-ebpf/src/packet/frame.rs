@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! A frame at XDP, before the kernel has made a packet buffer of it: plain packets only, read and
-//! written in the frame's own memory. Called by `xdp`.
+//! A frame at XDP, before the kernel has made a packet buffer of it. Handles only packets without
+//! options, extension headers or fragments, and reads and writes them in the frame's own memory.
+//! Called by `xdp`.
 
 use aya_ebpf::{
     bindings::{xdp_action, xdp_md},
@@ -14,13 +15,13 @@ use super::{
     headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
 };
 
-/// A frame and its context.
+/// The context of a program at XDP: a frame.
 #[derive(Clone, Copy)]
 pub struct Frame {
     raw: *mut xdp_md,
 }
 
-/// A plain TCP or UDP packet as values: no options, extension headers or fragments.
+/// The values of a plain TCP or UDP packet: one without options, extension headers or fragments.
 #[derive(Clone, Copy)]
 pub struct Plain<A> {
     pub src: A,
@@ -28,13 +29,13 @@ pub struct Plain<A> {
     pub protocol: Protocol,
     /// Time to live, or hop limit.
     pub hops: u8,
-    /// Type of service; or class and flow label, as on the wire.
+    /// IPv4: type of service. IPv6: traffic class and flow label, as on the wire.
     pub class: u32,
     /// Length of the packet from the IP header on.
     pub length: u32,
 }
 
-/// The start of a TCP header, or a UDP header and the bytes that follow it.
+/// The first eight bytes of a TCP or UDP header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Start {
@@ -42,7 +43,7 @@ struct Start {
     sequence_or_length_checksum: u32,
 }
 
-/// The other fields of a TCP header that XDP reads.
+/// The fields of a TCP header that follow [`Start`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct TcpRest {
@@ -54,7 +55,7 @@ struct TcpRest {
     urgent: u16,
 }
 
-/// The transport header as values.
+/// The values of a transport header.
 #[derive(Clone, Copy)]
 pub struct Transport {
     pub ports: Ports,
@@ -68,19 +69,20 @@ impl Frame {
     pub fn new(ctx: &XdpContext) -> Self {
         Self { raw: ctx.ctx }
     }
-    /// The program's context.
+    /// Returns the program's context.
     #[inline(always)]
     pub fn raw(self) -> *mut xdp_md {
         self.raw
     }
-    /// Index of the interface that the frame has come in by.
+    /// Returns the index of the interface that the frame has come in by.
     #[inline(always)]
     pub fn interface(self) -> u32 {
         // SAFETY: the context is valid for the program's run.
         unsafe { (*self.raw).ingress_ifindex }
     }
 
-    /// The memory of a `T` at a constant offset, if it lies completely in the frame.
+    /// Returns a pointer to a `T` at a constant offset; None unless it lies completely in the
+    /// frame.
     #[inline(always)]
     fn at<T>(self, offset: u32) -> Option<*mut T> {
         // SAFETY: as above.
@@ -90,21 +92,22 @@ impl Frame {
         }
         Some((start + offset as usize) as *mut T)
     }
-    /// Reads a `T` at a constant offset.
+    /// Reads a `T` at a constant offset; None unless it lies completely in the frame.
     #[inline(always)]
     pub fn read<T: Copy>(self, offset: u32) -> Option<T> {
         // SAFETY: in bounds. Alignment is a formal promise, as in `Skb::peek`.
         self.at::<T>(offset).map(|at| unsafe { *at })
     }
-    /// Writes a `T` at a constant offset.
+    /// Writes a `T` at a constant offset; None unless it lies completely in the frame.
     #[inline(always)]
     pub fn write<T: Copy>(self, offset: u32, value: T) -> Option<()> {
         // SAFETY: as above; the frame is this program's own.
         self.at::<T>(offset).map(|at| unsafe { *at = value })
     }
 
-    /// Writes both link-layer addresses.
-    // Word by word: the compiler would make a call of a single copy, which copies byte by byte.
+    /// Writes both link-layer addresses: the receiver's, then the sender's. None if the frame is
+    /// too short.
+    // Word by word: a single copy would become a call, which copies byte by byte.
     #[inline(always)]
     pub fn write_addresses(self, addresses: &[u32; 3]) -> Option<()> {
         let [a, b, c] = *addresses;
@@ -126,13 +129,14 @@ impl Frame {
         end - start >= length as u64
     }
 
-    /// The link-layer address of the frame's receiver: four octets, then two.
+    /// Returns the link-layer address of the frame's receiver: the first four octets, then the last
+    /// two. None if the frame is too short.
     #[inline(always)]
     pub fn receiver(self) -> Option<(u32, u16)> {
         Some((self.read(0)?, self.read(4)?))
     }
 
-    /// Reads the transport header of a plain packet of this family.
+    /// Reads the transport header of a plain packet of this family; None if it is incomplete.
     #[inline(always)]
     pub fn transport<F: Wire>(self, protocol: Protocol) -> Option<Transport> {
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
@@ -150,8 +154,8 @@ impl Frame {
         Some(transport)
     }
 
-    /// Gives a plain packet other ends and one hop less, and updates its checksums. A packet that
-    /// is refused is unchanged.
+    /// Gives a plain packet the ends of `new` and one hop less, and updates its checksums; `old`
+    /// are its ports. None, and the packet unchanged, if its headers are incomplete.
     #[inline(always)]
     pub fn rewrite<F: Wire>(
         self,
@@ -186,8 +190,8 @@ impl Frame {
         self.write(l4, new_ports)
     }
 
-    /// Sends the frame back out of the interface that it has come in by, or out of the one with
-    /// this index; the value is the program's result.
+    /// Sends the frame back out of the interface that it has come in by, or, if not `back`, out of
+    /// the one with this index; returns the action for the kernel.
     #[inline(always)]
     pub fn send(self, interface: u32, back: bool) -> u32 {
         if back {
@@ -199,7 +203,7 @@ impl Frame {
     }
 }
 
-/// Returns a checksum after a change of what it covers; `sum` is what the change adds.
+/// Returns a checksum after a change of the bytes that it covers; `sum` is what the change adds.
 #[inline(always)]
 pub(super) fn changed(checksum: u16, sum: u64) -> u16 {
     !checksum::fold(!checksum as u64 + sum)

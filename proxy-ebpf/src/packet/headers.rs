@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Header layouts, naturally aligned. Multi-byte numbers are as on the wire.
+//! Layouts of packet headers, naturally aligned. Multi-byte numbers are as on the wire.
 
 use proxy_common::{Port, Protocol, V4, V6, check};
 
@@ -40,12 +40,12 @@ impl Ipv4Header {
     pub fn is_plain(&self) -> bool {
         self.version_ihl == 0x45 && self.fragment & (Self::MORE_FRAGMENTS | Self::OFFSET) == 0
     }
-    /// Time to live and protocol as the one word that the checksum sees.
+    /// Returns time to live and protocol as the one 16-bit word that the header's checksum covers.
     #[inline(always)]
     pub fn ttl_protocol(&self) -> u16 {
         u16::from_ne_bytes([self.ttl, self.protocol.0])
     }
-    /// Header length in bytes; below 20 if this is no IPv4 header.
+    /// Returns the header's length in bytes; 0 if the version is not 4.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         if self.version_ihl >> 4 == 4 {
@@ -109,7 +109,7 @@ impl Ipv6Header {
     }
 }
 
-/// An IP header without options, and the first bytes behind it: usually the ports.
+/// An IP header without options, and the first four bytes behind it: the ports, unless it is ICMP.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Start<H> {
@@ -117,7 +117,7 @@ pub struct Start<H> {
     pub ports: Ports,
 }
 
-/// The first bytes of TCP, UDP and SCTP.
+/// The first four bytes of a TCP, UDP or SCTP header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ports {
@@ -126,7 +126,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The first byte; in an ICMP message, its type.
+    /// Returns the first byte, which in an ICMP message is the type.
     #[inline(always)]
     pub fn icmp_type(self) -> u8 {
         self.src.0.to_ne_bytes()[0]
@@ -162,16 +162,16 @@ pub struct TcpOrSctpStart {
     pub ports: Ports,
     pub sequence_or_tag: u32,
     pub acknowledgement_or_checksum: u32,
-    /// TCP: data offset; SCTP: chunk type.
+    /// TCP: data offset. SCTP: type of the first chunk.
     pub offset_or_chunk: u8,
     pub flags: u8,
     pub window_or_length: u16,
 }
 
-/// Offsets of the checksums of TCP, UDP and SCTP.
+/// Offsets of the checksums in the headers of TCP, UDP and SCTP.
 pub const TCP_CHECKSUM: u32 = 16;
 pub const UDP_CHECKSUM: u32 = 6;
 pub const SCTP_CHECKSUM: u32 = 8;
-/// Offset of the checksum of ICMP and ICMPv6.
+/// Offset of the checksum in ICMP and ICMPv6 messages.
 pub const ICMP_CHECKSUM: u32 = 2;
 pub const ICMP_LEN: u32 = 8;

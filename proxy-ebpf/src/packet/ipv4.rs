@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! IPv4: a header with a checksum and options.
+//! IPv4 packets: the header has a checksum and may have options.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
@@ -16,7 +16,7 @@ use super::{
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
-/// An IPv4 header from its checksum on.
+/// The bytes of an IPv4 header from its checksum on, without options.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Tail {
@@ -26,7 +26,7 @@ struct Tail {
     dst: [u16; 2],
 }
 
-/// The end of a header without options, and the ports that follow it.
+/// The end of a header without options, followed by the ports.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LongTail {
@@ -34,13 +34,14 @@ struct LongTail {
     ports: Ports,
 }
 
-/// Offset in the header at which both structs begin.
+/// Offset in the IPv4 header at which both `Tail` and `LongTail` begin.
 const TAIL: u32 = 10;
-/// Offset of the time to live; the protocol follows, then the checksum.
+/// Offset in the IPv4 header of the time to live; the protocol follows, then the checksum.
 const TTL: u32 = 8;
 
 impl Tail {
-    /// Holds new addresses and the checksum for them; their changes cancel out in the device's sum.
+    /// Returns new addresses (source, destination) and the checksum for them. In the device's sum
+    /// over the packet, the changes of addresses and checksum cancel out.
     #[inline(always)]
     fn new(ip_checksum: u16, old: (V4, V4), new: (V4, V4)) -> Self {
         let halves = |address: V4| {
@@ -60,7 +61,7 @@ impl Tail {
     }
 }
 
-/// The family IPv4.
+/// The IP family IPv4.
 pub enum Ipv4 {}
 
 impl Ip for Ipv4 {
@@ -372,7 +373,7 @@ impl Wire for Ipv4 {
     }
 }
 
-/// Time to live with the protocol, and the checksum that follows.
+/// Time to live and protocol, and the header checksum, which follows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct HopsAndChecksum {
@@ -380,7 +381,7 @@ struct HopsAndChecksum {
     checksum: u16,
 }
 
-/// A header from its time to live on.
+/// The bytes of a header without options from its time to live on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct FrameTail {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! IPv6: a chain of extension headers, no checksum of its own.
+//! IPv6 packets: the header has no checksum and may be followed by a chain of extension headers.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
@@ -16,7 +16,7 @@ use super::{
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
-/// The family IPv6.
+/// The IP family IPv6.
 pub enum Ipv6 {}
 
 impl Ip for Ipv6 {
@@ -308,10 +308,10 @@ impl Wire for Ipv6 {
     }
 }
 
-/// Highest offset of a transport header: its bytes must be readable at their offset, not
-/// [`MAX_OFFSET`] before.
+/// Highest offset of a transport header: above it the mask [`MAX_OFFSET`] could change the offset
+/// of the header's bytes.
 const FURTHEST: u32 = MAX_OFFSET - 0x3f;
-/// Extension headers followed, as many as the kernel's own limit for option headers.
+/// How many extension headers are followed: as many as the kernel's own limit for option headers.
 const MAX_EXTENSIONS: u32 = 8;
 
 const HOP_BY_HOP: Protocol = Protocol(0);
@@ -341,7 +341,7 @@ struct Walked {
 struct Extension {
     next: Protocol,
     len: u8,
-    /// Fragment header: offset and flags. Routing header: type, segments left.
+    /// Fragment header: offset and flags. Routing header: type, and number of segments left.
     rest: [u8; 2],
     fragment_id: u32,
 }

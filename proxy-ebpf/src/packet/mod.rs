@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Packets: bytes in, values out, and back. A packet is parsed once, and no pointer is kept. Only
-//! this module touches a packet's bytes, and it knows no maps.
+//! Packets: their bytes are read into values, and values are written back. A packet is parsed once,
+//! and no pointer is kept. Only this module touches a packet's bytes, and it uses no maps.
 
 pub mod access;
 pub mod fib;

@@ -3,7 +3,7 @@
 
 use proxy_common::Port;
 
-/// The new address and port of one end of a packet, and the new port of its other end.
+/// The new address and port of one end of a packet, and the new port of the packet's other end.
 #[derive(Clone, Copy)]
 pub struct NatTarget<A> {
     pub address: A,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! From bytes to a [`Packet`]: options, extension headers, fragments. Called by the entry points.
+//! Parses a packet's bytes into a [`Packet`]: options, extension headers, fragments. Called by the
+//! entry points.
 
 use proxy_common::{Protocol, filter::is_transport, flow::Signals};
 
@@ -9,7 +10,7 @@ use super::{
     wire::Wire,
 };
 
-/// Returns a packet's Ethertype and the offset of its IP header.
+/// Returns a packet's Ethertype and the offset of its IP header; None if a VLAN tag is cut short.
 #[inline(always)]
 pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     let protocol = skb.protocol();
@@ -29,8 +30,8 @@ pub fn network_offset(skb: Skb, link_layer: bool) -> Option<(u16, u32)> {
     Some((inner, offset))
 }
 
-/// The VLAN id in a frame's outermost tag, in the packet or out of band; 0 without a tag. A tag
-/// with id 0 has a priority alone, and the kernel looks at the tag behind it.
+/// Returns the VLAN id in a frame's outermost tag, in the packet or out of band; 0 without a tag. A
+/// tag with id 0 has only a priority, and the kernel looks at the tag behind it.
 #[inline(always)]
 pub fn vlan_id(skb: Skb) -> u32 {
     let beside = skb.vlan_id();
@@ -44,7 +45,7 @@ pub fn vlan_id(skb: Skb) -> u32 {
     }
 }
 
-/// Reads a packet whose IP header lies at `packet.l3`; `None` for a protocol that no service can
+/// Parses a packet whose IP header lies at `packet.l3`; `None` for a protocol that no service can
 /// have, and for a packet that is cut short.
 #[inline(always)]
 pub fn parse<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
@@ -52,7 +53,8 @@ pub fn parse<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     parse_behind::<F>(skb, packet, network)
 }
 
-/// Reads a plain packet, see [`Wire::plain`], or a plain echo request.
+/// Parses a packet that is known to be plain, see [`Wire::plain`], or a plain echo request. None if
+/// it is cut short.
 #[inline(always)]
 pub fn parse_plain<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
     let network = F::header(skb, packet.l3)?;
@@ -102,7 +104,7 @@ fn parse_behind<F: Wire>(
     Some(())
 }
 
-/// Protocol and signals of a plain packet: see [`Wire::plain`].
+/// Returns protocol and signals of a plain packet, see [`Wire::plain`]; None if it is cut short.
 #[inline(always)]
 pub fn plain_start<F: Wire>(skb: Skb, l3: u32) -> Option<(Protocol, Signals)> {
     let protocol = Protocol(skb.read(l3 + F::PROTOCOL)?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! A packet as values and offsets. Filled by `parse`, read by everything else.
+//! A parsed packet: values and offsets. Filled in by `parse`, read by all other modules.
 
 use proxy_common::{
     Addr, FlowKey, Port, Protocol,
@@ -11,22 +11,22 @@ use super::{Skb, headers::Ports};
 /// What follows a packet's IP header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// TCP, UDP or SCTP.
+    /// TCP, UDP or SCTP, and no fragment.
     Whole,
     /// The first fragment of a datagram, which has the transport header.
     FirstFragment,
-    /// Another fragment, which has no ports.
+    /// A later fragment of a datagram, which has no ports.
     LaterFragment,
-    /// ICMP or ICMPv6; the type is in [`Packet::icmp_type`].
+    /// An ICMP or ICMPv6 message; its type is in [`Packet::icmp_type`].
     Icmp,
 }
 
-/// A packet's values and offsets; no pointer.
+/// A packet's values, and the offsets of its headers; no pointer.
 #[derive(Clone, Copy)]
 pub struct Packet<A> {
-    /// Ports are zero for later fragments and ICMP.
+    /// The packet's 5-tuple. Ports are zero for later fragments and ICMP.
     pub key: FlowKey<A>,
-    /// Offsets of the IP and the transport header.
+    /// Offset of the IP header, and below that of the transport header.
     pub l3: u32,
     pub l4: u32,
     pub shape: Shape,
@@ -34,9 +34,9 @@ pub struct Packet<A> {
     pub icmp_type: u8,
     /// The IPv4 header's checksum; 0 for IPv6.
     pub ip_checksum: u16,
-    /// The datagram's identification, for fragments.
+    /// Only for fragments: the datagram's identification.
     pub fragment_id: u32,
-    /// The client's interface, for fragments at ingress.
+    /// Only for fragments at ingress: the client's interface.
     pub fragment_interface: ClientInterface,
 }
 
@@ -61,26 +61,26 @@ impl<A: Addr> Packet<A> {
             dst: self.key.dst_port,
         }
     }
-    /// SCTP: the packet's verification tag, as on the wire; 0 if it cannot be read.
+    /// SCTP: returns the packet's verification tag, as on the wire; 0 if it cannot be read.
     #[inline(always)]
     pub fn tag(&self, skb: Skb) -> u32 {
         const TAG: u32 = 4;
         skb.load(self.l4 + TAG).unwrap_or(0)
     }
-    /// SCTP: the tag that the sender of an INIT or INIT ACK wants its packets to have (RFC 9260,
-    /// 3.3.2), as on the wire.
+    /// SCTP: returns the tag that the sender of an INIT or INIT ACK wants the packets to itself to
+    /// have (RFC 9260, 3.3.2), as on the wire; 0 if it cannot be read.
     #[inline(always)]
     pub fn initiate_tag(&self, skb: Skb) -> u32 {
         const INITIATE_TAG: u32 = 16;
         skb.load(self.l4 + INITIATE_TAG).unwrap_or(0)
     }
-    /// A TCP segment's sequence number, in host order; 0 if it cannot be read.
+    /// Returns a TCP segment's sequence number, in host order; 0 if it cannot be read.
     #[inline(always)]
     pub fn sequence(&self, skb: Skb) -> u32 {
         const SEQUENCE: u32 = 4;
         skb.load(self.l4 + SEQUENCE).map_or(0, u32::from_be)
     }
-    /// The number that tells a SYN from that of another connection with the same ends: TCP's
+    /// Returns the number that tells a SYN from one of another connection with the same ends: TCP's
     /// sequence number, or SCTP's initiate tag.
     #[inline(always)]
     pub fn first_number(&self, skb: Skb) -> u32 {
@@ -90,18 +90,18 @@ impl<A: Addr> Packet<A> {
             self.initiate_tag(skb)
         }
     }
-    /// A TCP segment's acknowledgement number, in host order; 0 if it cannot be read.
+    /// Returns a TCP segment's acknowledgement number, in host order; 0 if it cannot be read.
     #[inline(always)]
     pub fn acknowledgement(&self, skb: Skb) -> u32 {
         const ACKNOWLEDGEMENT: u32 = 8;
         skb.load(self.l4 + ACKNOWLEDGEMENT).map_or(0, u32::from_be)
     }
-    /// A TCP segment's timestamp, in host order; 0 if it has none, or none at an even offset, where
-    /// every stack puts it.
+    /// Returns a TCP segment's timestamp, in host order; 0 if it has none, or none at an even
+    /// offset, where every stack puts it.
     #[inline(never)]
     pub fn timestamp(&self, skb: Skb) -> u32 {
         const OPTIONS: u32 = 20;
-        /// Kind and length of the option.
+        /// Kind and length of the timestamp option.
         const TIMESTAMP: u16 = u16::from_ne_bytes([8, 10]);
         let (mut offset, end) = match skb.load::<u8>(self.l4 + 12) {
             Some(length) if self.key.protocol == Protocol::TCP => {
@@ -121,7 +121,7 @@ impl<A: Addr> Packet<A> {
         }
         0
     }
-    /// Begins a new packet, of which nothing is read yet.
+    /// Begins a new packet, of which only the IP header's offset is known.
     #[inline(always)]
     pub fn begin(&mut self, l3: u32) {
         self.key.set_ports(Port::ANY, Port::ANY);

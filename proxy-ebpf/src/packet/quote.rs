@@ -14,7 +14,8 @@ use super::{
     wire::{Wire, fold_32},
 };
 
-/// Offsets of a quoted packet's headers, and its IPv4 header's checksum.
+/// Offsets of the headers of a packet that an ICMP error quotes, and the checksum in its IPv4
+/// header.
 pub struct Quote {
     l3: u32,
     l4: u32,
@@ -32,8 +33,8 @@ pub fn is_redirect<F: Wire>(packet: &Packet<F::Addr>) -> bool {
         }
 }
 
-/// The translation of an ICMP error: its quote's tuple is `quoted` and becomes `tuple` reversed,
-/// its own addresses become `src` and `dst`.
+/// How an ICMP error is translated: the tuple of the quoted packet is `quoted` and becomes `tuple`
+/// reversed; the error's own addresses become `src` and `dst`.
 pub struct Change<'a, A> {
     pub quoted: &'a FlowKey<A>,
     pub tuple: &'a FlowKey<A>,
@@ -41,7 +42,8 @@ pub struct Change<'a, A> {
     pub dst: &'a A,
 }
 
-/// Reads the quote of an ICMP error about TCP, UDP or SCTP.
+/// Reads the packet that an ICMP error quotes; its tuple is written into `quoted`. None if the
+/// message is no error, or if the quoted packet is not TCP, UDP or SCTP or has no ports.
 #[inline(always)]
 pub fn read<F: Wire>(
     skb: Skb,
@@ -75,8 +77,9 @@ pub fn read<F: Wire>(
     })
 }
 
-/// The offset of the header that an ICMPv6 redirect quotes. It lies in an option, which may follow
-/// the option of the link-layer address (RFC 4861, 4.5).
+/// Returns the offset of the IP header that an ICMPv6 redirect quotes. It lies in an option, which
+/// may follow the option of the link-layer address (RFC 4861, 4.5). None if there is no such
+/// option.
 #[inline(always)]
 fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
     const REDIRECTED: u8 = 4;
@@ -89,7 +92,7 @@ fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
     (option[0] == REDIRECTED).then_some(offset + 8)
 }
 
-/// Translates an ICMP error.
+/// Translates an ICMP error: the quoted packet and the error's own addresses.
 #[inline(always)]
 pub fn rewrite<F: Wire>(
     skb: Skb,
@@ -147,7 +150,8 @@ pub fn rewrite<F: Wire>(
     F::store_addresses(skb, packet, *src, *dst)
 }
 
-/// Offset and value of the quoted transport checksum, if it is quoted and in use.
+/// Returns offset and value of the checksum in a quoted transport header; None if the quote is too
+/// short to have it, if UDP does without, and for SCTP.
 #[inline(always)]
 fn transport_checksum(skb: Skb, protocol: Protocol, l4: u32) -> Option<(u32, u16)> {
     let offset = match protocol {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Replaces addresses and ports and updates the checksums, in both directions and families. Called
-//! through `Wire`.
+//! Replaces a packet's addresses and ports and updates the checksums, for both directions and
+//! families. Called through `Wire`.
 //!
 //! A failure can leave a packet half changed: callers drop it.
 
@@ -14,7 +14,7 @@ use super::{
     wire::{Wire, fold_32},
 };
 
-/// Replaces the destination, and the source's port.
+/// Replaces the destination's address and port, and the source's port.
 #[inline(always)]
 pub fn destination<F: Wire>(
     skb: Skb,
@@ -30,7 +30,7 @@ pub fn destination<F: Wire>(
     rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// Replaces the source, and the destination's port.
+/// Replaces the source's address and port, and the destination's port.
 #[inline(always)]
 pub fn source<F: Wire>(
     skb: Skb,
@@ -46,8 +46,8 @@ pub fn source<F: Wire>(
     rewrite::<F>(skb, packet, difference, ends, ports)
 }
 
-/// Replaces both ends of a complete packet without options or extension headers by those of `ends`,
-/// and its hop limit by `counted_down`, as [`Wire::fib_parameters`] returns it.
+/// Gives a complete packet without options or extension headers the source and destination of
+/// `ends`, and the hop limit `counted_down`, as [`Wire::fib_parameters`] returns it.
 #[inline(always)]
 pub fn both<F: Wire>(
     skb: Skb,
@@ -65,7 +65,8 @@ pub fn both<F: Wire>(
     F::store_onward(skb, packet, (ends.src, ends.dst), ports, counted_down)
 }
 
-/// Updates the transport header's checksum, then writes addresses and ports.
+/// Updates the transport header's checksum, then writes addresses and ports. `difference` is the
+/// sum that the change of the addresses adds.
 #[inline(always)]
 fn rewrite<F: Wire>(
     skb: Skb,
@@ -83,8 +84,8 @@ fn rewrite<F: Wire>(
     F::store_addresses(skb, packet, src, dst)
 }
 
-/// Updates the transport header's checksum for a change of addresses, by the sum that it adds, and
-/// of ports; SCTP's ports are written as well.
+/// Updates the transport header's checksum for new ports and for a change of addresses that adds
+/// the sum `difference`. SCTP's ports are written as well.
 #[inline(always)]
 fn update_transport<F: Wire>(
     skb: Skb,
@@ -106,7 +107,8 @@ fn update_transport<F: Wire>(
     Ok(())
 }
 
-/// SCTP's checksum covers the packet from the ports on, and no address.
+/// Writes SCTP's ports and updates its checksum, which covers the packet from the ports on, and no
+/// address.
 #[inline(always)]
 fn sctp_ports<F: Wire>(
     skb: Skb,
@@ -119,7 +121,7 @@ fn sctp_ports<F: Wire>(
         return Err(WriteFailed);
     }
     let checksum: u32 = skb.load(packet.l4 + SCTP_CHECKSUM).ok_or(WriteFailed)?;
-    // Zero: the device will fill the checksum in.
+    // Zero: the device will fill in the checksum.
     if checksum != 0 {
         let end = F::packet_end(skb, packet.l3).ok_or(WriteFailed)?;
         let distance = end.checked_sub(packet.l4 + 4).ok_or(WriteFailed)?;
@@ -129,7 +131,7 @@ fn sctp_ports<F: Wire>(
     skb.store(packet.l4, &new, true)
 }
 
-/// CRC32c of the rewritten packet: see [`crc32c::replace_ports`].
+/// Returns the CRC32c of a packet after its ports have changed: see [`crc32c::replace_ports`].
 // VERIFIER: exported, so that its loops are verified once and not at every call.
 #[unsafe(no_mangle)]
 #[inline(never)]

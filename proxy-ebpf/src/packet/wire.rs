@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! All that differs between IPv4 and IPv6 on the wire, as two traits. `ipv4` and `ipv6` implement
-//! them; parsing, rewriting and answering are generic over them.
+//! the traits; parsing, rewriting and answering are generic over them.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_log_ebpf::macro_support::{Argument, IpFormatter};
@@ -17,72 +17,73 @@ use super::{
 pub trait Ip: 'static {
     type Addr: Addr;
     type Octets: Argument + IpFormatter;
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     const VERSION: u32;
     const ETHERTYPE: u16;
     const ICMP: Protocol;
     /// Length of an IP header without options.
     const HEADER_LEN: u32;
-    /// Offset of the transport protocol in a header without options.
+    /// Offset of the transport protocol's number in an IP header without options.
     const PROTOCOL: u32;
-    /// Offset of the source address in the header.
+    /// Offset of the source address in the IP header.
     const SOURCE: u32;
-    /// The address that stands for all loopback addresses of the node.
+    /// The one address that stands for all loopback addresses of the node.
     const LOOPBACK: Self::Addr;
 
     fn is_loopback(address: Self::Addr) -> bool;
-    /// An address as a log line shows it.
+    /// Returns the octets of an address, for a log line.
     fn octets(address: &Self::Addr) -> Self::Octets;
 }
 
-/// A family's headers: reading and writing them.
+/// Reads and writes the headers of an IP family.
 pub trait Wire: Ip {
-    /// Reads the IP header at `l3`.
+    /// Reads the IP header at `l3`; None if it is incomplete or of another version.
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
-    /// Reads the IP header at `l3` and the extension headers between it and the transport header.
+    /// Reads the IP header at `l3` and the extension headers between it and the transport header;
+    /// None if one of them cannot be read.
     fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
-    /// Destination and ports of a packet without options, extensions or fragments, whose transport
-    /// a service can have.
+    /// Returns destination and ports of a plain packet: one without options, extensions or
+    /// fragments, whose transport a service can have. `None` for any other packet.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
-    /// The source address in the IP header at `l3`.
+    /// Returns the source address in the IP header at `l3`; None if the header is incomplete.
     fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
-    /// The work that any packet asks for, and its destination. `None` if the packet's first bytes
-    /// are not in the linear part.
+    /// Returns how a packet must be examined, and its destination. `None` if the packet's first
+    /// bytes are not in the linear part of the buffer.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
-    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that no service can be
-    /// concerned by.
+    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a
+    /// service.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would
     // fill the callers' stacks.
     fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
-    /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused.
+    /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused to write.
     fn rewrite_destination(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
     ) -> bool;
-    /// [`super::rewrite::both`], inlined for IPv4; `false` when a helper refused.
+    /// [`super::rewrite::both`], inlined for IPv4; `false` when a helper refused to write.
     fn rewrite_both(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         ends: &FlowKey<Self::Addr>,
         counted_down: u32,
     ) -> bool;
-    /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused.
+    /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused to write.
     fn rewrite_source(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
     ) -> bool;
 
-    /// Writes both addresses, and the header's checksum where there is one.
+    /// Writes both addresses, and the IP header's checksum where there is one.
     fn store_addresses(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         src: Self::Addr,
         dst: Self::Addr,
     ) -> Result<(), WriteFailed>;
-    /// Writes both addresses, the header's checksum where there is one, and both ports. The
-    /// transport's checksum is the caller's.
+    /// Writes both addresses (`ends`: source, destination), the IP header's checksum where there is
+    /// one, and both ports. The caller must update the transport's checksum.
     fn store_ends(
         skb: Skb,
         packet: &Packet<Self::Addr>,
@@ -98,8 +99,8 @@ pub trait Wire: Ip {
         ports: Ports,
         counted_down: u32,
     ) -> Result<(), WriteFailed>;
-    /// Writes a quoted packet's addresses, those of `tuple` reversed. The checksum of the ICMP
-    /// error around it is the caller's.
+    /// Writes the addresses of a packet that an ICMP error quotes: those of `tuple` reversed. The
+    /// caller must update the ICMP error's checksum.
     fn store_quoted_addresses(
         skb: Skb,
         l3: u32,
@@ -107,38 +108,42 @@ pub trait Wire: Ip {
         old: &FlowKey<Self::Addr>,
         tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
-    /// Fills in the packet's part of a FIB look-up, and returns the word that [`Self::store_hop`]
-    /// writes; `None` for a packet that the stack must route.
+    /// Fills in the packet's part of a FIB look-up, and returns the hop limit counted down, in the
+    /// form that [`Self::store_hop`] writes; `None` for a packet that the stack must route.
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32>;
-    /// The destination of a FIB look-up; of a completed one, the next hop.
+    /// Returns the destination of a FIB look-up; after a successful look-up, that is the next hop.
     fn fib_destination(parameters: &bpf_fib_lookup) -> Self::Addr;
     /// Replaces the destination of a FIB look-up.
     fn set_fib_destination(parameters: &mut bpf_fib_lookup, address: Self::Addr);
-    /// Writes the hop limit counted down, and the header's checksum where there is one.
+    /// Writes the hop limit that [`Self::fib_parameters`] has counted down, and the IP header's
+    /// checksum where there is one.
     fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed>;
-    /// Turns the IP header into that of an answer with `len` bytes of transport.
+    /// Makes the IP header that of an answer with `len` bytes of transport header and payload.
     fn turn_around(skb: Skb, packet: &Packet<Self::Addr>, len: u32) -> Result<(), WriteFailed>;
-    /// The sum over a pseudo header, unfolded.
+    /// Returns the sum over a transport protocol's pseudo header, not folded.
     fn pseudo_sum(a: Self::Addr, b: Self::Addr, len: u32, protocol: Protocol) -> u64;
-    /// Writes IP and ICMP headers of a port unreachable in front of the `quoted` bytes that sum to
-    /// `sum`.
+    /// Writes the IP and ICMP headers of a port unreachable error in front of the quoted bytes.
+    /// `quoted` is their number, `sum` their sum.
     fn store_unreachable(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         quoted: u32,
         sum: u32,
     ) -> Result<(), WriteFailed>;
-    /// The offset at which the packet ends by its IP header; padding may follow.
+    /// Returns the offset at which the packet ends according to its IP header; padding may follow.
+    /// None if the header is incomplete.
     fn packet_end(skb: Skb, l3: u32) -> Option<u32>;
-    /// The ones' complement sum that a change of address adds, unfolded to 32 bits.
+    /// Returns the ones' complement sum that a change of address adds, folded to 32 bits.
     fn difference(old: Self::Addr, new: Self::Addr) -> u32;
 
     /// Reads a plain packet from a frame without a tag; `None` for any other frame.
     fn read_frame(frame: Frame) -> Option<Plain<Self::Addr>>;
-    /// Writes both addresses and one hop less into such a frame, and the header's checksum where
-    /// there is one; `addresses` is the sum that the change of addresses adds.
+    /// Writes both addresses of `new` and one hop less into a frame that [`Self::read_frame`] has
+    /// read, and the IP header's checksum where there is one; `addresses` is the sum that the
+    /// change of addresses adds. None if the frame is too short.
     fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<Self::Addr>) -> Option<()>;
-    /// Fills in a packet's part of a FIB look-up, by values.
+    /// Fills in the part of a FIB look-up that comes from a plain packet's values, with the
+    /// addresses of `ends`.
     fn fib_of(
         packet: &Plain<Self::Addr>,
         ends: &FlowKey<Self::Addr>,
@@ -146,7 +151,8 @@ pub trait Wire: Ip {
     );
 }
 
-/// Length of a packet, or of each of its segments, from its IP header on.
+/// Returns the length of a packet, or of each of its segments, from its IP header on; None if the
+/// segments' length is not known.
 #[inline(always)]
 pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol) -> Option<u16> {
     let payload = skb.segment_payload();
@@ -161,9 +167,9 @@ pub(super) fn length_on_the_wire(skb: Skb, l3: u32, l4: u32, protocol: Protocol)
     Some((l4 - l3 + header + payload) as u16)
 }
 
-/// The transport's part of a FIB look-up: rules may match protocol and ports, and the ports select
-/// one of several next hops. An ICMP error has no ports, so it may take another next hop than its
-/// flow. `None` for an extension header.
+/// Fills in the transport's part of a FIB look-up: rules may match protocol and ports, and the
+/// ports select one of several next hops. An ICMP error has no ports, so it may take another next
+/// hop than its flow. `None` for an extension header or a header that cannot be read.
 #[inline(always)]
 pub(super) fn transport_parameters(
     skb: Skb,
@@ -184,10 +190,10 @@ pub(super) fn transport_parameters(
     Some(())
 }
 
-/// Hop limit of packets that the programs send themselves.
+/// Hop limit of the answers that the programs make themselves.
 pub(super) const ANSWER_TTL: u8 = 64;
 
-/// A 64-bit sum folded to 32 bits, carries added back.
+/// Folds a 64-bit sum to 32 bits; carries are added back.
 #[inline(always)]
 pub fn fold_32(sum: u64) -> u32 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);

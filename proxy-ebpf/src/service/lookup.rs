@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Finds a destination's record in the maps. The order of the look-ups is in
+//! Finds the record of the service that a destination belongs to. The order of the look-ups is in
 //! `proxy_common::lookup`.
 
 use core::marker::PhantomData;
@@ -15,9 +15,9 @@ use crate::{
     packet::{Ipv4, Ipv6},
 };
 
-/// A family's look-ups, each a program of its own to the verifier.
+/// Look-ups for an IP family, each of which the verifier checks as a program of its own.
 pub trait Lookup: Tables {
-    /// The id of the record that a destination leads to, or [`NO_RECORD`].
+    /// Returns the id of the record that a destination leads to, or [`NO_RECORD`].
     fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
     /// Whether this address lies in a range that cluster IPs are allocated from, is not the node's
     /// own, and packets to unallocated cluster IPs are to be dropped.
@@ -28,7 +28,7 @@ pub trait Lookup: Tables {
 
 const NO_RECORD: u32 = 0;
 
-/// The record that a destination leads to.
+/// Returns the record that a destination leads to; None if the destination belongs to no service.
 #[inline(always)]
 pub fn record_of<L: Lookup>(
     address: L::Addr,
@@ -41,8 +41,8 @@ pub fn record_of<L: Lookup>(
     }
 }
 
-/// Whether no service has this address though it lies in a range of cluster IPs; called where no
-/// record was found.
+/// Whether an address of no service lies in a range that cluster IPs are allocated from, and
+/// packets to such addresses are to be dropped. Called where no record was found.
 #[inline(always)]
 pub fn is_unallocated<L: Lookup>(address: L::Addr, settings: &Settings) -> bool {
     L::services(settings).contains(address) && L::is_allocatable(address)
@@ -54,8 +54,8 @@ pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
     lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
 }
 
-/// Whether the node answers echo requests to the address: it is a cluster IP, or it has a frontend
-/// for echo requests.
+/// Whether the node answers echo requests to the address: it is a cluster IP, or the maps have a
+/// frontend for echo requests to it.
 #[inline(always)]
 pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
     is_cluster_ip::<T>(address)
@@ -64,7 +64,7 @@ pub fn answers_echo<T: Tables>(address: T::Addr) -> bool {
             .is_some()
 }
 
-/// The maps, as `proxy_common::lookup` uses them.
+/// The kernel programs' maps, for the look-ups in `proxy_common::lookup`.
 struct Maps<T>(PhantomData<T>);
 
 impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
@@ -72,8 +72,8 @@ impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
     fn bits(&self, port: Port) -> u64 {
         ports::bits(port)
     }
-    /// The kernel may reuse a hash element while it is read, so the record carries its key. After a
-    /// mismatch a second look-up finds the finished change.
+    /// The kernel may reuse a hash element while it is read, so the record carries its key. If the
+    /// keys differ, a second look-up finds the finished change.
     #[inline(always)]
     fn record(&self, key: &FrontendKey<T::Addr>) -> Option<RecordId> {
         for _ in 0..2 {
@@ -102,7 +102,8 @@ fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
         .map_or(NO_RECORD, |record| record.0)
 }
 
-/// A packet from an address of the node's own never comes in by an interface.
+/// Returns 1 if the stack must handle packets from this address, else 0. A packet whose source is
+/// an address of the node never comes in by an interface.
 #[inline(always)]
 fn for_stack<T: Tables>(address: T::Addr) -> u32 {
     (!address.may_be_forwarded() || node::is_node_address::<T>(&address)) as u32
@@ -149,10 +150,10 @@ impl Lookup for Ipv6 {
     }
 }
 
-// VERIFIER: the following are exported and take words, so that each is verified once and not on
-// every path that leads to it.
+// VERIFIER: the following functions are exported and take plain numbers, so that each is verified
+// once and not on every path that leads to it.
 
-/// See [`Lookup::record_id`]; the address as one word and the port as on the wire.
+/// See [`Lookup::record_id`]; the address as one word and the port, both as on the wire.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32) -> u32 {
@@ -160,8 +161,8 @@ pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32
     find_id::<Ipv4>(V4::from_word(address), port, protocol)
 }
 
-/// See [`Lookup::record_id`]; the address as four words and the port as on the wire, with the
-/// protocol as its lowest byte.
+/// See [`Lookup::record_id`]; the address as four words, as on the wire. `port` has the port, as on
+/// the wire, above the protocol in the lowest byte.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Finds a backend for a destination: its record (`lookup`), the verdict (`policy`), the backend
-//! (`select`). Used by every hook that begins a connection.
+//! Finds a backend for a destination: the service's record (`lookup`), the verdict (`policy`), the
+//! backend (`select`). Used by every hook at which a connection may begin.
 
 pub mod lookup;
 pub mod policy;

@@ -13,7 +13,7 @@ use crate::{
     packet::Skb,
 };
 
-/// The verdict on a flow's first packet.
+/// Returns the verdict on a flow's first packet.
 #[inline(always)]
 pub fn verdict_on_packet<T: Tables>(
     skb: Skb,
@@ -31,8 +31,8 @@ pub fn verdict_on_packet<T: Tables>(
     verdict::<T>(record, origin, source, settings)
 }
 
-/// The verdict on a connection of known origin; `source` is read for frontends with source ranges
-/// only.
+/// Returns the verdict on a connection of known origin; `source` is read only for frontends with
+/// source ranges.
 #[inline(always)]
 pub fn verdict<T: Tables>(
     record: &Record<T::Addr>,
@@ -59,7 +59,7 @@ pub fn verdict<T: Tables>(
     )
 }
 
-/// The counter for a rejection.
+/// Returns the counter for a rejection by this record.
 #[inline(always)]
 pub fn rejection_of<A: Addr>(record: &Record<A>) -> Counter {
     match record.flags.kind() {
@@ -68,7 +68,8 @@ pub fn rejection_of<A: Addr>(record: &Record<A>) -> Counter {
     }
 }
 
-/// One of a record's blocks, loaded as one word because the agent may be storing another.
+/// Returns a record's external or internal block, loaded as one word because the agent may be
+/// storing another.
 #[inline(always)]
 pub fn block_of<A: Addr>(record: &Record<A>, external: bool) -> Block {
     let block = if external {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Selects a record's backend: by affinity, else a slot of the block, by a random number or by a
-//! hash. Called by `begin` and the socket hooks.
+//! Selects one of the backends of a service's record: by affinity, else by a slot of the block,
+//! chosen by a random number or a hash. Called by `begin` and the socket hooks.
 
 use proxy_common::{
     Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, Record,
@@ -13,14 +13,15 @@ use crate::{
     service::policy::block_of,
 };
 
-/// A client, as affinity identifies it.
+/// A client, in the form in which session affinity identifies it.
 pub trait Client<T: Tables>: Copy {
-    /// The client's affinity, if it has not timed out.
+    /// Returns the client's affinity to a backend of the record's service; None if it has none, or
+    /// if it has timed out.
     fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry>;
     fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64);
 }
 
-/// A client by its address.
+/// A client that is identified by its address.
 #[derive(Clone, Copy)]
 pub struct ByAddress<A>(pub A);
 
@@ -53,20 +54,20 @@ impl<A> ByAddress<A> {
     }
 }
 
-/// The selection of a backend for one new connection of a client.
+/// The selection of a backend for one new connection of a client: from affinity or from a block.
 pub struct Choice<'a, A: Addr> {
     record: &'a Record<A>,
     block: Block,
     number: u32,
-    /// Whether the client has affinity to a backend.
+    /// Whether the client has affinity to a backend, which is in `held`.
     is_held: bool,
-    /// That backend, else the first id.
+    /// The backend that the client has affinity to, else the first id.
     // VERIFIER: no Option, whose value is not written for None: the compiler stores any register,
     // and the verifier refuses a pointer.
     held: BackendId,
 }
 
-/// A random number that selects one of `count`; 0 where there is only one.
+/// Returns a random number that selects one of `count`; 0 where there is only one.
 // VERIFIER: exported, so that what follows is verified once and not for either answer.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -74,8 +75,8 @@ pub extern "C" fn portolan_number(count: u32) -> u32 {
     if count > 1 { helpers::random() } else { 0 }
 }
 
-/// The number that selects a slot of the block for a packet's flow. If possible, not a slot of the
-/// backend `avoided`.
+/// Returns the number that selects a slot of the block for a packet's flow: if possible, not a slot
+/// of the backend `avoided`, which is 0 if none is to be avoided.
 // VERIFIER: a frame of its own, because the caller's chain of calls fills the stack.
 #[inline(never)]
 pub fn number_of_flow<T: Tables>(
@@ -101,8 +102,9 @@ pub fn number_of_flow<T: Tables>(
 /// slots of the same backend follow each other with a chance of one in four thousand million.
 const LOOKS: u32 = 32;
 
-/// The first number from `number` on whose slot in the block has another backend than `avoided`.
-/// Neighbouring slots of a Maglev table may have the same backend.
+/// Returns the first number from `number` on whose slot in the block has another backend than
+/// `avoided`; `number` if none is found. Neighbouring slots of a Maglev table may have the same
+/// backend.
 // VERIFIER: exported, so that the loop is verified once.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -117,7 +119,7 @@ pub extern "C" fn portolan_past(block: u64, number: u32, avoided: u32) -> u32 {
     number
 }
 
-/// A backend, its id, and its generation when it was chosen.
+/// A chosen backend, with its id, and with its generation when it was chosen.
 #[derive(Clone, Copy)]
 pub struct Chosen<A: 'static> {
     pub id: BackendId,
@@ -126,8 +128,8 @@ pub struct Chosen<A: 'static> {
 }
 
 impl<'a, A: Addr> Choice<'a, A> {
-    /// Begins the selection for `client`: by affinity, else by the slot that `number` returns for a
-    /// block.
+    /// Begins the selection for `client`: by affinity, else by a slot. `external` selects the
+    /// record's block; `number` returns the number that selects a slot of it.
     #[inline(always)]
     pub fn new<T: Tables<Addr = A>>(
         record: &'a Record<A>,
@@ -152,8 +154,9 @@ impl<'a, A: Addr> Choice<'a, A> {
     pub fn is_held(&self) -> bool {
         self.is_held
     }
-    /// The `attempt`-th backend to try: the one that the client has affinity to, else the next from
-    /// the number's slot on.
+    /// Returns the `attempt`-th backend to try: the one that the client has affinity to, else that
+    /// of the next slot after the slot of `number`. None if the maps do not agree, or if the block
+    /// is empty.
     #[inline(always)]
     pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
         let id = if self.is_held {
@@ -180,7 +183,8 @@ impl<'a, A: Addr> Choice<'a, A> {
     }
 }
 
-/// The backend that a client has affinity to, if it still serves and the client may have it here.
+/// Returns the backend that a client has affinity to; None if it has none, or if that backend no
+/// longer serves or is not in `set`, the endpoints that the client may use here.
 #[inline(always)]
 fn held_by<T: Tables>(
     record: &Record<T::Addr>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! bind: with `reserveNodePorts`, no process of the node takes a served node port.
+//! The bind hook: with `reserveNodePorts`, no process of the node may bind a served node port.
 
 use proxy_common::{
     Addr, Counter, FrontendKey, Port, Protocol, Settings, ports as port_bits, settings,
@@ -15,8 +15,8 @@ use crate::{
 
 const EADDRINUSE: i32 = 98;
 
-/// A process binds a socket. The unspecified address of an IPv6 socket includes the node's IPv4
-/// addresses.
+/// Runs when a process binds a socket. The unspecified address of an IPv6 socket includes the
+/// node's IPv4 addresses.
 #[inline(never)]
 pub fn bind<A: AddressForm>(ctx: SockAddr) -> i32 {
     let port = ctx.port();

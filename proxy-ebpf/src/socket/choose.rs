@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Chooses the backend for a socket's destination: record, verdict, selection. Called by `connect`
-//! and `datagram`.
+//! Chooses the backend for the address that a socket connects or sends to: record, verdict,
+//! selection. Called by `connect` and `datagram`.
 
 use proxy_common::{
     Addr, AffinityEntry, Block, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId,
@@ -22,10 +22,10 @@ use crate::{
     },
 };
 
-/// Backends that are tried so that one socket's services do not share a backend.
+/// How many backends are tried to find one that no other service of the socket uses.
 const BACKEND_TRIES: u32 = 4;
 
-/// The address and port that a process asks for, and the protocol of its socket.
+/// The address and port that a process connects or sends to, and the protocol of its socket.
 #[derive(Clone, Copy)]
 pub struct Target<A> {
     pub address: A,
@@ -33,16 +33,16 @@ pub struct Target<A> {
     pub protocol: Protocol,
 }
 
-/// The verdict on a socket's destination, and the counter that names the reason; in one word so
-/// that subprograms can return it.
+/// The verdict on a socket's destination, and the counter that says why; in one word so that
+/// subprograms can return it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct SocketVerdict(u32);
 
 impl SocketVerdict {
-    /// The socket gets the address of the entry's backend.
+    /// The system call gets the address of the backend in the entry.
     pub const TRANSLATE: u32 = 0;
-    /// The socket keeps the address that the process asked for.
+    /// The system call keeps the address that the process asked for.
     pub const UNTOUCHED: u32 = 1;
     /// The system call fails with ECONNREFUSED.
     pub const REFUSE: u32 = 2;
@@ -55,12 +55,13 @@ impl SocketVerdict {
     pub const fn kind(self) -> u32 {
         self.0 >> 16 & 0xff
     }
-    /// The same verdict for a connection that begins, with bits of [`event`].
+    /// The same verdict for a connection that begins; `events` are bits of [`event`] to count with
+    /// it.
     #[inline(always)]
     const fn that_begins(self, events: u32) -> Self {
         Self(self.0 | (event::BEGUN | events) << 24)
     }
-    /// Counts the connection to the entry's backend, if the verdict begins a connection.
+    /// Counts the connection for the entry's backend, if the verdict begins a connection.
     #[inline(always)]
     pub fn note<F: Family>(self, entry: &SocketEntry<F::Addr>) {
         let events = self.0 >> 24;
@@ -68,7 +69,7 @@ impl SocketVerdict {
             traffic::note::<F>(entry.backend, entry.generation, events);
         }
     }
-    /// The same verdict, counted as a refusal of a service port.
+    /// The same verdict, after counting a refusal for this service port.
     #[inline(always)]
     fn refusing(self, service: ServiceId) -> Self {
         traffic::refuse(service, self.0 & 0xffff);
@@ -83,8 +84,9 @@ impl SocketVerdict {
 const UNTOUCHED: SocketVerdict =
     SocketVerdict::new(SocketVerdict::UNTOUCHED, Counter::SocketUntouched);
 
-/// Chooses a backend. If the verdict is to translate, `buffer` holds the socket's entry, without
-/// its list link. `avoid` is the socket whose other services must not share the backend.
+/// Chooses a backend. If the verdict is to translate, `buffer` then has the socket's entry, without
+/// its link in the socket's list. `avoid` is the socket whose other services must not share the
+/// backend.
 #[inline(never)]
 pub fn choose<F: Family>(
     caller: &Caller,
@@ -179,8 +181,8 @@ pub fn choose<F: Family>(
     SocketVerdict::new(SocketVerdict::TRANSLATE, Counter::SocketTranslated).that_begins(events)
 }
 
-/// The address whose frontends serve this one. KUBE: node ports are served on all of 127.0.0.0/8 if
-/// on 127.0.0.1.
+/// Returns the address to look frontends up by. KUBE: node ports are served on all of 127.0.0.0/8
+/// if on 127.0.0.1.
 #[inline(always)]
 fn served_at<F: Family>(address: F::Addr) -> F::Addr {
     if F::is_loopback(address) {
@@ -190,8 +192,8 @@ fn served_at<F: Family>(address: F::Addr) -> F::Addr {
     }
 }
 
-/// The service port that a frontend belongs to, or 0.
-// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no room for it.
+/// Returns the id of the service port that a frontend belongs to, or 0.
+// VERIFIER: a subprogram: before Linux 6.9, the caller's frame has no space for it.
 #[inline(never)]
 pub fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
     let address = served_at::<F>(target.address);
@@ -199,8 +201,9 @@ pub fn owner<F: Family>(target: &Target<F::Addr>) -> u32 {
         .map_or(0, |record| record.service.0)
 }
 
-/// Selects a backend for a client, and stores the client's affinity to it if the service has
-/// affinity. Also returns the events of the connection. Overwrites `buffer`.
+/// Selects a backend for a client, and stores the client's affinity to the backend if the service
+/// has affinity. Also returns bits of [`event`] to count with the connection. None if the maps do
+/// not agree. Overwrites `buffer`.
 #[inline(always)]
 fn select<F: Family>(
     record: &Record<F::Addr>,
@@ -211,7 +214,7 @@ fn select<F: Family>(
     target: &Target<F::Addr>,
     buffer: &mut EntryBuffer<F::Addr>,
 ) -> Option<(Chosen<F::Addr>, u32)> {
-    // For a Maglev table, too: a socket that connects has no port yet to hash.
+    // Also for a Maglev table: a socket that connects has no port yet that could be hashed.
     let number = |block: Block| portolan_number(block.count());
     let choice = Choice::new::<F>(record, client, external, now, number);
     let mut chosen = choice.backend::<F>(0)?;
@@ -232,8 +235,8 @@ fn select<F: Family>(
     Some((chosen, events))
 }
 
-/// Whether datagrams from this backend belong to another service on the same socket.
-// VERIFIER: with the caller's buffer: before Linux 6.9, each frame of a chain of calls is rounded
+/// Whether answers from this backend belong to another service that the same socket uses.
+// VERIFIER: uses the caller's buffer: before Linux 6.9, each frame of a chain of calls is rounded
 // up to 32 of the 512 bytes.
 #[inline(never)]
 fn is_shared<F: Family>(
@@ -245,7 +248,7 @@ fn is_shared<F: Family>(
         .is_some_and(|found| !found.entry.is_frontend(target.address, target.port))
 }
 
-/// A pod, by its network namespace.
+/// A pod that is identified by its network namespace.
 #[derive(Clone, Copy)]
 struct ByNetns(u64);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! connect and getpeername.
+//! The connect and getpeername hooks.
 
 use proxy_common::{Counter, Protocol, SocketCookie, SocketEntry, SocketKey};
 
@@ -18,15 +18,15 @@ use crate::{
     packet::{Ip, Skb},
 };
 
-/// An IPv6 socket connects to an IPv4-mapped address.
-// VERIFIER: the other families are part of their entry point: before Linux 6.9, a frame of its own
-// takes 32 bytes of the stack at least, and the calls for IPv6 need all 512.
+/// Runs when an IPv6 socket connects to an IPv4-mapped address.
+// VERIFIER: for the other families, the code is part of the entry point: before Linux 6.9, a frame
+// of its own takes 32 bytes of the stack at least, and the calls for IPv6 need all 512.
 #[inline(never)]
 pub fn connect_mapped(ctx: SockAddr) -> i32 {
     connect::<AsMapped>(ctx)
 }
 
-/// A process connects a socket.
+/// Runs when a process connects a socket.
 #[inline(always)]
 pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     let protocol = ctx.protocol();
@@ -98,7 +98,8 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
     PROCEED
 }
 
-/// The socket is not (or no longer) translated.
+/// Lets the call proceed without translation, and removes what an earlier call has left for the
+/// socket.
 #[inline(always)]
 fn leave_untouched<A: AddressForm>(ctx: SockAddr, key: &SocketKey<<A::Family as Ip>::Addr>) -> i32 {
     undrop::<A::Family>(ctx, key);
@@ -106,8 +107,8 @@ fn leave_untouched<A: AddressForm>(ctx: SockAddr, key: &SocketKey<<A::Family as 
     proceed(Counter::SocketUntouched)
 }
 
-/// Whether a UDP socket that connects to the same frontend of the same service again keeps its
-/// backend. KUBE: conntrack sees one flow.
+/// Whether a UDP socket that connects again to the same frontend of the same service keeps its
+/// backend; `buffer` then has its entry. KUBE: conntrack sees one flow.
 #[inline(never)]
 fn keep<F: Family>(
     key: &SocketKey<F::Addr>,
@@ -129,7 +130,7 @@ fn keep<F: Family>(
     kept
 }
 
-/// Whether a socket is connected to this frontend already.
+/// Whether a socket is already connected to this frontend.
 #[inline(never)]
 fn asks_again<F: Family>(key: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> bool {
     let mut buffer = EntryBuffer::uninit();
@@ -137,14 +138,14 @@ fn asks_again<F: Family>(key: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> 
         .is_some_and(|found| found.entry.is_frontend(target.address, target.port))
 }
 
-/// Whether the entry's backend still serves.
+/// Whether the backend of a socket's entry still serves.
 #[inline(always)]
 pub(super) fn is_current<F: Family>(entry: &SocketEntry<F::Addr>) -> bool {
     F::serves(entry.backend, entry.service, entry.generation)
 }
 
-/// Makes egress drop what a node's socket sends: the mark makes egress look for the socket's entry,
-/// and the entry says to drop. `false` if the map is full.
+/// Makes egress drop what a node's socket sends: by the packet mark egress looks for the socket's
+/// entry, and the entry says to drop. `false` if the socket maps are full.
 #[inline(never)]
 fn drop_silently<F: Family>(
     ctx: SockAddr,
@@ -166,8 +167,8 @@ fn drop_silently<F: Family>(
     true
 }
 
-/// Removes the drop mark from a socket that is connected anew, unless its process has set the bit
-/// itself. The caller replaces or removes the entry.
+/// Removes the drop mark from a socket that is connected again, unless its process has set the bit
+/// itself. The caller replaces or removes the socket's entry.
 #[inline(always)]
 fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {
     let (mark, drop) = (ctx.mark(), globals::drop_mark());
@@ -177,7 +178,7 @@ fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {
     }
 }
 
-/// The flags DROPPED and OWN_MARK of a connected socket's entry; 0 if there is none.
+/// Returns the flags DROPPED and OWN_MARK of a connected socket's entry; 0 if there is no entry.
 #[inline(never)]
 fn drop_flags<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
     let mask = SocketEntry::<F::Addr>::DROPPED | SocketEntry::<F::Addr>::OWN_MARK;
@@ -185,15 +186,15 @@ fn drop_flags<F: Family>(key: &SocketKey<F::Addr>) -> u32 {
     find::<F>(key, &mut buffer).map_or(0, |found| u32::from(found.entry.flags & mask))
 }
 
-/// Whether the policy drops a packet of the node's own socket; called for packets with the drop
-/// mark only.
+/// Whether the policy drops a packet of the node's own socket. Called only for packets with the
+/// drop mark.
 #[inline(always)]
 pub fn is_dropped<F: Family>(skb: Skb) -> bool {
     let cookie = SocketCookie::new(skb.socket());
     table::is_known::<F>(cookie) && drop_flags::<F>(&SocketKey::connected(cookie)) != 0
 }
 
-/// A process asks for the peer of its socket, which it has connected or accepted.
+/// Runs when a process asks for the peer of a socket that it has connected or accepted.
 #[inline(never)]
 pub fn peer_name<A: AddressForm>(ctx: SockAddr) -> i32 {
     let (address, port) = (A::address(ctx), ctx.port());

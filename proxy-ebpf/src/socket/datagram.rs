@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! sendmsg and recvmsg of datagrams that name an address.
+//! The sendmsg and recvmsg hooks, for datagrams whose system call names an address.
 
 use proxy_common::{
     Addr, Counter, Port, Protocol, SocketCookie, SocketEntry, SocketKey, SocketRole,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{count, family::Family, helpers, maps::node, packet::Ip};
 
-/// A process sends a datagram to an address.
+/// Runs when a process sends a datagram to an address.
 // VERIFIER: part of its entry point: see `connect_mapped`.
 #[inline(always)]
 pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
@@ -77,8 +77,8 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
     PROCEED
 }
 
-/// Whether the socket is connected to this frontend. Such a socket receives from that connection's
-/// backend only, so its datagrams go to that backend. The buffer then holds the connection's entry.
+/// Whether the socket is connected to this frontend; `buffer` then has the connection's entry. Such
+/// a socket receives only from the backend of that connection, so its datagrams go to that backend.
 #[inline(never)]
 fn asks_peer<F: Family>(
     cookie: &SocketCookie,
@@ -91,7 +91,8 @@ fn asks_peer<F: Family>(
     })
 }
 
-/// Notes that the packet path serves the socket.
+/// Enters a list entry which says that the packet path serves the socket. The returned 0 has no
+/// meaning.
 #[inline(never)]
 fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
@@ -103,7 +104,7 @@ fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     0
 }
 
-/// Whether the packet path serves the socket.
+/// Whether the socket's list entry says that the packet path serves the socket.
 #[inline(never)]
 fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
     let mut buffer = EntryBuffer::uninit();
@@ -111,8 +112,9 @@ fn is_left<F: Family>(cookie: &SocketCookie) -> bool {
         .is_some_and(|found| found.entry.flags & SocketEntry::<F::Addr>::LEFT != 0)
 }
 
-/// Finds the backend of the socket's datagrams to this frontend, if it still serves and the
-/// frontend is still its service's. An entry whose backend no longer serves is removed.
+/// Finds the backend to which the socket already sends datagrams for this frontend. True if that
+/// backend still serves and the frontend still belongs to the same service; `buffer` then has the
+/// entry. If not, the entry that gives the backend's answers to this frontend is removed.
 #[inline(always)]
 fn recall<F: Family>(
     cookie: &SocketCookie,
@@ -131,8 +133,9 @@ fn recall<F: Family>(
     current
 }
 
-/// Where two services share a backend on one socket, answers belong to the service that the socket
-/// sent to last. A backend that no longer serves gives no answers.
+/// Where two services share a backend on one socket, gives the backend's answers to the service
+/// that the socket has sent to last. A backend that no longer serves (`current` is false) gives no
+/// answers.
 #[inline(never)]
 fn claim_answers<F: Family>(cookie: &SocketCookie, forward: &SocketEntry<F::Addr>, current: bool) {
     let reverse = reverse_key(cookie, forward);
@@ -161,8 +164,8 @@ fn reverse_key<A: Addr>(cookie: &SocketCookie, entry: &SocketEntry<A>) -> Socket
     )
 }
 
-/// Enters a new association in both directions and in the socket's list; `false` if the map is
-/// full.
+/// Enters the entries of a new backend in both directions and in the socket's list; `false` if the
+/// map is full.
 #[inline(never)]
 fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>) -> bool {
     if !enter::<F>(&reverse_key(cookie, entry), entry) {
@@ -198,7 +201,7 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
     enter::<F>(&forward, entry) && enter_first::<F>(&list, first)
 }
 
-/// A process receives a datagram and its sender's address.
+/// Runs when a process receives a datagram and its sender's address.
 #[inline(never)]
 pub fn receive<A: AddressForm>(ctx: SockAddr) -> i32 {
     let (address, port) = (A::address(ctx), ctx.port());

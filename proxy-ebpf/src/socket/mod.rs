@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The socket hooks: when a process connects or sends to a service, the socket gets a backend's
-//! address; answers and peer names show the service's. Look-up, verdict and selection are the same
-//! as on the packet path.
+//! The socket hooks. When a process connects or sends to a service, the system call gets a
+//! backend's address instead; for answers and peer names, the process sees the service's address.
+//! Look-up, verdict and selection are the same as on the packet path.
 
 mod bind;
 mod choose;
@@ -32,14 +32,14 @@ pub use self::{
     sock_addr::{AsMapped, AsV4, AsV6, SockAddr},
 };
 
-/// A hook's result: the system call goes on.
+/// Result of a hook: the system call goes on.
 pub const PROCEED: i32 = 1;
-/// A hook's result: the system call fails.
+/// Result of a hook: the system call fails.
 const FAIL: i32 = 0;
 
 const ECONNREFUSED: i32 = 111;
 
-/// Fails the system call with an error of its own instead of EPERM.
+/// Fails the system call with this error instead of EPERM; returns the hook's result.
 #[inline(always)]
 fn fail_with(error: i32) -> i32 {
     // SAFETY: no pointers.
@@ -53,7 +53,7 @@ fn proceed(counter: Counter) -> i32 {
     PROCEED
 }
 
-/// Removes the entries of a socket that is being closed.
+/// Runs when a socket is closed: removes the socket's entries.
 #[inline(always)]
 pub fn release(ctx: SockContext) -> i32 {
     const AF_INET6: u32 = 10;
@@ -82,13 +82,13 @@ pub fn release(ctx: SockContext) -> i32 {
     PROCEED
 }
 
-/// Whether a peer with this port may be a backend that a hook chose.
+/// Whether a peer with this port may be a backend that a socket hook has chosen.
 #[inline(always)]
 fn may_be_backend(peer: Port) -> bool {
     ports::bits(peer) & port_bits::BACKEND != 0
 }
 
-/// The process that makes the system call.
+/// The process whose system call runs a socket hook.
 #[derive(Clone, Copy)]
 struct Caller {
     settings: &'static Settings,
@@ -103,12 +103,13 @@ impl Caller {
             netns: ctx.netns(),
         }
     }
-    /// Whether the caller is a process of the node itself, not of a pod.
+    /// Whether the calling process is one of the node itself, not of a pod.
     #[inline(always)]
     fn is_node(self) -> bool {
         self.netns == self.settings.node_netns
     }
-    /// Whether the hooks translate the caller's sockets; if not, the packet path serves them.
+    /// Whether the socket hooks translate the process's sockets; if not, the packet path serves
+    /// them.
     #[inline(always)]
     fn is_served(self) -> bool {
         self.is_node()
@@ -125,7 +126,7 @@ impl Caller {
     }
 }
 
-/// Levels of the cgroup hierarchy at which an exception is looked for.
+/// How many levels of the cgroup hierarchy are searched for an excepted cgroup.
 const CGROUP_LEVELS: i32 = 12;
 
 /// Whether the calling process is in an excepted cgroup or below one.
@@ -144,7 +145,7 @@ fn is_excepted() -> bool {
     false
 }
 
-/// Whether a frontend may have this address and port. Needs no hash look-up.
+/// Whether a frontend may have this address and port: a check without a hash look-up.
 #[inline(always)]
 fn may_be_frontend<F: Family>(address: F::Addr, port: Port, settings: &Settings) -> bool {
     ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Look-ups of the packet path about the socket that sent a packet.
+//! What the packet path looks up about the socket that has sent a packet.
 
 use proxy_common::{FlowKey, Protocol, SocketCookie, SocketKey, SocketRole};
 
 use super::table::{self, EntryBuffer, find};
 use crate::{family::Family, packet::Skb};
 
-/// Whether the packet goes to the backend that a socket hook gave its socket. It must not be
-/// translated again, even if the backend's address and port are also a frontend's.
+/// Whether the packet goes to the backend that a socket hook has chosen for the socket that sent
+/// it. Such a packet must not be translated again, even if the backend's address and port are also
+/// a frontend's.
 #[inline(always)]
 pub fn is_translated<F: Family>(skb: Skb, key: &FlowKey<F::Addr>) -> bool {
     let cookie = SocketCookie::new(skb.socket());
-    // A packet from elsewhere has cookie 0, under which no socket is known.
+    // A packet from elsewhere has cookie 0, under which the maps have no socket.
     table::is_known::<F>(cookie) && was_given::<F>(cookie, key)
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The context of the cgroup hooks on socket addresses. Only this module reads and writes it.
+//! The context of the cgroup hooks on socket addresses. Only this module reads and writes the
+//! context.
 
 use aya_ebpf::{
     EbpfContext,
@@ -17,7 +18,7 @@ use crate::{
 const SOL_SOCKET: i32 = 1;
 const SO_MARK: i32 = 36;
 
-/// A socket, and the address in its process's system call.
+/// The context of a socket hook: a socket, and the address in the system call of its process.
 #[derive(Clone, Copy)]
 pub struct SockAddr {
     raw: *mut bpf_sock_addr,
@@ -56,13 +57,13 @@ impl SockAddr {
         // SAFETY: the context is valid.
         SocketCookie::new(unsafe { helpers::bpf_get_socket_cookie(self.raw.cast()) })
     }
-    /// The cookie of the socket's network namespace.
+    /// Returns the cookie of the socket's network namespace.
     #[inline(always)]
     pub fn netns(self) -> u64 {
         // SAFETY: the context is valid.
         unsafe { helpers::bpf_get_netns_cookie(self.raw.cast()) }
     }
-    /// The socket's mark.
+    /// Returns the socket's mark.
     #[inline(always)]
     pub fn mark(self) -> u32 {
         // SAFETY: the context is valid, and there always is a socket.
@@ -78,13 +79,13 @@ impl SockAddr {
         // SAFETY: the value is readable for its length.
         unsafe { helpers::bpf_setsockopt(raw, SOL_SOCKET, SO_MARK, at, 4) };
     }
-    /// The socket, for its fields.
+    /// Returns the kernel's socket, from which fields can be read.
     #[inline(always)]
     fn socket(self) -> *const bpf_sock {
         // SAFETY: the context is valid.
         unsafe { (*self.raw).__bindgen_anon_1.sk }
     }
-    /// Whether the socket has a peer.
+    /// Whether the socket is connected to a peer.
     #[inline(always)]
     pub fn is_connected(self) -> bool {
         const ESTABLISHED: u32 = 1;
@@ -127,7 +128,7 @@ impl SockAddr {
             (&raw mut (*raw).user_ip6[3]).write_volatile(words[3]);
         }
     }
-    /// Whether the IPv6 address is an IPv4-mapped one.
+    /// Whether the IPv6 address in the system call is IPv4-mapped.
     #[inline(always)]
     pub fn is_mapped(self) -> bool {
         let words = self.v6();
@@ -137,12 +138,12 @@ impl SockAddr {
 
 const MAPPED: u32 = 0xffff_u32.to_be();
 
-/// The form in which the context holds an address.
+/// A form in which the context may have an address.
 pub trait AddressForm {
     type Family: Family;
     fn address(ctx: SockAddr) -> <Self::Family as Ip>::Addr;
     fn set_address(ctx: SockAddr, address: <Self::Family as Ip>::Addr);
-    /// The peer's address of a connected socket.
+    /// Returns the peer's address of a connected socket.
     ///
     /// # Safety
     /// The socket is live.
@@ -150,7 +151,7 @@ pub trait AddressForm {
     /// Whether the socket is connected to this address and port.
     #[inline(always)]
     fn is_peer(ctx: SockAddr, address: <Self::Family as Ip>::Addr, port: Port) -> bool {
-        // SAFETY: of a connected socket, so it is there.
+        // SAFETY: read only of a connected socket, so there is a socket.
         ctx.is_connected()
             && unsafe {
                 let socket = ctx.socket();
@@ -159,9 +160,9 @@ pub trait AddressForm {
     }
 }
 
-/// An IPv4 address.
+/// An IPv4 address of an IPv4 socket.
 pub enum AsV4 {}
-/// An IPv6 address.
+/// An IPv6 address of an IPv6 socket.
 pub enum AsV6 {}
 /// An IPv4-mapped address of an IPv6 socket.
 pub enum AsMapped {}
@@ -178,7 +179,7 @@ impl AddressForm for AsV4 {
     }
     #[inline(always)]
     unsafe fn peer(socket: *const bpf_sock) -> V4 {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         V4::from_word(unsafe { (*socket).dst_ip4 })
     }
 }
@@ -196,7 +197,7 @@ impl AddressForm for AsV6 {
     #[inline(always)]
     unsafe fn peer(socket: *const bpf_sock) -> V6 {
         // VERIFIER: word by word, as above.
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         V6::from_words(unsafe {
             [
                 (&raw const (*socket).dst_ip6[0]).read_volatile(),
@@ -220,7 +221,7 @@ impl AddressForm for AsMapped {
     }
     #[inline(always)]
     unsafe fn peer(socket: *const bpf_sock) -> V4 {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         V4::from_word(unsafe { (*socket).dst_ip4 })
     }
 }

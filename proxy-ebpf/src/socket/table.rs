@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The maps `sockets` and `sock_buckets`: find, enter, remove. Hooks run in process context and are
-//! interrupted by the packet path, so nothing here uses a per-CPU workspace.
+//! The maps `sockets` and `sock_buckets`: finds, enters and removes entries of sockets. Hooks run
+//! in process context and are interrupted by the packet path, so nothing here uses a per-CPU
+//! workspace.
 
 use core::{
     arch::asm,
@@ -16,17 +17,17 @@ use proxy_common::{
 
 use crate::{family::Family, helpers};
 
-/// A buffer for a copy of an entry.
+/// A buffer for a copy of one socket entry.
 pub type EntryBuffer<A> = MaybeUninit<SocketEntry<A>>;
 
-/// A copy of an entry, and the entry's element in the map.
+/// A copy of a socket entry, and the entry's element in the map.
 pub struct Found<'a, A: Addr> {
     pub entry: &'a SocketEntry<A>,
     element: *mut SocketEntry<A>,
 }
 
 impl<A: Addr> Found<'_, A> {
-    /// Notes that the entry is used, at most once a second.
+    /// Notes in the entry that it is used, at most once a second.
     #[inline(always)]
     pub fn touch(&self, now: u64) {
         if now.wrapping_sub(self.entry.last_used) >= REFRESH_INTERVAL {
@@ -36,7 +37,8 @@ impl<A: Addr> Found<'_, A> {
     }
 }
 
-/// Looks an entry up. An entry that was recycled meanwhile counts as a miss.
+/// Looks an entry up and copies it to `buffer`. None if there is none, or if the kernel reused its
+/// element while it was copied.
 #[inline(always)]
 pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
@@ -55,13 +57,13 @@ pub fn find<'a, F: Family>(
         .then_some(Found { entry, element })
 }
 
-/// Whether there is an entry with this key.
+/// Whether the maps have an entry with this key.
 #[inline(always)]
 pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
     locate::<F>(key).is_some()
 }
 
-/// The entry's element, if there is one.
+/// Returns the element that has the entry with this key; None if there is no entry.
 #[inline(always)]
 fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
     if key.is_first() {
@@ -76,15 +78,16 @@ fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Add
     F::sockets().get_ptr_mut(key)
 }
 
-/// Enters an entry, or replaces the one with the same key; `false` if the map is full.
+/// Enters an entry into the map `sockets`, or replaces the one with the same key; `false` if the
+/// map is full.
 #[inline(always)]
 pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check(key, entry);
     F::sockets().insert(key, &*entry, BPF_ANY as u64).is_ok()
 }
 
-/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map is full.
-/// The kernel has locked the socket, so this does not run twice at once for one socket.
+/// Enters a socket's first entry, CONNECTED or LIST, or replaces it; `false` if the map `sockets`
+/// is full. The kernel has locked the socket, so this does not run twice at once for one socket.
 #[inline(always)]
 pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {
     entry.check = F::socket_check(key, entry);
@@ -103,7 +106,7 @@ pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<
         }
         return true;
     }
-    // Counted before the entry can be found.
+    // The overflow is counted before the entry can be found.
     bucket.count_overflow(1);
     if F::sockets()
         .insert(key, &*entry, BPF_NOEXIST as u64)
@@ -115,7 +118,7 @@ pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
-/// Removes a socket's first entry, if there is one.
+/// Removes a socket's first entry if there is one.
 #[inline(always)]
 pub fn remove_first<F: Family>(key: &SocketKey<F::Addr>) {
     let Some(bucket) = Bucket::of::<F>(key.cookie) else {
@@ -136,7 +139,7 @@ fn remove_overflow<F: Family>(key: &SocketKey<F::Addr>, bucket: Bucket<F::Addr>)
     }
 }
 
-/// Whether the maps may have entries of a socket. Needs no hash look-up.
+/// Whether the maps may have entries of this socket: a check without a hash look-up.
 #[inline(always)]
 pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
     Bucket::of::<F>(cookie).is_some_and(|bucket| {
@@ -148,7 +151,7 @@ pub fn is_known<F: Family>(cookie: SocketCookie) -> bool {
 #[derive(Clone, Copy)]
 struct Bucket<A: Addr>(*mut SocketBucket<A>);
 
-/// Owner of a free element.
+/// The owner word of a free element.
 const NOBODY: u64 = 0;
 
 impl<A: Addr> Bucket<A> {
@@ -160,7 +163,8 @@ impl<A: Addr> Bucket<A> {
     }
     #[inline(always)]
     fn owner(self) -> u64 {
-        // SAFETY: an aligned word of a live element; arrays keep theirs. So below.
+        // SAFETY: an aligned word of an element that exists: arrays keep theirs. The same holds
+        // below.
         unsafe { addr_of!((*self.0).owner).read_volatile() }
     }
     #[inline(always)]
@@ -173,7 +177,7 @@ impl<A: Addr> Bucket<A> {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).entry) }
     }
-    /// Makes `to` the owner if `from` is; returns the owner before.
+    /// Makes `to` the bucket's owner if `from` is; returns the owner before that.
     #[inline(always)]
     fn exchange(self, from: u64, to: u64) -> u64 {
         let owner = self.0;
@@ -200,7 +204,8 @@ pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
     let _ = F::sockets().remove(key);
 }
 
-/// Removes everything about a socket that is being closed.
+/// Removes all entries of a socket that is being closed; `datagrams`: it is a UDP socket. The
+/// returned 0 has no meaning.
 #[inline(never)]
 pub fn release<F: Family>(cookie: &SocketCookie, datagrams: bool) -> u32 {
     remove_first::<F>(&SocketKey::connected(*cookie));

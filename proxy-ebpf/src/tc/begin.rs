@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The first packet of a flow: its verdict, its backend, and the entries that make the flow. Called
-//! by `ingress`.
+//! The first packet of a flow: finds the verdict and the backend, and makes the flow's entries.
+//! Called by `ingress`.
 
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
@@ -35,9 +35,9 @@ use crate::{
     socket,
 };
 
-/// Backends that are tried before a flow gets another source port.
+/// How many backends are tried before a flow gets another source port.
 const BACKEND_TRIES: u32 = 4;
-/// Source ports that are tried after that.
+/// How many source ports are tried after that.
 const PORT_TRIES: u32 = 8;
 /// The outcome for a mid-stream segment of an unknown connection.
 const UNKNOWN_FLOW: Step = Step::reject(true, Counter::RejectedUnknownFlow);
@@ -114,7 +114,7 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
     }
 }
 
-/// Selects a backend and makes the flow.
+/// Selects a backend and enters the flow's entries. The bools are those of [`Verdict::Forward`].
 #[inline(always)]
 fn forward<F: Family>(
     skb: Skb,
@@ -185,7 +185,8 @@ extern "C" fn next_attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64
     (attempt::<F>(search, n as u32 + 1) != TAKEN) as u64
 }
 
-/// The `n`-th attempt: first other backends, then other source ports.
+/// Makes the `n`-th attempt, which enters the reply entry: first with other backends, then with
+/// other source ports. Returns how it ended, see [`Search::result`].
 #[inline(never)]
 fn attempt<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     search.result = enter_reply::<F>(search, n);
@@ -252,7 +253,8 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
     }
 }
 
-/// Fills in the entry of a new flow's replies: where they go, and their service and backend.
+/// Fills in the entry of a new flow's replies: the frontend, the client's port, the service and the
+/// backend.
 #[inline(always)]
 fn fill_reply<F: Family>(
     entry: &mut FlowEntry<F::Addr>,
@@ -274,8 +276,9 @@ fn fill_reply<F: Family>(
 }
 
 /// Notes in a new flow's reply entry, which is in the table and in `scratch`, whether one of the
-/// flow's ends needs the stack. Checked once a flow, so that its other packets need no check.
-// VERIFIER: here and not where the entry is made: the stack is too short there.
+/// flow's ends needs the stack. Checked once for each flow, so that the flow's other packets need
+/// no check. Not 0 if so.
+// VERIFIER: checked here and not where the entry is made: the stack is too short there.
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch { key, entry, .. } = scratch;
@@ -288,8 +291,9 @@ fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     needs_stack
 }
 
-/// Enters the original direction of the flow whose reply entry is in the table and in `scratch`,
-/// and sends the packet on. The loser of a race removes its reply entry and follows the winner.
+/// Enters the original entry of the flow whose reply entry is in the table and in `scratch`, and
+/// sends the packet on. `held`: the backend was chosen by affinity. If another CPU has entered the
+/// flow first, this one removes its own reply entry and uses the other's flow.
 #[inline(always)]
 fn enter_original<F: Family>(
     skb: Skb,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Conversations between two pods of this node to the port of a backend that need no translation,
-//! by TCP or UDP. Most of them are to a service and were translated at their socket. With
+//! TCP and UDP conversations between two pods of this node, to the port of a backend, that need no
+//! translation. Most of them are to a service and were translated at their socket. With
 //! `forwarding: auto` they leave past the stack as flows do, see `offload`: only after packets of
 //! both directions have come out of the stack unchanged, by the pods' own interfaces.
 //!
@@ -33,8 +33,8 @@ use crate::{
     },
 };
 
-/// Redirects a packet of such a conversation, or tags it for [`record`]. Any other packet, and
-/// every packet if redirection is off, passes untouched.
+/// Redirects a packet of a conversation between two pods past the stack, or tags it for [`record`].
+/// Any other packet, and every packet if redirection is off, passes untouched.
 #[inline(always)]
 pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     if !link_layer || !globals::redirects() || globals::is_shadow() {
@@ -43,7 +43,8 @@ pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
     send_on::<F>(skb)
 }
 
-/// Egress: records that a packet which [`send`] has tagged leaves the stack by its pod's interface.
+/// Egress: records that a packet which [`send`] has tagged leaves the stack by the receiving pod's
+/// interface.
 #[inline(always)]
 pub fn record<F: Family>(skb: Skb) {
     _ = leaves_stack::<F>(skb);
@@ -70,7 +71,7 @@ fn note_of<F: Family>(skb: Skb) -> Outcome {
     Outcome::pass(Counter::Untouched)
 }
 
-/// A TCP segment or a datagram from or to a backend's port.
+/// A TCP segment or a UDP datagram, of which one port is a backend's.
 struct Segment<A> {
     src: A,
     dst: A,
@@ -122,7 +123,7 @@ const NOWHERE: LocalPod = LocalPod {
     source: [0; 6],
 };
 
-/// The outcome of a packet that is redirected past the stack; `None` for any other packet.
+/// Returns the outcome of a packet that is redirected past the stack; `None` for any other packet.
 #[inline(always)]
 fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
@@ -164,7 +165,8 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         skb.set_tag(Tag::BETWEEN_PODS);
         return None;
     }
-    // The agent must permit the packet's two interfaces.
+    // The packet's interface permits redirection: see `incoming`. The agent must permit the other
+    // one, too.
     let there = node::interface_word(pod.interface);
     if interface::bits(there) & interface::REDIRECTS == 0 {
         return None;
@@ -203,7 +205,8 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     Some(Outcome::sent(enter_pod(skb, &pod), Counter::PastTheStack))
 }
 
-/// Whether the bridge forwards frames from a port with these bits to the port with this word.
+/// Whether the bridge with the index `bridge` forwards frames between two of its ports: from one
+/// with the bits `from` to the one with the complete data `to`, see [`interface`].
 #[inline(always)]
 fn hands_on(from: u32, bridge: u32, to: u64) -> bool {
     interface::bridge(to) == bridge && (from | interface::bits(to)) & interface::ISOLATED == 0

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Direct conversations with a backend, not through a service: the client addresses the backend
 //! itself, or its socket was given the backend's address. The backend cannot tell such a packet
-//! from one of a flow with the same client's port, so a direct conversation and a flow never share
-//! a port:
+//! from a packet of a flow with the same client port, so a direct conversation and a flow never
+//! share a port:
 //!
-//! - a conversation that begins while a flow has its tuple leaves with another source port,
-//!   as a flow of no service;
-//! - a flow that begins later avoids the tuple (`is_recalled`).
+//! - if a flow already has the tuple of a conversation that begins, the conversation leaves with
+//! another source port, as a flow of no service;
+//! - a flow that begins later avoids the conversation's tuple (`is_recalled`).
 
 use proxy_common::{
     Addr, Counter, FlowKey, FlowKind, Port, Protocol, flow::ring::Ring, masquerade::PortRanges,
@@ -27,7 +27,7 @@ use crate::{
     packet::Skb,
 };
 
-/// Source ports that are tried.
+/// How many source ports are tried.
 const PORT_TRIES: u32 = 8;
 
 by_family! {
@@ -54,7 +54,8 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         }
         return Step::untouched();
     }
-    // A packet of the very flow that has the tuple looks the same after its translation.
+    // A packet of the flow that has the tuple looks the same after programs over other maps have
+    // translated it.
     if node::is_behind() {
         return Step::untouched();
     }
@@ -95,8 +96,8 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
     translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedNew).into()
 }
 
-/// Whether a living flow of this client has the key of the replies, which is in `scratch.key`. If
-/// that flow has ended, its remaining entries are removed.
+/// Whether a living flow of this client has the key of the conversation's replies, which is in
+/// `scratch.key`. If that flow has ended, its remaining entries are removed.
 #[inline(always)]
 fn is_taken<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> bool {
     match flow::find::<F>(&scratch.key, &mut scratch.other) {
@@ -145,7 +146,8 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     }
 }
 
-/// Makes the entry of the replies in `scratch.entry`, without its check word.
+/// Makes the entry of the replies in `scratch.entry`, without its check word. `key` is the key of
+/// the client's packets.
 #[inline(always)]
 pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
     let entry = &mut scratch.entry;
@@ -159,7 +161,8 @@ pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Ad
     entry.address.assign(&key.dst);
 }
 
-/// Notes a direct connection by the key of its replies. A later connection may overwrite the note.
+/// Stores a direct connection in the map `direct` by the key of its replies. A later connection may
+/// overwrite it.
 #[inline(always)]
 pub fn note<A: Addr>(reply: &FlowKey<A>) {
     let (place, fingerprint) = reply.fingerprint();
@@ -169,7 +172,7 @@ pub fn note<A: Addr>(reply: &FlowKey<A>) {
     }
 }
 
-/// Whether a direct connection with a backend may have replies with this key.
+/// Whether the map `direct` has a direct connection whose replies may have this key.
 #[inline(always)]
 pub fn is_recalled<A: Addr>(reply: &FlowKey<A>) -> bool {
     let (place, fingerprint) = reply.fingerprint();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `answerPing`: an ICMP echo request to a service's address is turned into its reply and sent back
-//! out of the interface it came in by.
+//! `answerPing`: an ICMP echo request to a service's address is turned into the reply to it and
+//! sent back out of the interface that it came in by.
 
 use proxy_common::{Counter, Protocol, maps::interface};
 
@@ -22,8 +22,8 @@ use crate::{
     service::lookup,
 };
 
-/// Answers a plain echo request to an address of a service. The stack answers for the node's own
-/// addresses.
+/// Answers a plain echo request to a service's address. The stack answers requests to the node's
+/// own addresses.
 #[inline(never)]
 pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
     const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
@@ -62,7 +62,8 @@ pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
     Outcome::pass(Counter::EchoAnswered).with_action(skb.send_back())
 }
 
-/// Makes a request with `len` bytes of ICMP its reply. Identifier, sequence number and data stay.
+/// Makes a request with `len` bytes of ICMP into the reply to it. Identifier, sequence number and
+/// data stay.
 #[inline(always)]
 fn turn_around<F: Family>(skb: Skb, packet: &Packet<F::Addr>, len: u32) -> Result<(), WriteFailed> {
     let [request, reply]: [u8; 2] = if F::ICMP == Protocol::ICMP {
@@ -71,7 +72,8 @@ fn turn_around<F: Family>(skb: Skb, packet: &Packet<F::Addr>, len: u32) -> Resul
         [128, 129]
     };
     let [old, new] = [request, reply].map(|kind| u16::from_ne_bytes([kind, 0]));
-    // The checksum makes up for the change of the type; the sum over both addresses stays.
+    // The checksum's change makes up for that of the type; the sum over both addresses stays the
+    // same.
     skb.replace_checksum_sum(packet.l4 + ICMP_CHECKSUM, !old as u32 + new as u32)?;
     skb.store(packet.l4, &reply, false)?;
     F::turn_around(skb, packet, len)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Egress of an interface: replies get the frontend's address back, marked packets are masqueraded.
+//! Egress of an interface: replies get the frontend's address as their source again, marked packets
+//! are masqueraded.
 
 mod own;
 
@@ -31,7 +32,7 @@ use crate::{
     socket,
 };
 
-/// One packet of a family at egress. A subprogram per family, each with a stack of its own.
+/// Handles a packet of one family at egress. A subprogram for each family, with a stack of its own.
 #[inline(never)]
 pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
     let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
@@ -80,7 +81,8 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
     leaving::<F>(skb, packet, clock, scratch)
 }
 
-/// Handles the packet in the workspace, which has another program's mark. It may still be a reply.
+/// Handles the packet in the workspace, whose mark was set by another program. The packet may still
+/// be a reply.
 #[inline(never)]
 pub fn unmarked<F: Family>(skb: Skb) -> Step {
     match flow::filled_workspace::<F>() {
@@ -100,7 +102,7 @@ fn is_shared(Ports { src, dst }: Ports) -> bool {
     may_be_shared(ports::bits(src), ports::bits(dst))
 }
 
-/// Whether there are no surviving connections of another proxy, whose replies also leave with a
+/// Whether there are no surviving connections of a previous proxy, whose replies also leave with a
 /// frontend's address.
 #[inline(always)]
 fn has_no_other_proxy() -> bool {
@@ -109,7 +111,7 @@ fn has_no_other_proxy() -> bool {
 
 /// Handles a packet that may be one of three: a reply; a datagram from a frontend's port at an
 /// address of the node; a packet with a masqueraded flow's tuple. The last is from a process of the
-/// node, or the node's rules have masqueraded it, and they do not know our ports.
+/// node, or the node's rules have masqueraded it; these rules do not know our masquerade ports.
 #[inline(always)]
 fn leaving<F: Family>(
     skb: Skb,
@@ -121,8 +123,8 @@ fn leaving<F: Family>(
         found, other, key, ..
     } = &mut *scratch;
     match flow::find::<F>(&packet.key, found) {
-        // The flow's client is behind another interface: a pod has sent with the address of this
-        // one's pod.
+        // The flow's client is behind another interface: a pod has sent with the address of the pod
+        // behind this interface.
         Some(found)
             if found.entry.kind == FlowKind::REPLY
                 && found.entry.interface != node::client_interface(skb.interface()) =>
@@ -150,7 +152,7 @@ fn leaving<F: Family>(
             own_datagram::<F>(packet, scratch).into()
         }
         // A packet that still has our mark was not masqueraded here, nor at an interface above this
-        // one, as a VLAN's.
+        // one, such as a VLAN interface.
         _ if is_of_others(skb, packet) => Step::OWN,
         _ => Step::untouched(),
     }
@@ -201,7 +203,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         match choose::<F>(skb, packet, scratch) {
             CHOSEN => {}
             FULL => {
-                // Frees space for the client's next attempt.
+                // Frees space in the flow table for the client's next attempt.
                 ring::make_room::<F>(scratch);
                 return Outcome::drop(Counter::DroppedFlowTableFull);
             }
@@ -209,15 +211,15 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
     }
-    // Cleared, so that no tunnel's outer packet inherits the mark.
+    // The mark is cleared, so that no tunnel's outer packet inherits it.
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// Notes a datagram that leaves with an address of the node and a port that is served there: its
-/// answers are not requests to that service. KUBE: conntrack knows the answers by their reply
-/// tuple. If nothing serves there, the datagram is itself an answer, and the next request may be
-/// the service's again.
+/// Notes a datagram that leaves with an address of the node and a port that a service has there:
+/// its answers are not requests to that service. KUBE: conntrack knows the answers by their reply
+/// tuple. If no service has this address and port, the datagram is itself an answer, and the next
+/// request may be the service's again.
 #[inline(never)]
 fn own_datagram<F: Family>(
     packet: &mut Packet<F::Addr>,

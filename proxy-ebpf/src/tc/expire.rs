@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Removes idle flows. The agent walks the table and passes keys. Each entry is checked again here,
-//! in the kernel, so that a flow stays if a packet came in between. Run by the agent
+//! Removes idle flows. The agent walks the flow table and passes keys. Each entry is checked again
+//! here, in the kernel, so that a flow stays if a packet came in between. Run by the agent
 //! (BPF_PROG_TEST_RUN), never attached.
 
 use proxy_common::{
@@ -18,8 +18,8 @@ use crate::{
     packet::Skb,
 };
 
-/// Removes the idle entries among the request's keys; returns how many flows (or orphans) it
-/// removed.
+/// Removes the idle entries among the request's keys; returns how many flows it removed, and
+/// entries that belonged to no flow.
 #[inline(always)]
 pub fn expire<F: Family>(skb: Skb) -> i32 {
     let Some(Workspace { scratch, .. }) = flow::workspace::<F>(workspace::EXPIRE, 0) else {
@@ -38,7 +38,7 @@ pub fn expire<F: Family>(skb: Skb) -> i32 {
     walk.removed
 }
 
-/// The walk through a request's keys.
+/// The state of the walk through a request's keys.
 struct Walk<'a, F: Family> {
     skb: Skb,
     request: ExpiryRequest,
@@ -95,8 +95,8 @@ fn expire_one<F: Family>(
     1
 }
 
-/// Whether the reply entry in `scratch.found`, under `scratch.key`, still belongs to a flow. If it
-/// does, it is removed together with the flow's original.
+/// Whether the reply entry in `scratch.found`, under `scratch.key`, still belongs to a flow. Then
+/// it is not removed here, but together with the flow's original entry.
 #[inline(never)]
 fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     let Scratch {
@@ -114,7 +114,8 @@ fn owns_reply<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     })
 }
 
-/// Like [`owns_reply`], for the masqueraded reply entry in `scratch.found`, under `masqueraded`.
+/// Like [`owns_reply`], for the masqueraded reply entry in `scratch.found`, whose key is
+/// `masqueraded`.
 #[inline(never)]
 fn owns_masqueraded_reply<F: Family>(
     masqueraded: &FlowKey<F::Addr>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The first filter: checks a packet's protocol, destination and ports, in registers, against the
-//! ranges and port bits. Most packets pass here without a hash look-up. The decisions are in
-//! `proxy_common::filter`.
+//! ranges of service addresses and the bits of ports. Most packets pass here without a hash
+//! look-up. The decisions are in `proxy_common::filter`.
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
@@ -20,7 +20,7 @@ use crate::{
     packet::{Packet, Skb, headers::Ports, parse},
 };
 
-/// Classifies a packet at ingress.
+/// Classifies a packet at ingress by its first bytes.
 #[inline(always)]
 pub fn at_ingress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     let Some(settings) = node::settings() else {
@@ -45,7 +45,8 @@ fn of_other<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at ingress by its destination and ports. `start` reads protocol and signals.
+/// Classifies a packet at ingress by its destination and ports. `start` reads the packet's protocol
+/// and signals.
 #[inline(always)]
 pub fn of_tuple<F: Family>(
     settings: &Settings,
@@ -98,7 +99,7 @@ fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at egress.
+/// Classifies a packet at egress by its first bytes.
 #[inline(always)]
 pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     match F::plain(skb, l3) {
@@ -116,8 +117,8 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     }
 }
 
-/// Whether the maps may have an entry for a packet that leaves, or policy may drop it. `src` reads
-/// the packet's source address.
+/// Whether the maps may have an entry for a packet that leaves, or the policy may drop the packet.
+/// `src` reads the packet's source address.
 #[inline(always)]
 pub fn is_known_at_egress<F: Family>(
     skb: Skb,
@@ -134,7 +135,8 @@ pub fn is_known_at_egress<F: Family>(
 }
 
 /// Whether a packet's source may be a frontend's address and port: a node port, or another frontend
-/// at an address of the node. `bits` are those of its source port. Needs no hash look-up.
+/// at an address of the node. `bits` are its source port's bits in the `ports` map. Needs no hash
+/// look-up.
 #[inline(always)]
 pub fn may_come_from_frontend<F: Family>(bits: u64, src: impl FnOnce() -> Option<F::Addr>) -> bool {
     bits & port_bits::NODE_PORT != 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Fragments: a later fragment gets the ports of its first one, which are stored under the
-//! datagram's identification.
+//! Fragments: a later fragment gets the ports of its datagram's first fragment, which are stored
+//! under the datagram's identification.
 
 use proxy_common::{Counter, service::FragmentKey};
 
@@ -24,16 +24,17 @@ fn key_of<F: Family>(packet: &Packet<F::Addr>) -> FragmentKey<F::Addr> {
 }
 
 /// Removes the ports stored for a first fragment's identification: the identification now belongs
-/// to another datagram, which may be of no service. Identifications are reused every 65 536
-/// datagrams between two ends.
+/// to another datagram, which may concern no service. Identifications are reused every 65 536
+/// datagrams between two ends. The returned 0 has no meaning.
 #[inline(never)]
 pub fn forget<F: Family>(packet: &Packet<F::Addr>) -> u32 {
-    // Mostly there are no stored ports.
+    // Mostly no ports are stored.
     let _ = F::fragments().remove(key_of::<F>(packet));
     0
 }
 
-/// Stores the ports of a first fragment that is about to be translated.
+/// Stores the ports of a first fragment that is about to be translated. The returned 0 has no
+/// meaning.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
     let ports = packet.ports().word();
@@ -42,8 +43,8 @@ pub fn remember<F: Family>(packet: &Packet<F::Addr>) -> u32 {
     0
 }
 
-/// Gives a later fragment the ports of its first one; `false` if the first one was not translated
-/// here.
+/// Gives a later fragment the ports of its datagram's first fragment; `false` if that was not
+/// translated on this node.
 #[inline(always)]
 pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
     // SAFETY: the value is one word, read at once.
@@ -55,8 +56,8 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
     true
 }
 
-/// Decides about a later fragment whose first one is not known: a fragment to a cluster IP cannot
-/// be delivered.
+/// Decides about a later fragment whose datagram's first fragment is not known: a fragment to a
+/// cluster IP cannot be delivered.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
     // In shadow mode no first fragment is stored.

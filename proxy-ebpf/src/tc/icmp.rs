@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! ICMP errors about flows, translated outside and inside so that path MTU discovery works through
-//! a service's address. Called by `ingress` and `egress`.
+//! ICMP errors about flows. Both the error's own addresses and the packet that it quotes are
+//! translated, so that path MTU discovery works through a service's address. Called by `ingress`
+//! and `egress`.
 //!
 //! An error quotes a packet and travels in the other direction. So it is treated like a packet
-//! whose tuple is the quoted one reversed: a change of that packet's source is a change of the
-//! quote's destination.
+//! whose tuple is the quoted tuple reversed: a new source of that packet becomes the new
+//! destination of the quoted one.
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
@@ -25,7 +26,7 @@ use crate::{
     },
 };
 
-/// An ICMP packet at ingress.
+/// Handles an ICMP packet at ingress.
 #[inline(never)]
 pub fn ingress<F: Family>(
     skb: Skb,
@@ -42,7 +43,8 @@ pub fn ingress<F: Family>(
         return Outcome::pass(Counter::Untouched);
     };
     tuple.assign_reversed(quoted);
-    // The error is from the client's side, about a reply; else from the backend's side.
+    // The first look-up is for an error from the client's side, about a reply; the second for one
+    // from the backend's side.
     tuple.set_interface(node::client_interface(skb.interface()));
     let is_original = flow::find::<F>(tuple, found).is_some();
     if !is_original {
@@ -77,15 +79,15 @@ pub fn ingress<F: Family>(
         src: &packet.key.src,
         dst: &tuple.dst,
     };
-    // Forwarded as the flow's packets are: where they are redirected past the stack, the stack does
-    // not know the flow.
+    // The error is forwarded as the flow's packets are: where those are redirected past the stack,
+    // the stack does not know the flow.
     conclude(
         quote::rewrite::<F>(skb, packet, &quote, &change),
         translate::send_on(entry, Counter::IcmpTranslated),
     )
 }
 
-/// An ICMP packet at egress.
+/// Handles an ICMP packet at egress.
 #[inline(never)]
 pub fn egress<F: Family>(
     skb: Skb,
@@ -111,8 +113,9 @@ pub fn egress<F: Family>(
             (tuple.src, tuple.src_port) = (entry.address, entry.port);
             tuple.dst_port = entry.client_port;
         }
-        // The other direction: from the client's side, or from this node about a reply that it
-        // could not forward. A masqueraded backend knows the client by the node's address.
+        // The error goes to the backend: it is from the client's side, or from this node about a
+        // reply that it could not forward. A masqueraded flow's backend knows the client by the
+        // node's address.
         _ => match flow::find::<F>(quoted, other) {
             Some(Found { entry, .. })
                 if entry.kind == FlowKind::REPLY && !entry.masquerade_port.is_any() =>

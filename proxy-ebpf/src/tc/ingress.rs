@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Ingress of an interface: packets of the clients behind it, and replies on their way back.
+//! Ingress of an interface: packets of the clients behind the interface, and replies on their way
+//! back to clients.
 
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, Protocol, ServiceId,
@@ -21,13 +22,14 @@ use crate::{
     service::lookup,
 };
 
-/// How long an established connection must have been silent, in nanoseconds, before a SYN that
-/// anyone may have sent begins another connection, if the backend no longer serves.
+/// How long an established connection whose backend no longer serves must have been silent, in
+/// nanoseconds, before a SYN that anyone may have sent begins another connection.
 const SILENCE: u64 = 60_000_000_000;
-/// How long a connection's pending import drops its packets at most, in nanoseconds.
+/// How long a connection's packets are dropped at most while its import is pending, in nanoseconds.
 const HELD_AT_MOST: u64 = 5_000_000_000;
 
-/// One packet of a family at ingress. A subprogram per family, each with a stack of its own.
+/// Handles a packet of one family at ingress. A subprogram for each family, with a stack of its
+/// own.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step {
     let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
@@ -77,7 +79,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         && !packet.signals.begins()
         && !interface.is_shared()
     {
-        // A pod may also send replies, whose entries have no client's interface in their key.
+        // A pod may also send replies. The keys of their entries have no client's interface.
         packet.key.set_interface(ClientInterface::SHARED);
         found = flow::find::<F>(&packet.key, &mut scratch.found)
             .filter(|found| found.entry.kind != FlowKind::ORIGINAL);
@@ -143,8 +145,8 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
     Step::BEGIN
 }
 
-/// Puts the key in `scratch.pushed` into a ring. With `forwarding: auto` this is done after the
-/// packet has been sent, because sending needs the entry that was found.
+/// Puts the key in `scratch.pushed` into a ring, if there is one. With `forwarding: auto` this is
+/// done after the packet has been sent, because sending needs the entry that was found.
 #[inline(always)]
 fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
     if globals::redirects() {
@@ -154,8 +156,9 @@ fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
     }
 }
 
-/// Handles a packet of a flow that goes back to its client, or of a flow that is not translated.
-/// Returns the ring that the flow's key, in `original_key`, must be put into, if any.
+/// Handles a packet of a flow that goes back to the flow's client, or of a flow that is not
+/// translated. Also returns the ring that the flow's key must be put into, or None; with a ring,
+/// `original_key` holds that key.
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,

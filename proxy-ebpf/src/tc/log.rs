@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The programs' own log lines: faults always; every packet of a service if the agent asked for it
-//! at load time.
+//! The programs' own log lines: faults are always logged, every packet of a service only if the
+//! agent has asked for it at load time.
 
 use aya_log_ebpf::{
     log,
@@ -9,7 +9,7 @@ use aya_log_ebpf::{
 
 use crate::{count::Outcome, family::Family, maps::workspace, packet::Skb};
 
-/// Logs the outcome of the packet in the workspace, if it is to be logged.
+/// Logs the outcome of the packet in the workspace if it must be logged; returns the same outcome.
 #[inline(always)]
 pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     if outcome.is_fault() {
@@ -21,10 +21,12 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 }
 
 by_family! {
-    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault. Always 0.
+    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault. The returned 0
+    /// has no meaning.
     fn say(skb, counter, fault) = portolan_say_v4 portolan_say_v6 of line
 }
-/// The agent replaces the counter's number by its name: text costs the verifier too much.
+/// Writes the counter as a number, which the agent replaces by the counter's name: text costs the
+/// verifier too much.
 #[inline(always)]
 fn line<F: Family>(skb: Skb, counter: u32, fault: u32) -> u32 {
     let Some(workspace) = F::workspaces().get_ptr(workspace::ATTACHED) else {

@@ -27,10 +27,11 @@ use crate::{
 
 /// Chooses the source port for the flow whose reply entry is in `scratch.found`: enters the
 /// masqueraded reply, writes the choice into the reply entry and leaves that entry in
-/// `scratch.entry`. 0 on success.
+/// `scratch.entry`. Returns [`CHOSEN`] on success.
 ///
 /// Two packets of one flow may run this at once. Both try the same ports in the same order, so the
-/// second finds the first's entry, sees that it belongs to its own flow, and uses it.
+/// second finds the entry that the first has made, sees that it belongs to its own flow, and uses
+/// it.
 #[inline(never)]
 pub fn choose<F: Family>(
     skb: Skb,
@@ -50,7 +51,8 @@ pub fn choose<F: Family>(
     // SAFETY: the caller has found the reply entry there.
     let reply = unsafe { found.assume_init_ref() };
     let before = Port(reply.reuse as u16);
-    // One entry serves for both: the masqueraded reply first, then the reply with the choice noted.
+    // One buffer serves for both entries: first for the masqueraded reply, then for the reply with
+    // the choice noted.
     *entry = *reply;
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
@@ -86,7 +88,7 @@ pub fn choose<F: Family>(
         key: tuple,
         ..
     } = scratch;
-    // SAFETY: as above; the search does not change it.
+    // SAFETY: as above; the search does not change the reply entry.
     let reply = unsafe { found.assume_init_ref() };
     (entry.masquerade, entry.masquerade_port) = (tuple.dst, tuple.dst_port);
     entry.kind = FlowKind::REPLY;
@@ -100,7 +102,8 @@ pub fn choose<F: Family>(
     }
 }
 
-/// Notes the choice in the original entry too, so that ingress can translate both ends at once.
+/// Notes the choice in the original entry too, so that ingress can translate both ends at once. The
+/// result is not used.
 #[inline(never)]
 fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch {
@@ -135,17 +138,18 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
 struct Search<'a, F: Family> {
     skb: Skb,
     key: &'a FlowKey<F::Addr>,
-    /// The masqueraded reply's key and entry; also the reply and original key of the flow that has
-    /// a port in use, see [`rank_of`].
+    /// The masqueraded reply's key and entry; also the keys of the reply and original entry of the
+    /// flow that already uses a port, see [`rank_of`].
     scratch: &'a mut Scratch<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
-    /// The port of the previous flow from the same client's port: the backend accepts it again,
-    /// even in TIME_WAIT.
+    /// The masquerade port of the previous flow from the same client port: the backend accepts it
+    /// again, even in TIME_WAIT.
     before: Port,
-    /// The packet's TCP timestamp, or 0.
+    /// TCP timestamp of the packet; 0 if it has none or has not been read yet.
     timestamp: u32,
-    /// The best port in use so far: its rank, see [`reuse::rank`], with the number of its attempt.
+    /// The best of the ports in use so far: its rank, see [`reuse::rank`], above the number of its
+    /// attempt.
     best: u64,
     result: u32,
 }
@@ -157,7 +161,7 @@ pub const FULL: u32 = 2;
 
 const STOP: u64 = 1;
 
-/// Tries the port of the previous flow, or the `n`-th port.
+/// Tries to claim the port of the previous flow, or else the `n`-th port. Returns 1 to stop.
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let before = core::mem::replace(&mut search.before, Port::ANY);
     let candidate = if before.is_any() || !search.ranges.contains(before.host()) {
@@ -170,7 +174,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the
-    // answers for requests.
+    // answers to this port for requests.
     if ports::bits(port) & port_bits::FRONTEND != 0 {
         return 0;
     }
@@ -178,7 +182,8 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     claim::<F>(search)
 }
 
-/// Enters the masqueraded reply with the port in the tuple.
+/// Enters the masqueraded reply with the port in its key, `scratch.key`. Returns 1 to stop, 0 if
+/// the port is in use.
 #[inline(never)]
 fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     let Search {
@@ -211,7 +216,7 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
     STOP
 }
 
-/// Puts the `n`-th port into the tuple.
+/// Puts the `n`-th port into the masqueraded reply's key; false if there is no port.
 #[inline(always)]
 fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
     let Search {
@@ -226,7 +231,8 @@ fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
     }
 }
 
-/// Rates the flow that uses the `n`-th port: a closed flow may be replaced.
+/// Rates the flow that uses the `n`-th port, because a closed flow may be replaced. Returns 1 to
+/// stop.
 extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
@@ -239,8 +245,8 @@ extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     0
 }
 
-/// Replaces the flow that uses the best port. If another CPU takes that port first, the next best
-/// port is tried.
+/// Replaces the flow that uses the best port. If another CPU takes that port first, returns 0, so
+/// that the next best port is tried; else 1.
 extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     search.best = u64::MAX;
     helpers::repeat(PORT_TRIES, search, rate::<F>);
@@ -251,12 +257,13 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
         return STOP;
     }
-    // Rated once more, which finds the keys of the flow again. The port may belong to another flow
-    // by now, of a worse rank. The rank of the same flow can only have become better with its age.
+    // The flow is rated once more, which finds its keys again. The port may belong to another flow
+    // by now, with a worse rank. The rank of the same flow can only have become better with its
+    // age.
     if rank_of::<F>(search.scratch, search.timestamp) as u64 > search.best >> RANK_SHIFT {
         return 0;
     }
-    // Of two CPUs that have chosen this port, one finds the original still there.
+    // Of two CPUs that have chosen this port, only one finds the original entry still there.
     let Scratch {
         key: tuple,
         holder,
@@ -271,12 +278,13 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     claim::<F>(search)
 }
 
-/// How often a take-over is tried.
+/// How often the take-over of a port in use is tried.
 const TAKE_OVER_TRIES: u32 = 4;
-/// Bits for the number of an attempt, below its rank.
+/// Number of bits for the number of an attempt, below the rank.
 const RANK_SHIFT: u32 = 8;
 
-/// Whether the entry under a masqueraded reply's tuple already belongs to the flow `key`.
+/// Whether the entry under a masqueraded reply's tuple already belongs to the flow whose client
+/// packets have `key`.
 #[inline(always)]
 fn is_own<F: Family>(
     tuple: &FlowKey<F::Addr>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Handles a packet that begins no flow and belongs to none, to an address that may be a service's.
-//! Called by `ingress`.
+//! Handles a packet in the middle of a connection that belongs to no known flow, to an address that
+//! may be a service's. Called by `begin`.
 
 use proxy_common::{
     Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Answers a TCP segment to a service with a reset. KUBE: conntrack would pick the connection up,
-/// and some backend would answer with RST; here the answer comes from the node. A segment that
-/// policy drops gets no answer. All other packets pass.
+/// and some backend would answer with RST; here the answer comes from the node. A segment that the
+/// policy drops gets no answer. All other packets pass. `service` gets the id of the service port.
 ///
 /// With `selection: maglev`, another node may have forwarded the connection until now. That node
 /// chose the same backend as this node chooses, so the flow is picked up: [`Step::BEGIN`] asks the
-/// caller to do it. A masqueraded connection had the other node's address, so no backend knows it
-/// by this node's address.
+/// caller to do that. If the connection was masqueraded, it had the other node's address, so no
+/// backend knows it by this node's address.
 #[inline(never)]
 pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>, service: &mut ServiceId) -> Step {
     // In shadow mode the other proxy on this node knows the connection.
@@ -63,11 +63,11 @@ pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>, service: &mut S
     }
 }
 
-/// Whether another host or program may know the connection of a segment to this frontend. It may be
-/// the node's own stack, for a node port and for an external IP that is an address of the node (the
-/// stack also answers segments of unknown connections). It may be another node that has this
-/// external IP and masquerades a connection to a backend from the frontend's port, whose answer
-/// this is. Or it may be the socket that has sent the segment.
+/// Whether another host or program may know the connection of a segment to this frontend. That may
+/// be the node's own stack, for a node port and for an external IP that is an address of the node
+/// (the stack also answers segments of unknown connections). It may be another node that has this
+/// external IP and masquerades a connection to a backend from the frontend's port; the segment is
+/// then the backend's answer. Or it may be the socket that has sent the segment.
 #[inline(always)]
 fn is_others<F: Family>(skb: Skb, packet: &Packet<F::Addr>, record: &Record<F::Addr>) -> bool {
     let key = &packet.key;

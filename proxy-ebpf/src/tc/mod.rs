@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The packet path: handles a packet at an interface's ingress or egress, by its flow or as the
-//! first packet of a flow. Called by the entry points in `main`.
+//! The packet path: handles a packet at an interface's ingress or egress, as a packet of a known
+//! flow or as the first of a new one. Called by the entry points in `main`.
 //!
 //! The programs pass a packet that they cannot read. They drop one that they have half changed.
 
@@ -44,14 +44,14 @@ use crate::{
     socket,
 };
 
-/// No service is concerned.
+/// Outcome of a packet that concerns no service.
 const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
 
 /// Runs a packet through the ingress program; returns tc's action.
 #[inline(always)]
 pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
-    // The programs of another node, of a cluster that runs inside this one's pods, may have set the
-    // tag.
+    // The tag may have been set by the programs of another node, if a cluster runs inside this
+    // cluster's pods.
     if globals::redirects() && skb.tag() != Tag::NONE {
         skb.set_tag(Tag::NONE);
     }
@@ -66,8 +66,8 @@ pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
     .conclude()
 }
 
-/// Whether a VLAN interface gets the frame next, whose own program serves the frame without the
-/// tag. If it were translated here, it could not be redirected past the stack.
+/// Whether a VLAN interface gets the frame next: its own program serves the frame, without the tag.
+/// If the frame were translated here, it could not be redirected past the stack.
 #[inline(always)]
 fn is_of_vlan(skb: Skb) -> bool {
     vlan_id(skb) != 0 && node::interface(skb.interface()) & interface::VLANS != 0
@@ -185,7 +185,8 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
     }
 }
 
-/// Counts the packet in the workspace for its service port, if it was refused.
+/// Counts the packet in the workspace as refused, for its service port, if the outcome is a
+/// refusal.
 #[inline(always)]
 fn note_refusal<F: Family>(outcome: Outcome) {
     if Counter::is_refusal(outcome.counter())
@@ -195,7 +196,7 @@ fn note_refusal<F: Family>(outcome: Outcome) {
     }
 }
 
-/// Drops packets of the node's connections to itself that the policy drops; returns tc's action.
+/// Drops packets of connections of the node to itself that the policy drops; returns tc's action.
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
     if globals::is_shadow() || skb.mark() & globals::drop_mark() == 0 {
@@ -216,16 +217,16 @@ pub fn egress_loopback(skb: Skb) -> i32 {
     outcome.conclude()
 }
 
-/// Whether this node is the frame's receiver. A promiscuous interface also gets frames for other
-/// machines, and a switch floods them. If the agent's data on the interface has the bit `port`,
-/// frames for another address count as well: at a bridge's port they are addressed to the bridge,
-/// or to a neighbour at it.
+/// Whether the kernel takes this node for the frame's receiver. A promiscuous interface also gets
+/// frames for other machines, and a switch floods them. If the agent's data on the interface has
+/// the bit `port`, frames for another address count as well: at a bridge's port they are addressed
+/// to the bridge, or to a neighbour behind it.
 #[inline(always)]
 fn is_for_this_node(skb: Skb, port: u32) -> bool {
     is_receiver(skb, || node::interface(skb.interface()) & port != 0)
 }
 
-/// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count.
+/// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count as well.
 #[inline(always)]
 fn is_receiver(skb: Skb, is_port: impl FnOnce() -> bool) -> bool {
     match skb.addressee() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Whether a packet of a flow may leave past the stack: only after the stack has let one of the
-//! same direction pass. Ingress tags a packet whose direction has no fresh record ([`path`]).
-//! Egress sees what the stack makes of it, and records in the flow's entry that it came out
-//! unchanged, and by which interface ([`record`]). See `proxy_common::flow::offload`.
+//! same direction pass. Ingress tags a packet if there is no fresh record for its direction
+//! ([`path`]). Egress sees what the stack makes of the packet, and records in the flow's entry that
+//! it came out unchanged, and by which interface ([`record`]). See `proxy_common::flow::offload`.
 
 use proxy_common::{
     Addr, FlowEntry, FlowKind, FlowState, Protocol, Settings,
@@ -20,20 +20,21 @@ use crate::{
     packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
 };
 
-/// The path of a packet of a known flow.
+/// The path that a packet of a known flow takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// By the stack.
+    /// Through the stack.
     Stack,
-    /// By the stack; egress records it for the packets that follow.
+    /// Through the stack, and egress records it for the packets that follow.
     Recorded,
-    /// Past the stack, if the FIB leads to the interface that was recorded.
+    /// Past the stack, if the FIB result is the interface in the flow's record.
     Past,
-    /// Past the stack by any interface: nothing in the stack judges forwarded packets.
+    /// Past the stack by any interface: no netfilter hook sees forwarded packets.
     Free,
 }
 
-/// Decides by the entry that the packet was found by, as it was before the packet.
+/// Returns the path of a packet. `entry` is the one that the packet was found by, as it was before
+/// this packet; `first`: the packet begins the flow.
 #[inline(always)]
 pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now: u64) -> Path {
     let Some(settings) = node::settings() else {
@@ -72,7 +73,7 @@ pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now:
     }
 }
 
-/// The tag of a packet that takes [`Path::Recorded`] by this entry.
+/// Returns the tag of a packet that takes [`Path::Recorded`] and was found by this entry.
 #[inline(always)]
 pub fn tag<A: Addr>(entry: &FlowEntry<A>) -> Tag {
     if entry.kind == FlowKind::ORIGINAL {
@@ -82,7 +83,8 @@ pub fn tag<A: Addr>(entry: &FlowEntry<A>) -> Tag {
     }
 }
 
-/// Egress: records that a tagged packet leaves the stack here as ingress has sent it there.
+/// Egress: records that a packet which ingress has tagged leaves the stack, if it still is as
+/// ingress sent it.
 #[inline(always)]
 pub fn record<F: Family>(skb: Skb, link_layer: bool, tag: Tag) {
     // At a VLAN, a bond or a tunnel, the packet passes egress of the lower device as well.
@@ -99,7 +101,8 @@ pub fn record<F: Family>(skb: Skb, link_layer: bool, tag: Tag) {
 }
 
 by_family! {
-    /// Records a packet of a flow, a reply if `is_reply` is not 0. Always 0.
+    /// Records a packet of a flow; it is a reply if `is_reply` is not 0. The returned 0 has no
+    /// meaning.
     fn record_flow(skb, is_reply) = portolan_record_v4 portolan_record_v6 of record_in_entry
 }
 
@@ -114,8 +117,8 @@ fn record_in_entry<F: Family>(skb: Skb, is_reply: u32) -> u32 {
     0
 }
 
-/// The entry that ingress found the packet by. If rules have changed an address or a port, there is
-/// none.
+/// Finds the entry by which ingress found the packet. None if rules have changed an address or a
+/// port of the packet.
 #[inline(always)]
 fn element_of<F: Family>(
     skb: Skb,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Rates the flow that uses a masquerade port, by the entries of the flow. Called by `masquerade`.
+//! Rates the flow that uses a masquerade port, by the flow's entries. Called by `masquerade` and
+//! `own`.
 
 use core::arch::asm;
 
@@ -14,9 +15,10 @@ use crate::{
     },
 };
 
-/// Returns the rank of the flow that uses the port in `scratch.key`, and writes the keys of its
-/// reply and its original to `holder` and `evicted`. If one of its entries is missing, another CPU
-/// is making or removing the flow.
+/// Returns the rank ([`reuse::rank`]) of the flow that uses the port in `scratch.key`, and writes
+/// the keys of its reply and original entry to `holder` and `evicted`. `timestamp` is the new
+/// packet's. Returns [`reuse::NEVER`] if an entry is missing, because another CPU is making or
+/// removing the flow.
 #[inline(always)]
 pub fn rank_of<F: Family>(scratch: &mut Scratch<F::Addr>, timestamp: u32) -> u32 {
     let rank = rank::<F>(timestamp);
@@ -29,7 +31,7 @@ pub fn rank_of<F: Family>(scratch: &mut Scratch<F::Addr>, timestamp: u32) -> u32
 }
 
 by_family! {
-    /// See [`rank_of`]; the tuple is in the workspace.
+    /// See [`rank_of`]; the tuple is in `scratch.key` of the workspace.
     fn rank(timestamp) = portolan_rank_v4 portolan_rank_v6 of rank_of_tuple
 }
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! `forwarding: auto`: a packet of a known flow leaves at once, past the node's stack and its
-//! netfilter rules, once the stack has let packets of its direction pass (`offload`): into a pod of
-//! this node whose link the agent knows, else by the kernel's routes and neighbours. It gets both
-//! of its new ends first, so no later program looks it up again: [`send`].
+//! `forwarding: auto`: once the stack has let packets of its direction pass (`offload`), a packet
+//! of a known flow leaves at once, past the node's stack and its netfilter rules: into a pod of
+//! this node whose link the agent knows, else by the kernel's routes and neighbours. First the
+//! packet gets its new source and destination, so that no later program looks it up again:
+//! [`send`].
 //!
-//! Where no netfilter hook sees forwarded packets, nothing is waited for, and a packet that only
-//! egress can translate completely leaves by the kernel's routes: [`forward`].
+//! Where no netfilter hook sees forwarded packets, no earlier packet is needed, and a packet that
+//! only egress can translate completely leaves by the kernel's routes: [`forward`].
 //!
-//! The stack handles the rest: packets whose hop limit ends, packets that are too large, packets
-//! for the node itself, packets that are not for this node, fragments, IPv4 options and IPv6
-//! extension headers, addresses that the stack drops or that are the node's own, and interfaces
-//! without a link layer or without the agent's permission.
+//! The stack handles all other packets: those whose hop limit ends, that are too large, that are
+//! for the node itself, or that are not for this node; fragments, IPv4 options and IPv6 extension
+//! headers; addresses that the stack drops or that are the node's own; and interfaces without a
+//! link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
 use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
@@ -38,7 +39,7 @@ use crate::{
     },
 };
 
-/// Redirects a packet that ingress forwards, if nothing in the stack judges forwarded packets.
+/// Redirects a packet that ingress forwards, if no netfilter hook sees forwarded packets.
 // VERIFIER: does not get the IP header's offset. The programs would be verified once for every
 // value that it can have.
 #[inline(always)]
@@ -50,7 +51,7 @@ pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
     }
 }
 
-/// Redirects the packet, or leaves it to the stack; returns the action.
+/// Redirects the packet, or leaves it to the stack; returns tc's action.
 #[inline(never)]
 fn leave<F: Family>(skb: Skb) -> i32 {
     let l3 = ETHERNET_LEN;
@@ -74,8 +75,8 @@ fn leave<F: Family>(skb: Skb) -> i32 {
     fib::redirect(&route)
 }
 
-/// The interface that the packet comes in by in the stack's view, if it may be redirected past the
-/// stack.
+/// Returns the index of the interface that, for the stack, the packet comes in by; None if the
+/// packet may not be redirected past the stack.
 #[inline(always)]
 pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     let known = node::interface_word(skb.interface());
@@ -96,7 +97,7 @@ pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     })
 }
 
-/// Completes a look-up; `true` if the packet can leave by that route.
+/// Looks up the route whose parameters are filled in; `true` if the packet can leave by this route.
 #[inline(always)]
 fn is_routed(skb: Skb, route: &mut bpf_fib_lookup) -> bool {
     // An interface without a link layer needs the route itself, which only the stack has.
@@ -107,8 +108,8 @@ fn is_routed(skb: Skb, route: &mut bpf_fib_lookup) -> bool {
     }
 }
 
-/// Sends the packet in the workspace on, see [`Next::Send`]: past the stack with both of its new
-/// ends, else through the stack.
+/// Sends the packet in the workspace on, see [`Next::Send`]: past the stack with both its source
+/// and destination translated, else through the stack.
 #[inline(always)]
 pub fn send<F: Family>(skb: Skb, first: bool, counter: u32) -> Outcome {
     let first = first as u32;
@@ -118,23 +119,24 @@ pub fn send<F: Family>(skb: Skb, first: bool, counter: u32) -> Outcome {
     }
 }
 
-// Called by the entry points only, below which the stack is long enough.
+// Called by the entry points only, because there is enough stack below them.
 
 by_family! {
-    /// Sends the packet past the stack by the entry that was found, or by that of a flow which
-    /// begins. Returns an outcome as a word, or [`Step::send`] if the packet cannot be redirected.
+    /// Sends the packet past the stack; if `first` is not 0, by the entry of the flow that it
+    /// begins, else by the entry that was found. Returns an outcome as a word, or [`Step::send`] if
+    /// the packet cannot be redirected.
     fn past_the_stack(skb, first, counter) = portolan_send_v4 portolan_send_v6 of send_past
 }
 
 by_family! {
-    /// Translates the packet's part that ingress translates, where egress translates the rest.
-    /// Returns the outcome as a word.
+    /// Makes ingress's part of the packet's translation; egress does the rest. Returns the outcome
+    /// as a word.
     fn translate(skb, first, counter) = portolan_translate_v4 portolan_translate_v6 of translate_by
 }
 
 /// With `forwarding: auto`, gives the flow of the packet in the workspace another slot in the
-/// rings, if it needs one. Called after the packet is sent, because sending needs the entry that
-/// was found.
+/// rings, if it needs one. Called after the packet has been sent, because sending needs the entry
+/// that was found.
 #[inline(always)]
 pub fn refile<F: Family>() {
     if globals::redirects() {
@@ -143,7 +145,7 @@ pub fn refile<F: Family>() {
 }
 
 by_family! {
-    /// See [`refile`]; always 0.
+    /// See [`refile`]; the returned 0 has no meaning.
     fn end_of_packet() = portolan_end_v4 portolan_end_v6 of end
 }
 
@@ -157,8 +159,8 @@ fn end<F: Family>() -> u32 {
     0
 }
 
-/// The entry that says where the packet goes: that of the flow that begins, or the one that was
-/// found.
+/// Returns the entry that says where the packet goes: if `first` is not 0, that of the flow that
+/// begins, else the one that was found.
 #[inline(always)]
 fn entry_of<'a, A: Addr>(
     found: &'a EntryBuffer<A>,
@@ -295,14 +297,14 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         .word()
 }
 
-/// Fills in how packets reach a pod of this node; `true` if the agent knows the pod and its link
-/// exists.
+/// Fills in `pod`, how packets reach a pod of this node; `true` if the agent knows a pod with this
+/// address and its link exists.
 #[inline(always)]
 pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> bool {
     node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)
 }
 
-/// Hands the packet to the pod's end of its link. Returns tc's action.
+/// Hands the packet to the pod's end of its link; returns tc's action.
 #[inline(always)]
 pub fn enter_pod(skb: Skb, pod: &LocalPod) -> i32 {
     let addresses = [pod.destination, pod.source];

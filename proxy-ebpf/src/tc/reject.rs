@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Answers to rejected packets: the packet is turned into a TCP reset or an ICMP port unreachable
-//! and sent back out of the interface it came in by.
+//! and sent back out of the interface that it came in by.
 
 use proxy_common::{Counter, Protocol, checksum, flow::Signals};
 
@@ -17,13 +17,13 @@ use crate::{
     },
 };
 
-/// Answers per second and CPU, and the largest burst: the kernel's own limit for ICMP
+/// Number of answers per second and CPU, and the largest burst: the kernel's own limit for ICMP
 /// (net.ipv4.icmp_msgs_per_sec, 1000).
 const RATE: u64 = 1_000;
 const BURST: u64 = 1_000;
 const INTERVAL: u64 = 1_000_000_000 / RATE;
 
-/// Turns the packet in the workspace into its answer, see
+/// Turns the packet in the workspace into the answer to it, see
 /// [`Next::Reject`](super::step::Next::Reject).
 #[inline(never)]
 pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
@@ -47,7 +47,8 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
     Outcome::sent(skb.send_back(), Counter::Untouched).counted_as(counter)
 }
 
-/// Takes a token, one for each answer; `false` if there is none. Tokens are refilled with time.
+/// Takes one of this CPU's tokens, for one answer; `false` if there is none. Tokens are refilled
+/// with time.
 #[inline(always)]
 pub(super) fn has_budget() -> bool {
     let Some(budget) = REJECT_BUDGET.get_ptr_mut(0) else {
@@ -93,8 +94,9 @@ struct TcpHeader {
 
 const TCP_LEN: u32 = 20;
 
-/// RFC 9293, 3.10.7.1: a reset that the sender of this segment accepts. The TCP header keeps its
-/// offset, because the device may have been asked to fill in the checksum there.
+/// Turns the packet into a reset that the sender of this segment accepts (RFC 9293, 3.10.7.1). The
+/// TCP header keeps its offset, because the device may have been asked to fill in the checksum
+/// there.
 #[inline(always)]
 fn reset<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
     let tcp: TcpOrSctpStart = skb.load(packet.l4).ok_or(WriteFailed)?;
@@ -140,7 +142,8 @@ fn reset<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFaile
     skb.store(packet.l4, &answer, true)
 }
 
-/// Whether the device fills in the checksum. Then a change of covered bytes leaves the field alone.
+/// Whether the device fills in the checksum at `offset`. In that case the kernel's helper does not
+/// change the checksum for a change of covered bytes, which is tried here.
 #[inline(always)]
 fn is_partial(skb: Skb, offset: u32) -> Result<bool, WriteFailed> {
     let before: u16 = skb.load(offset).ok_or(WriteFailed)?;
@@ -152,13 +155,14 @@ fn is_partial(skb: Skb, offset: u32) -> Result<bool, WriteFailed> {
     Ok(before == after)
 }
 
-/// Bytes of the transport header that are quoted: RFC 792's eight, enough for any client to
+/// Number of quoted bytes of the transport header: RFC 792's eight, enough for any client to
 /// recognise its own packet.
 const QUOTED: u32 = 8;
-/// Words of IP header and [`QUOTED`] that are summed up; longer headers are cut.
+/// Maximum number of 32-bit words of IP header and [`QUOTED`] that are summed up; longer headers
+/// are cut.
 const MAX_WORDS: u32 = 32;
 
-/// RFC 792 and RFC 4443: destination unreachable, port.
+/// Turns the packet into a port unreachable error (RFC 792, RFC 4443).
 #[inline(always)]
 fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), WriteFailed> {
     if packet.key.protocol == Protocol::UDP && is_partial(skb, packet.l4 + UDP_CHECKSUM)? {
@@ -180,9 +184,9 @@ fn unreachable<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> Result<(), Writ
     F::store_unreachable(skb, packet, quoted, fold_32(sum))
 }
 
-/// A device may fill in the quoted UDP checksum later. This sets the value that stays the same
-/// then: with all else summing to s, filling in turns f into -(s + f), so f = -s / 2. The answer's
-/// own checksum holds before and after.
+/// A device may fill in the quoted UDP checksum later. This sets the checksum field to the value
+/// that filling in leaves unchanged: with all else summing to s, filling in turns f into -(s + f),
+/// so f = -s / 2. The answer's own checksum is right before and after.
 #[inline(always)]
 fn settle_checksum(skb: Skb, l4: u32) -> Result<(), WriteFailed> {
     let header: [u16; 3] = skb.load(l4).ok_or(WriteFailed)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The work that a part of the packet path returns to the entry point, because it would not fit on
-//! the stack below that part.
+//! What a part of the packet path leaves to be done by the entry point, because the work would not
+//! fit on the stack below that part.
 
 use proxy_common::Counter;
 
@@ -9,7 +9,7 @@ use crate::count::Outcome;
 /// What is left to do with the packet in the workspace. An entry point matches on it, so that no
 /// step can be forgotten.
 pub enum Next {
-    /// Nothing: this is the packet's outcome.
+    /// Nothing is left to do: this is the packet's outcome.
     Done(Outcome),
     /// The packet belongs to no flow: `begin` decides about it.
     Begin,
@@ -19,16 +19,17 @@ pub enum Next {
     Marked,
     /// The packet may have the tuple of a masqueraded flow: `egress::own` decides about it.
     Own,
-    /// `redirect` sends the packet on by the entry that was found, or by that of the flow which
-    /// begins with it. The counter is for a packet that goes through the stack.
+    /// `redirect` sends the packet on. If `first`, by the entry of the flow that begins with the
+    /// packet, else by the entry that was found. `counter` is for a packet that goes through the
+    /// stack.
     Send { first: bool, counter: u32 },
-    /// `reject` answers the packet, with a TCP reset or with an ICMP port unreachable. The counter
-    /// names the reason.
+    /// `reject` answers the packet: with a TCP reset if `reset`, else with an ICMP port
+    /// unreachable. `counter` says why.
     Reject { reset: bool, counter: u32 },
 }
 
-/// A [`Next`] in one word, which subprograms can return: above the counter an action of tc's, or
-/// one of these numbers.
+/// A [`Next`] in one word, which subprograms can return: the upper half is an action of tc's or one
+/// of the numbers below, the lower half a counter.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Step(u32);
@@ -62,7 +63,7 @@ impl Step {
     pub const fn reject(reset: bool, counter: Counter) -> Self {
         Self::new(if reset { RESET } else { UNREACHABLE }, counter)
     }
-    /// Nothing is left to do, and no service is concerned.
+    /// The step of a packet that concerns no service: nothing is left to do.
     #[inline(always)]
     pub const fn untouched() -> Self {
         Self(Outcome::pass(Counter::Untouched).word())
@@ -77,7 +78,7 @@ impl Step {
     pub const fn from_word(word: u32) -> Self {
         Self(word)
     }
-    /// The counter so far, as an index into `counters`.
+    /// Returns the counter so far, as an index into the array `counters`.
     #[inline(always)]
     pub const fn counter(self) -> u32 {
         self.0 & 0xffff

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Reports a packet to `portolan trace` once its outcome is known: the packet as it came, from the
-//! workspace, and as it is now, from its bytes.
+//! workspace, and the packet as it is now, from its bytes.
 
 use core::arch::asm;
 
@@ -25,29 +25,29 @@ use crate::{
     packet::{Packet, Shape, Skb},
 };
 
-/// Where a packet is, in one word: the hook, whether the packet begins with an Ethernet header, and
-/// whether the workspace holds the parsed packet.
+/// What the report says about where the packet was seen, in one word: the hook, whether the packet
+/// begins with an Ethernet header, and whether the workspace has the parsed packet.
 #[derive(Clone, Copy)]
 pub struct Location(u32);
 
 impl Location {
     const LINK_LAYER: u32 = 1 << 8;
     const UNKNOWN: u32 = 1 << 9;
-    /// Where the packet's path begins: see [`Event::result`].
+    /// Position in the word of the packet's path: see [`Event::result`].
     const PATH: u32 = 16;
 
     #[inline(always)]
     pub const fn new(hook: Hook, link_layer: bool) -> Self {
         Self(hook as u32 | if link_layer { Self::LINK_LAYER } else { 0 })
     }
-    /// The packet was not parsed.
+    /// The same location of a packet that was not parsed.
     #[inline(always)]
     pub const fn unknown(self) -> Self {
         Self(self.0 | Self::UNKNOWN)
     }
 }
 
-/// Reports the packet, if the command wants events.
+/// Reports the packet with this outcome, if `portolan trace` wants events.
 #[inline(always)]
 pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
     if trace::is_on() {
@@ -66,10 +66,10 @@ pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
     }
 }
 
-// Called by entry points only, which leave it a stack of its own.
+// Called by entry points only, so that it has enough stack.
 
 by_family! {
-    /// See [`packet`]; always 0.
+    /// See [`packet`]; the returned 0 has no meaning.
     fn told(skb, counter, place) = portolan_trace_v4 portolan_trace_v6 of tell
 }
 
@@ -118,7 +118,8 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     0
 }
 
-/// Reads the packet as it is now.
+/// Reads the packet's first bytes as they are now, into `bytes`, and its addresses and ports into
+/// the event.
 #[inline(always)]
 fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: bool) {
     let len = event.length;
@@ -126,12 +127,12 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     if len > 0 {
         const _: () = assert!(HEAD == 256, "the mask below");
         let mut last = (len - 1) as u64;
-        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; the
-        // compiler would leave a mask away.
+        // VERIFIER: Linux 6.1 does not learn from the comparison that the length is not 0; and the
+        // compiler would omit a mask written in Rust.
         // SAFETY: plain arithmetic on a register.
         unsafe { asm!("{last} &= 0xff", last = inout(reg) last) };
         let len = last as u32 + 1;
-        // SAFETY: the context is valid, and there is room for so many bytes.
+        // SAFETY: the context is valid, and `bytes` has space for so many bytes.
         let failed = unsafe {
             kernel::bpf_skb_load_bytes(skb.raw().cast(), 0, bytes.as_mut_ptr().cast(), len)
         };
@@ -148,7 +149,7 @@ fn read_now(skb: Skb, event: &mut Event, bytes: &mut [u8; HEAD], link_layer: boo
     );
 }
 
-/// Fills in the ends that the packet came with.
+/// Fills in the addresses and ports that the packet came with.
 #[inline(always)]
 fn before<F: Family>(packet: &Packet<F::Addr>, tuple: &mut Tuple) {
     let key = &packet.key;
@@ -163,16 +164,16 @@ fn before<F: Family>(packet: &Packet<F::Addr>, tuple: &mut Tuple) {
     }
 }
 
-/// Fills in the service port and the endpoint: of the flow that the packet belongs to, or of the
-/// record that refuses it.
+/// Fills in the service port and the backend: of the flow that the packet belongs to, or the
+/// service port of the record that refuses it.
 #[inline(always)]
 fn flow_of<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>, event: &mut Event) {
     event.service = scratch.service.0;
     if let Some(found) = flow::find::<F>(&packet.key, &mut scratch.other) {
         let entry = found.entry;
         (event.service, event.backend) = (entry.service.0, entry.backend.0);
-        // The last packet of a flow: egress has overwritten the packet's key with the key of the
-        // flow's other direction.
+        // The last packet of a flow: egress has overwritten the key in the workspace with the key
+        // of the flow's other direction.
         if event.outcome == Counter::ReplyTranslated as u32 && entry.kind == FlowKind::ORIGINAL {
             event.before.dst = event.before.src;
             event.before.dst_port = event.before.src_port;
@@ -187,7 +188,7 @@ fn flow_of<F: Family>(packet: &Packet<F::Addr>, scratch: &mut Scratch<F::Addr>, 
     }
 }
 
-/// Copied by words: an assignment would become a call, which copies byte by byte.
+/// Copies by words: an assignment would become a call, which copies byte by byte.
 #[inline(always)]
 fn copy(to: &mut Tuple, from: &Tuple) {
     (to.src, to.dst) = (from.src, from.dst);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Translates a packet as its flow's entry says. Called by `ingress`, `egress` and `begin`.
+//! Translates a packet as its flow's entry says. Called by the other modules of the packet path.
 
 use proxy_common::{Addr, Counter, FlowEntry, Port};
 
@@ -14,7 +14,8 @@ use crate::{
     packet::{NatTarget, Packet, Shape, Skb},
 };
 
-/// Ingress: sends an original packet to the flow's backend, marked if it must be masqueraded.
+/// Ingress: sends a client's packet to the flow's backend, marked if it must be masqueraded.
+/// `entry` is the original entry.
 #[inline(always)]
 pub fn to_backend<F: Family>(
     skb: Skb,
@@ -33,7 +34,7 @@ pub fn to_backend<F: Family>(
 }
 
 /// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's
-/// address into it and accounts it.
+/// address into the reply and accounts it. `entry` is the masqueraded reply's.
 #[inline(always)]
 pub fn to_client<F: Family>(
     skb: Skb,
@@ -46,7 +47,8 @@ pub fn to_client<F: Family>(
     send_on(entry, Counter::ReplyUnmasqueraded)
 }
 
-/// Ingress: gives an answer to a connection of the node its original port back.
+/// Ingress: gives an answer to a connection of the node, which had left with another source port,
+/// its original port back.
 #[inline(always)]
 pub fn to_node<F: Family>(
     skb: Skb,
@@ -65,7 +67,8 @@ pub fn to_node<F: Family>(
     Outcome::pass(Counter::ReplyUnmasqueraded)
 }
 
-/// Ingress: sends a packet on to its flow's other end; through the stack where the flow needs it.
+/// Ingress: returns the outcome of a packet that is sent on to its flow's other end; through the
+/// stack if the flow needs it.
 #[inline(always)]
 pub fn send_on<A: Addr>(entry: &FlowEntry<A>, counter: Counter) -> Outcome {
     if entry.needs_stack() {
@@ -75,7 +78,7 @@ pub fn send_on<A: Addr>(entry: &FlowEntry<A>, counter: Counter) -> Outcome {
     }
 }
 
-/// Egress: gives a reply the frontend's address as its source.
+/// Egress: gives a reply the frontend's address as its source. `entry` is the reply entry.
 #[inline(always)]
 pub fn from_frontend<F: Family>(
     skb: Skb,
@@ -94,7 +97,7 @@ pub fn from_frontend<F: Family>(
     outcome
 }
 
-/// Egress: gives a packet another source.
+/// Egress: gives a packet the source of `target`.
 #[inline(always)]
 pub fn source<F: Family>(
     skb: Skb,
@@ -109,7 +112,8 @@ pub fn source<F: Family>(
     Outcome::pass(counter)
 }
 
-/// Replaces the destination by the entry's address and port, and the source port by `source_port`.
+/// Replaces the packet's destination by the entry's address and port, and its source port by
+/// `source_port`; false if that failed.
 #[inline(always)]
 fn destination<F: Family>(
     skb: Skb,

@@ -13,14 +13,15 @@ use crate::{
     packet::Transport,
 };
 
-/// Buffers for the keys of the reply and the original entry, and for one entry.
+/// Buffers: for the key of the reply entry, for the key of the original entry, and for one entry.
 type Buffers<'a, A> = (
     &'a mut FlowKey<A>,
     &'a mut FlowKey<A>,
     &'a mut EntryBuffer<A>,
 );
 
-/// Accounts a reply that was found by `key`; `None` if tc must handle the packet.
+/// Accounts a reply; `found` is the masqueraded reply's entry, found by `key`. `None` if tc must
+/// handle the packet.
 #[inline(always)]
 pub fn reply<F: Family>(
     key: &FlowKey<F::Addr>,
@@ -48,8 +49,8 @@ pub fn reply<F: Family>(
     Some(())
 }
 
-/// Notes in the original entry of a reply that a packet was seen. Not 0 if the reply changes
-/// nothing else there, not even the flow's slot in a ring.
+/// Notes in the original entry of a reply's flow that a packet was seen. 0, and nothing noted, if
+/// the reply would change more there or give the flow another slot in a ring.
 #[inline(never)]
 fn touch_original<F: Family>(
     reply_key: &FlowKey<F::Addr>,

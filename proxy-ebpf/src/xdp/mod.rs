@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! XDP at an uplink: packets of known flows between a client and a backend that are both on other
-//! hosts. XDP translates both ends at once and sends the packet on. Called by the entry point in
-//! `main`.
+//! hosts. XDP translates both source and destination at once and sends the packet on. Called by the
+//! entry point in `main`.
 //!
 //! Packets that XDP does not take go on to tc unchanged, and tc counts them. Packets that XDP takes
-//! reach no tc program, and are counted here. Which packets it takes: `proxy_common::xdp`.
+//! reach no tc program, and are counted here. Which packets XDP takes is decided in
+//! `proxy_common::xdp`.
 
 mod account;
 mod next_hop;
@@ -30,7 +31,7 @@ use crate::{
     },
 };
 
-/// Runs a frame through the program; returns XDP's action.
+/// Runs a frame through the XDP program; returns XDP's action.
 #[inline(always)]
 pub fn run(frame: Frame) -> u32 {
     match frame.read(ETHERTYPE) {
@@ -41,13 +42,13 @@ pub fn run(frame: Frame) -> u32 {
     }
 }
 
-/// Handles a frame of a family. A subprogram per family, each with a stack of its own.
+/// Handles a frame of one family. A subprogram for each family, with a stack of its own.
 #[inline(never)]
 fn of_family<F: Family>(frame: Frame) -> u32 {
     forward::<F>(frame).unwrap_or(XDP_PASS)
 }
 
-/// Sends a packet on and returns XDP's action; `None` leaves it to tc, unchanged.
+/// Sends a packet on and returns XDP's action; `None` leaves the packet to tc, unchanged.
 #[inline(always)]
 fn forward<F: Family>(frame: Frame) -> Option<u32> {
     let packet = F::read_frame(frame)?;
@@ -98,7 +99,8 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     if !is_taken || !entry.both_ends_into(key, ends) {
         return None;
     }
-    // Only what the stack has let pass lately, see `proxy_common::flow::offload`: tc asks it.
+    // XDP takes a packet only if the stack has let one of its direction pass lately, see
+    // `proxy_common::flow::offload`. Otherwise tc sends the packet through the stack.
     let settings = node::settings()?;
     let is_free = settings.has(Settings::UNFILTERED);
     let is_recorded = entry.offload.is_fresh(entry.last_seen, now)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Cached next hops, each CPU's own: a look-up in the kernel's routes for every packet would take
-//! longer than all the rest. A next hop is trusted for one second, and only while the agent has
-//! seen no change of routes or neighbours. So none is stale for long even without an agent. Called
-//! by `forward`.
+//! Next hops that each CPU caches for itself: a look-up in the kernel's routes for every packet
+//! would take longer than all other work. A next hop is trusted for one second, and only while the
+//! agent has seen no change of routes or neighbours. So none is stale for long even without an
+//! agent. Called by `forward`.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
@@ -24,11 +24,13 @@ use crate::{
     },
 };
 
-/// Of so many packets whose next hop is not cached, one is left to the stack: the next hops of two
-/// destinations that take turns in a slot never age.
+/// One of this many packets whose next hop is not cached is left to the stack. Without that, two
+/// destinations that take turns in a slot would never age, and the stack would see none of their
+/// packets.
 const SEEN_BY_STACK: u32 = 256;
 
-/// The next hop of a packet to its new destination; `None` if only the stack can send it.
+/// Returns the next hop of a packet to its new destination, from the cache or newly looked up;
+/// `None` if this packet must go through the stack.
 #[inline(always)]
 pub fn of<F: Family>(
     frame: Frame,
@@ -70,9 +72,10 @@ pub fn of<F: Family>(
     Some(hop)
 }
 
-/// Looks the next hop up in the kernel's routes. Always 0.
-// VERIFIER: the look-up's parameters are the caller's: on the stack they would be too much for
-// Linux 6.1.
+/// Looks the next hop up in the kernel's routes and writes it into `hop`; `hop.exit` stays `Stack`
+/// if none is found. The returned 0 has no meaning.
+// VERIFIER: the look-up's parameters are in the caller's buffer `route`: on the stack they would be
+// too much for Linux 6.1.
 #[inline(never)]
 fn renew<F: Family>(
     frame: Frame,

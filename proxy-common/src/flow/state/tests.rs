@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The life of a flow, packet by packet.
+//! Tests of the life of a flow, packet by packet.
 
 use super::*;
 
@@ -9,8 +9,8 @@ const FIN: Signals = Signals(Signals::FIN | Signals::ACK);
 const RST: Signals = Signals(Signals::RST);
 const SYN_ACK: Signals = Signals(Signals::SYN | Signals::ACK);
 
-/// The state after these packets; the bool says whether a packet is a reply. All numbers are right.
-/// The first packet makes the flow.
+/// Returns the state after these packets, of which the first makes the flow; true stands for a
+/// reply. All sequence numbers are right.
 fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
     packets
         .iter()
@@ -27,7 +27,7 @@ fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
 
 const OPEN: [(bool, Signals); 3] = [(false, SYN), (true, SYN_ACK), (false, ACK)];
 
-/// An open connection, and then these packets.
+/// Returns the state of an established TCP connection after these packets.
 fn open_and(packets: &[(bool, Signals)]) -> FlowState {
     after(Protocol::TCP, &[&OPEN, packets].concat())
 }
@@ -233,7 +233,7 @@ fn the_second_repetition_of_an_unanswered_syn_goes_to_another_backend() {
     );
 }
 
-/// A flow that was picked up, and then these packets.
+/// Returns the state of a TCP flow that was picked up mid-stream after these packets.
 fn picked_up_and(packets: &[(bool, Signals)]) -> FlowState {
     packets
         .iter()

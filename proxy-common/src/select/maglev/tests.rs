@@ -14,7 +14,7 @@ fn backends(count: u32) -> Vec<(V4, Port)> {
         .collect()
 }
 
-/// The slots of `after` whose owner is another than in `before`.
+/// Returns how many slots of `after` have another owner than in `before`.
 fn moved(before: &[(V4, Port)], after: &[(V4, Port)]) -> usize {
     let (old, new) = (table(before), table(after));
     assert_eq!(old.len(), new.len(), "of one size");

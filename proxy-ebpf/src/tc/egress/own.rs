@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Connections to a backend that leave with the node's address and are not flows of a service: a
-//! process's own connections, direct ones or translated at their socket; and connections that the
-//! node's rules masquerade, as flannel's do, after ingress has marked them. If such a connection
-//! begins with the tuple of a masqueraded flow, that flow would get its answers. So the connection
-//! leaves with another source port: as a flow of no service, whose client is the node. If the
-//! masqueraded flow has ended, it is removed instead. A masqueraded flow that begins later avoids
-//! the ports of the node's sockets, and the connections of others that this module has seen begin
-//! (`masquerade`).
+//! Connections to a backend that leave with the node's address and are not flows of a service:
+//! connections of the node's processes, direct ones or translated at their socket; and connections
+//! that the node's rules masquerade, as flannel's do, after ingress has marked them. If such a
+//! connection begins with the tuple of a masqueraded flow, that flow would get the connection's
+//! answers. So the connection leaves with another source port: as a flow of no service, whose
+//! client is the node. If the masqueraded flow has ended, it is removed instead. A masqueraded flow
+//! that begins later avoids the ports of the node's sockets, and the foreign connections that this
+//! module has seen begin (`masquerade`).
 
 use proxy_common::{
     Counter, FlowKey, FlowKind, Port, Protocol,
@@ -110,9 +110,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     leave::<F>(skb, packet, port)
 }
 
-/// Lets the packet pass unchanged; `scratch.key` has the key of its answers. A masqueraded flow
-/// that begins later avoids the tuple. It finds the node's own connections by their sockets, and
-/// those that the node's rules masquerade by this note.
+/// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A masqueraded
+/// flow that begins later avoids this tuple. It finds the node's own connections by their sockets,
+/// and those that the node's rules masquerade by the entry that this function makes in the map
+/// `direct`.
 #[inline(always)]
 fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::Addr>) -> Outcome {
     if !skb.is_own() && key.protocol != Protocol::UDP && node::is_node_address::<F>(&key.src) {
@@ -121,18 +122,19 @@ fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::
     Outcome::pass(Counter::Untouched)
 }
 
-/// Removes the flow that [`rank_of`] has rated, whose tuple now belongs to this packet's
-/// connection. Late packets of that flow's client belong to no flow then.
+/// Removes the masqueraded flow that [`rank_of`] has rated, because its tuple now belongs to this
+/// packet's connection. Late packets of that flow's client belong to no flow then.
 #[inline(always)]
 fn release<F: Family>(scratch: &Scratch<F::Addr>) {
-    // The original first: another CPU may be taking the port over.
+    // The original entry first: another CPU may be taking the port over.
     if F::flows().remove(&scratch.evicted).is_ok() {
         flow::remove::<F>(&scratch.holder);
         flow::remove::<F>(&scratch.key);
     }
 }
 
-/// Sends on a packet of a known flow. `None` if there is no flow, or if another flow begins.
+/// Sends on a packet of a known flow of the node. `None` if there is no flow, or if the packet
+/// begins another flow.
 #[inline(always)]
 fn follow<F: Family>(
     skb: Skb,
@@ -162,14 +164,14 @@ fn follow<F: Family>(
     Some(outcome)
 }
 
-/// Whether a masqueraded flow gets the packet's answers, whose key is in `scratch.key`.
+/// Whether a masqueraded flow would get the packet's answers, whose key is in `scratch.key`.
 #[inline(always)]
 fn is_masqueraded<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     flow::find::<F>(&scratch.key, &mut scratch.other)
         .is_some_and(|held| held.entry.kind == FlowKind::MASQUERADED_REPLY)
 }
 
-/// Lets the packet leave with another source port.
+/// Lets the packet leave with `port` as its source port.
 #[inline(always)]
 fn leave<F: Family>(skb: Skb, packet: &Packet<F::Addr>, port: Port) -> Outcome {
     let target = NatTarget {
@@ -205,7 +207,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     let Scratch { key, entry, .. } = &mut **scratch;
-    // As in `masquerade`: answers to a frontend's port would be taken for requests.
+    // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
     if ports::bits(port) & port_bits::FRONTEND != 0 {
         return 0;
     }

@@ -6,8 +6,8 @@ use proxy_common::{FlowKey, Protocol};
 
 use crate::{family::Family, packet::Skb};
 
-/// Whether a socket of this node receives packets with this tuple: a TCP connection, or a UDP
-/// socket with the port.
+/// Whether a socket of this node receives packets with this tuple: the socket of a TCP connection,
+/// or a UDP socket with the port.
 #[inline(always)]
 pub fn has_socket<F: Family>(skb: Skb, tuple: &FlowKey<F::Addr>) -> bool {
     // linux/bpf.h: BPF_F_CURRENT_NETNS, BPF_TCP_LISTEN

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! The source address that a masqueraded flow leaves with. The selection is
-//! `proxy_common::masquerade`'s.
+//! Finds the source address that a masqueraded flow leaves with. The rules of the selection are in
+//! `proxy_common::masquerade`.
 
 use proxy_common::{Addr, maps::interface};
 
@@ -13,8 +13,9 @@ use crate::{
     },
 };
 
-/// Writes the source into `scratch.key`, as the destination of the backend's answers: an address of
-/// the interface that the packet leaves by, else the node's InternalIP. `false` if there is none.
+/// Writes the source address into `scratch.key`, as the destination of the backend's answers: an
+/// address of the interface that the packet leaves by, else the node's InternalIP. `false` if there
+/// is none.
 #[inline(never)]
 pub fn select<F: Family>(
     skb: Skb,
@@ -62,8 +63,8 @@ pub fn select<F: Family>(
     selected != F::Addr::UNSPECIFIED
 }
 
-/// The interface by which the stack routes packets of the interface with this word: for a bridge's
-/// port, the bridge.
+/// Returns the interface by which the stack routes packets of the interface with this index: for a
+/// bridge's port, the bridge. `word` is the agent's data on the interface.
 #[inline(always)]
 fn through(word: u64, index: u32) -> u32 {
     match interface::bridge(word) {
