@@ -5,7 +5,7 @@
 //! share a port:
 //!
 //! - if a flow already has the tuple of a conversation that begins, the conversation leaves with
-//! another source port, as a flow of no service;
+//!   another source port, as a flow of no service;
 //! - a flow that begins later avoids the conversation's tuple (`is_recalled`).
 
 use proxy_common::{

@@ -16,7 +16,7 @@ use super::{
 /// A type whose values are the rows of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
-    /// The row's kind and name, as kubectl writes them, such as `service/shop/cart`.
+    /// The row's kind and name, as kubectl writes them, such as "service/shop/cart".
     fn name(&self) -> String;
 }
 

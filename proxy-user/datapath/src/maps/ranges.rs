@@ -44,7 +44,7 @@ pub fn include<A: Family>(ranges: &Ranges<A>, range: Prefix<A>, near: Near) -> R
     ranges.with(&list)
 }
 
-/// Like [`include`], for a list of single addresses.
+/// Like [`include()`], for a list of single addresses.
 pub fn include_all<A: Family>(ranges: &Ranges<A>, addresses: &[A], near: Near) -> Ranges<A> {
     addresses.iter().fold(*ranges, |ranges, address| {
         if ranges.contains(*address) {

@@ -103,7 +103,7 @@ impl<A: Family> Buckets<A> {
         true
     }
     /// Adds to the bucket's number of first entries that are in the map `sockets` because the
-    /// bucket was taken. Modulo 2^32: `u32::MAX` subtracts 1.
+    /// bucket was taken. Modulo 2^32: 2^32 - 1 subtracts 1.
     fn count_overflow(&self, key: &SocketKey<A>, by: u32) {
         let field = offset_of!(SocketBucket<A>, overflow);
         self.0.add_u32(key.cookie.bucket_index(), field, by);
