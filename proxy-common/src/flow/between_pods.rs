@@ -89,7 +89,7 @@ impl Record {
     }
     /// Returns the record after a packet of this direction has left the stack. `begins`: the packet
     /// begins a connection, so earlier packets no longer count. `completes`: the packet neither
-    /// begins nor accepts a connection, so it may set [`COMPLETE`].
+    /// begins nor accepts a connection, so it may set the bit `COMPLETE`.
     #[must_use]
     #[inline(always)]
     pub const fn after(
