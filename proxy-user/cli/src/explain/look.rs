@@ -22,6 +22,7 @@ use super::{
     host::{self, Chain, Endpoint, HookedInterface, Host, SentElsewhere},
     interfaces::{ClientRoute, HookedInterfaces},
     listeners,
+    path::PathFacts,
 };
 use crate::check::finding::Finding;
 
@@ -73,7 +74,17 @@ pub(super) fn read(
             }
         }
         let word = reader.interface_word(place.index)?.unwrap_or(0);
-        host.redirected = interface::bits(word) & interface::REDIRECTS != 0;
+        if is_sent_on(explained) && !host.by_socket {
+            let flow = explained.flow.as_ref();
+            let facts = PathFacts {
+                permitted: interface::bits(word) & interface::REDIRECTS != 0,
+                flags: reader.settings()?.flags,
+                protocol: asked.protocol,
+                recorded: flow.is_some_and(|flow| flow.past_stack_by.is_some()),
+            };
+            host.redirected = facts.is_free();
+            host.path = facts.describe();
+        }
         let stack = linux::link(place.stack_index)?.name;
         host.not_forwarding = not_forwarding(host.v6, &stack);
         host.rp_filter = if host.v6 { 0 } else { rp_filter(&stack) };

@@ -12,6 +12,7 @@ mod listeners;
 mod look;
 mod losses;
 pub(super) mod names;
+mod path;
 mod question;
 mod report;
 mod resolve;
@@ -231,6 +232,7 @@ fn describe(
         affinity: words::affinity(explained, asked),
         source,
         flow: explained.flow.clone(),
+        path: host.path,
         way_back: words::way_back(
             explained,
             asked,

@@ -108,6 +108,9 @@ pub(super) struct Report {
     pub(super) source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) flow: Option<Flow>,
+    /// Whether the client's packets take the node's stack, and why; None if all of them do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) path: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) way_back: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,10 +206,12 @@ impl Report {
                 flow.state, flow.backend, flow.idle_seconds
             )
         });
+        let path = self.path.map(str::to_owned);
         for (label, text) in [
             ("affinity", &self.affinity),
             ("source", &self.source),
             ("connection", &flow),
+            ("path", &path),
             ("way back", &self.way_back),
         ] {
             if let Some(text) = text {

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Obstacles on the host: each is set up, found by `explain`, and removed again.
 
-use std::{net::TcpListener, os::fd::AsFd, path::Path};
+use std::{
+    net::TcpListener,
+    os::fd::AsFd,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use datapath::maps::pins::links_dir;
 use lab::node::foreign::{ChainPosition, END, Foreign};
@@ -50,6 +55,28 @@ fn stops(world: &World, words: &str, make: impl FnOnce(), undo: impl FnOnce()) {
     assert_eq!(said.status, 3);
     undo();
     agree(world, &[]).is_clean();
+}
+
+/// By default, too, the stack judges how a connection begins.
+#[test]
+fn a_rule_that_stops_beginnings_is_found_by_default() {
+    let world = World::build();
+    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let _agent = world.start(7);
+    let said = ask(&world, CLIENT, CART, &[]);
+    let path = |said: &Said| said.report["path"].as_str().map(str::to_owned);
+    assert!(path(&said).is_some_and(|path| path.contains("nothing judges")));
+    nft(
+        &world,
+        "table inet later {\n chain forward { type filter hook forward priority 0; policy drop;\n }\n}\n",
+    );
+    let begun = Instant::now();
+    while world.connect(CART).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    let said = agree(&world, &[]);
+    said.finds("in-the-way", "forward");
+    assert!(path(&said).is_some_and(|path| path.starts_with("by the node's stack")));
 }
 
 #[test]

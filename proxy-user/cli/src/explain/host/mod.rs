@@ -34,8 +34,10 @@ pub(super) struct Host {
     /// rp_filter (reverse path filter) of the interface that the client's packets come in by: 0
     /// off, 1 strict, 2 loose.
     pub(super) rp_filter: u8,
-    /// True if translated packets bypass the stack.
+    /// True if the first translated packet bypasses the stack already.
     pub(super) redirected: bool,
+    /// How packets go on, in words; None if every packet takes the stack.
+    pub(super) path: Option<&'static str>,
     pub(super) chains: Vec<Chain>,
     pub(super) kube_proxy: Vec<NftChain>,
     /// The client's connections that nf_conntrack translates to another destination.

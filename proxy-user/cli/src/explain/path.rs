@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Says whether the client's packets take the node's stack or leave past it (`forwarding: auto`),
+//! and why. Pure; the facts are read by `look`.
+
+use proxy_common::{Protocol, Settings};
+
+/// What decides about the path of packets that come in by an interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathFacts {
+    /// True if the agent permits the interface's packets to leave past the stack: never with
+    /// `forwarding: stack`.
+    pub(super) permitted: bool,
+    /// [`Settings::flags`].
+    pub(super) flags: u32,
+    pub(super) protocol: Protocol,
+    /// True if the packet belongs to a flow of which the stack has let a packet pass lately.
+    pub(super) recorded: bool,
+}
+
+impl PathFacts {
+    /// Returns whether nothing in the stack judges the packets, so that the first one leaves past
+    /// it already.
+    pub(super) fn is_free(&self) -> bool {
+        self.permitted && self.flags & Settings::UNFILTERED != 0
+    }
+
+    /// Returns the path in words; none if every packet takes the stack.
+    pub(super) fn describe(&self) -> Option<&'static str> {
+        if !self.permitted {
+            return None;
+        }
+        let has = |flag| self.flags & flag != 0;
+        Some(if has(Settings::UNFILTERED) {
+            "past the node's stack, in which nothing judges forwarded packets"
+        } else if self.protocol == Protocol::TCP && has(Settings::TCP_BY_STACK) {
+            "by the node's stack: nf_conntrack_tcp_be_liberal is 0"
+        } else if self.protocol == Protocol::SCTP {
+            "by the node's stack, as all of SCTP"
+        } else if self.recorded {
+            "past the node's stack, which let one pass within the last seconds"
+        } else {
+            "by the node's stack; once it has let one pass each way, the next ones leave past it"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: PathFacts = PathFacts {
+        permitted: true,
+        flags: 0,
+        protocol: Protocol::TCP,
+        recorded: false,
+    };
+
+    fn said(facts: PathFacts) -> &'static str {
+        facts.describe().expect("a path")
+    }
+
+    #[test]
+    fn an_interface_without_permission_has_the_stacks_path_only() {
+        let facts = PathFacts {
+            permitted: false,
+            flags: Settings::UNFILTERED,
+            ..TCP
+        };
+        assert_eq!(facts.describe(), None);
+        assert!(!facts.is_free());
+    }
+
+    #[test]
+    fn the_beginning_is_the_stacks_unless_nothing_judges_it() {
+        assert!(said(TCP).starts_with("by the node's stack; once"));
+        let recorded = PathFacts {
+            recorded: true,
+            ..TCP
+        };
+        assert!(said(recorded).starts_with("past the node's stack, which let"));
+        assert!(!recorded.is_free());
+        let free = PathFacts {
+            flags: Settings::UNFILTERED,
+            ..TCP
+        };
+        assert!(free.is_free() && said(free).starts_with("past"));
+    }
+
+    #[test]
+    fn what_the_stack_keeps_is_named() {
+        let strict = PathFacts {
+            flags: Settings::TCP_BY_STACK,
+            recorded: true,
+            ..TCP
+        };
+        assert!(said(strict).contains("be_liberal"));
+        let udp = PathFacts {
+            protocol: Protocol::UDP,
+            ..strict
+        };
+        assert!(said(udp).starts_with("past"));
+        let sctp = PathFacts {
+            protocol: Protocol::SCTP,
+            ..TCP
+        };
+        assert!(said(sctp).contains("SCTP"));
+    }
+}
