@@ -98,7 +98,23 @@ impl NetNs {
         })?
         .with_context(|| format!("set up {}", self.name))
     }
+
+    /// Sets the namespace's nf_conntrack, if it is loaded, as `portolan init` does for `forwarding:
+    /// auto`.
+    pub fn suit_conntrack(&self) -> Result<()> {
+        let loaded = self.enter(|| fs::exists(format!("/proc/sys/net/{}", CONNTRACK[0].0)))??;
+        if loaded { self.set(&CONNTRACK) } else { Ok(()) }
+    }
 }
+
+/// What connections past the stack need of nf_conntrack.
+const CONNTRACK: [(&str, &str); 2] = [
+    ("netfilter/nf_conntrack_tcp_be_liberal", "1"),
+    (
+        "netfilter/nf_conntrack_tcp_timeout_unacknowledged",
+        "432000",
+    ),
+];
 
 /// Dropping it returns the thread to the namespace that it was in, also when a panic unwinds.
 struct Return(File);

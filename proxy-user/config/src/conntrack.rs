@@ -15,6 +15,9 @@ pub struct Conntrack {
     /// Timeout in seconds; None leaves it unchanged. This also applies to the timeouts below.
     pub tcp_established: Option<u32>,
     pub tcp_close_wait: Option<u32>,
+    /// How long a connection is kept whose data is not seen to be acknowledged. No setting of
+    /// kube-proxy's: only for `forwarding: auto`.
+    pub tcp_unacknowledged: Option<u32>,
     pub udp: Option<u32>,
     pub udp_stream: Option<u32>,
 }
@@ -27,6 +30,7 @@ impl Default for Conntrack {
             tcp_be_liberal: false,
             tcp_established: Some(24 * 3600),
             tcp_close_wait: Some(3600),
+            tcp_unacknowledged: None,
             udp: None,
             udp_stream: None,
         }
@@ -60,6 +64,10 @@ impl Conntrack {
             (
                 "nf_conntrack_tcp_be_liberal",
                 self.tcp_be_liberal.then_some(1),
+            ),
+            (
+                "nf_conntrack_tcp_timeout_unacknowledged",
+                self.tcp_unacknowledged,
             ),
             ("nf_conntrack_udp_timeout", self.udp),
             ("nf_conntrack_udp_timeout_stream", self.udp_stream),

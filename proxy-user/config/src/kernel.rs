@@ -91,10 +91,15 @@ impl Config {
     /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
     /// see.
     pub fn node_conntrack(&self) -> Conntrack {
-        Conntrack {
-            tcp_be_liberal: self.conntrack.tcp_be_liberal || self.forwarding == Forwarding::Auto,
-            ..self.conntrack.clone()
+        /// The kernel's own timeout of an established connection: 5 days.
+        const ESTABLISHED: u32 = 432_000;
+        let mut conntrack = self.conntrack.clone();
+        if self.forwarding == Forwarding::Auto {
+            conntrack.tcp_be_liberal = true;
+            let established = conntrack.tcp_established.unwrap_or_default();
+            conntrack.tcp_unacknowledged = Some(established.max(ESTABLISHED));
         }
+        conntrack
     }
 
     /// Returns the name patterns that select interfaces.

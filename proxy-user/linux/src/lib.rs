@@ -61,7 +61,7 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
-pub use netfilter_hooks::{ForwardHooks, conntrack_is_liberal, forward_hooks};
+pub use netfilter_hooks::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;

@@ -42,11 +42,50 @@ pub fn forward_hooks() -> io::Result<ForwardHooks> {
     }
 }
 
-/// Whether nf_conntrack accepts TCP segments without having seen those before them; true if it is
-/// not loaded.
-pub fn conntrack_is_liberal() -> bool {
-    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-        .map_or(true, |word| word.trim() != "0")
+/// A parameter of nf_conntrack with which it would lose or refuse connections of which it sees a
+/// part of the segments only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unsuited {
+    /// As sysctl(8) names it.
+    pub name: &'static str,
+    pub value: u32,
+    /// The least value that suits.
+    pub wanted: u32,
+}
+
+/// The first parameter of this network namespace's nf_conntrack that does not suit connections past
+/// the stack; none if nf_conntrack is not loaded.
+pub fn conntrack_unsuited() -> Option<Unsuited> {
+    let read = |name: &str| -> Option<u32> {
+        let text = fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    unsuited(
+        read("nf_conntrack_tcp_be_liberal")?,
+        read("nf_conntrack_tcp_timeout_unacknowledged")?,
+        read("nf_conntrack_tcp_timeout_established")?,
+    )
+}
+
+/// If data is not seen to be acknowledged, as past the stack, the second timeout replaces the third
+/// if it is shorter (`nf_conntrack_tcp_packet` in Linux).
+fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsuited> {
+    let (name, value, wanted) = if liberal == 0 {
+        ("net.netfilter.nf_conntrack_tcp_be_liberal", 0, 1)
+    } else if unacknowledged < established {
+        (
+            "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
+            unacknowledged,
+            established,
+        )
+    } else {
+        return None;
+    };
+    Some(Unsuited {
+        name,
+        value,
+        wanted,
+    })
 }
 
 fn is_unknown(error: &io::Error) -> bool {
@@ -200,6 +239,18 @@ mod tests {
         let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
         assert!(!has_ipvs("") && !has_ipvs(head));
         assert!(has_ipvs(&format!("{head}TCP  0A600001:0050 rr\n")));
+    }
+
+    #[test]
+    fn conntrack_must_be_liberal_and_keep_idle_connections() {
+        let name = |values: [u32; 3]| {
+            let [liberal, unacknowledged, established] = values;
+            unsuited(liberal, unacknowledged, established).map(|one| (one.name, one.wanted))
+        };
+        assert!(name([0, 432_000, 432_000]).is_some_and(|(name, _)| name.ends_with("be_liberal")));
+        let short = name([1, 300, 86_400]).expect("too short");
+        assert!(short.0.ends_with("unacknowledged") && short.1 == 86_400);
+        assert_eq!(name([1, 432_000, 86_400]), None);
     }
 
     #[test]

@@ -70,12 +70,16 @@ fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
 
 /// Connection tracking sees only a part of the segments of connections past the stack.
 #[test]
-fn by_default_connection_tracking_becomes_liberal() {
+fn by_default_connection_tracking_becomes_liberal_and_patient() {
     let world = World::build();
-    let liberal = || parameter(world.node(), "nf_conntrack_tcp_be_liberal");
-    assert_eq!(liberal(), 0);
+    let names = [
+        "nf_conntrack_tcp_be_liberal",
+        "nf_conntrack_tcp_timeout_unacknowledged",
+    ];
+    let both = || names.map(|name| parameter(world.node(), name));
+    assert_eq!(both(), [0, 300]);
     let said = init_with(&world, "conntrack: {maxPerCore: 0}\n");
-    assert_eq!(liberal(), 1, "{said}");
+    assert_eq!(both(), [1, 432_000], "{said}");
 }
 
 #[test]

@@ -162,7 +162,7 @@ const RENEWALS: u64 = 6;
 fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
     let world = World::build();
     rules(&world, POLICY);
-    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    world.node().suit_conntrack().expect("conntrack");
     let agent = start(&world, "auto");
     for to in [SERVICE, BACKEND] {
         let before = world.forwarded();
@@ -174,16 +174,40 @@ fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
         wait_until_past(&world, &agent, &mut open);
         // Connection tracking sees the end.
         drop(open);
-        let tracked = || {
-            let tracked = world.node().feed("cat", &["/proc/net/nf_conntrack"], "");
-            tracked.unwrap_or_default()
-        };
         let begun = Instant::now();
-        while tracked().contains("ESTABLISHED") {
-            assert!(begun.elapsed() < PATIENCE, "{}", tracked());
+        while tracked(&world).contains("ESTABLISHED") {
+            assert!(begun.elapsed() < PATIENCE, "{}", tracked(&world));
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// The connections that the node's conntrack knows.
+fn tracked(world: &World) -> String {
+    let tracked = world.node().feed("cat", &["/proc/net/nf_conntrack"], "");
+    tracked.expect("conntrack's table")
+}
+
+/// conntrack sees one packet of each direction in about ten seconds, so it sees data without its
+/// acknowledgement. By default it would forget such a connection after five idle minutes.
+#[test]
+fn connection_tracking_keeps_a_connection_that_was_busy_and_is_idle() {
+    let world = World::build();
+    rules(&world, POLICY);
+    world.node().suit_conntrack().expect("conntrack");
+    let agent = start(&world, "auto");
+    let mut open = world.connect(SERVICE).expect("it connects");
+    wait_until_past(&world, &agent, &mut open);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(30) {
+        assert_eq!(open.echo("busy"), "busy");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let all = tracked(&world);
+    let line = all.lines().find(|line| line.contains("dport=8080"));
+    let mut words = line.expect("the connection").split_whitespace();
+    let timeout: u32 = words.nth(4).expect("a timeout").parse().expect("seconds");
+    assert!(timeout > 80_000, "{all}");
 }
 
 #[test]
@@ -192,7 +216,7 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
         let world = World::build();
         if with_rules {
             rules(&world, POLICY);
-            world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+            world.node().suit_conntrack().expect("conntrack");
         }
         let agent = start(&world, "auto");
         let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
@@ -224,7 +248,7 @@ fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
     assert!(forwarded_while(&world, &mut open, 20) >= 40);
     let said = "net.netfilter.nf_conntrack_tcp_be_liberal: it is 0";
     assert!(agent.log().contains(said), "{}", agent.log());
-    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    world.node().suit_conntrack().expect("conntrack");
     wait_until_past(&world, &agent, &mut open);
 }
 
@@ -239,7 +263,7 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     let fed = world.node().feed("nft", &["-f", "-"], rules);
     fed.expect("rules");
-    world.node().set(&[(LIBERAL, "1")]).expect("liberal");
+    world.node().suit_conntrack().expect("conntrack");
     let agent = start(&world, "auto");
     // Connections in turn from one source port: the record of the first must not take the second's
     // answers.

@@ -86,6 +86,7 @@ impl Topology {
             host.set(&HOST_PARAMETERS)?;
         }
         topology.node.set(&NODE_PARAMETERS)?;
+        topology.node.suit_conntrack()?;
         topology.wire_segment()?;
         if plumbing == Plumbing::Bridge {
             topology.wire_bridge()?;

@@ -6,7 +6,7 @@
 use std::{io, time::Duration};
 
 use control::{causes::chain, object::Warning};
-use linux::{ForwardHooks, conntrack_is_liberal, forward_hooks};
+use linux::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
 use proxy_common::Settings;
 use tokio::time::Instant;
 
@@ -35,23 +35,24 @@ impl Stack {
             return None;
         }
         self.looked_at = Some(now);
-        let (flags, warning) = judge(&forward_hooks(), conntrack_is_liberal());
+        let (flags, warning) = judge(&forward_hooks(), conntrack_unsuited());
         self.flags = flags;
         Some(Vec::from_iter(warning))
     }
 }
 
-fn judge(hooks: &io::Result<ForwardHooks>, liberal: bool) -> (u32, Option<Warning>) {
-    let (flags, object, reason) = match hooks {
-        Ok(hooks) if hooks.users.is_empty() => return (Settings::UNFILTERED, None),
-        Ok(hooks) if liberal || !hooks.tracks => return (0, None),
-        Ok(_) => (
-            Settings::TCP_BY_STACK,
-            "net.netfilter.nf_conntrack_tcp_be_liberal",
-            "it is 0, and connection tracking sees forwarded packets: TCP takes the node's stack, forwarding: auto speeds up UDP only; set it to 1, as `portolan init` does".to_owned(),
+fn judge(hooks: &io::Result<ForwardHooks>, unsuited: Option<Unsuited>) -> (u32, Option<Warning>) {
+    let (object, reason) = match (hooks, unsuited) {
+        (Ok(hooks), _) if hooks.users.is_empty() => return (Settings::UNFILTERED, None),
+        (Ok(hooks), Some(one)) if hooks.tracks => (
+            one.name,
+            format!(
+                "it is {}, and connection tracking sees forwarded packets: TCP takes the node's stack, forwarding: auto speeds up UDP only; set it to {} at least, as `portolan init` does",
+                one.value, one.wanted
+            ),
         ),
-        Err(error) => (
-            Settings::TCP_BY_STACK,
+        (Ok(_), _) => return (0, None),
+        (Err(error), _) => (
             "netfilter",
             format!(
                 "its hooks could not be read: {}; TCP takes the node's stack",
@@ -60,7 +61,7 @@ fn judge(hooks: &io::Result<ForwardHooks>, liberal: bool) -> (u32, Option<Warnin
         ),
     };
     let object = object.to_owned();
-    (flags, Some(Warning { object, reason }))
+    (Settings::TCP_BY_STACK, Some(Warning { object, reason }))
 }
 
 #[cfg(test)]
@@ -74,27 +75,33 @@ mod tests {
         })
     }
 
+    const SHORT: Unsuited = Unsuited {
+        name: "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
+        value: 300,
+        wanted: 86_400,
+    };
+
     #[test]
     fn without_a_hook_nobody_judges() {
-        assert_eq!(
-            judge(&hooks(&[], false), false),
-            (Settings::UNFILTERED, None)
-        );
+        let (flags, warning) = judge(&hooks(&[], false), Some(SHORT));
+        assert_eq!((flags, warning), (Settings::UNFILTERED, None));
     }
 
     #[test]
-    fn tcp_needs_a_liberal_conntrack_or_none() {
+    fn tcp_needs_a_conntrack_that_suits_or_none() {
         let chain = ["nft_do_chain_ipv4"];
-        assert_eq!(judge(&hooks(&chain, false), false), (0, None));
-        assert_eq!(judge(&hooks(&chain, true), true), (0, None));
-        let (flags, warning) = judge(&hooks(&chain, true), false);
+        assert_eq!(judge(&hooks(&chain, false), Some(SHORT)), (0, None));
+        assert_eq!(judge(&hooks(&chain, true), None), (0, None));
+        let (flags, warning) = judge(&hooks(&chain, true), Some(SHORT));
         assert_eq!(flags, Settings::TCP_BY_STACK);
-        assert!(warning.is_some_and(|warning| warning.object.ends_with("be_liberal")));
+        let warning = warning.expect("it is said");
+        assert_eq!(warning.object, SHORT.name);
+        assert!(warning.reason.contains("it is 300") && warning.reason.contains("86400"));
     }
 
     #[test]
     fn hooks_that_cannot_be_read_are_there() {
-        let (flags, warning) = judge(&Err(io::Error::other("refused")), true);
+        let (flags, warning) = judge(&Err(io::Error::other("refused")), None);
         assert_eq!(flags, Settings::TCP_BY_STACK);
         assert!(warning.is_some_and(|warning| warning.reason.contains("refused")));
     }

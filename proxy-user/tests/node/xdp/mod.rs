@@ -106,8 +106,7 @@ fn beside_rules_it_takes_what_the_stack_has_let_pass() {
             chain forward { type filter hook forward priority 0; policy drop;\n\
               ct state invalid drop\n ct state established,new accept\n }\n}\n";
         rule(node, policy);
-        let liberal = [("netfilter/nf_conntrack_tcp_be_liberal", "1")];
-        node.set(&liberal).expect("liberal");
+        node.suit_conntrack().expect("conntrack");
     });
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
