@@ -25,11 +25,11 @@ pub struct Settings {
     /// service has are dropped. Unused entries are [`Prefix::NONE`].
     pub allocated_v4: [Prefix<V4>; RANGES],
     pub allocated_v6: [Prefix<V6>; RANGES],
-    /// Ranges that contain the `allocated` ranges and every cluster IP known so far; they never
-    /// shrink.
+    /// For the first, cheap check of a packet: an address outside these ranges is no cluster IP.
+    /// They contain the `allocated` ranges and every cluster IP known so far, and never shrink.
     pub services_v4: Ranges<V4>,
     pub services_v6: Ranges<V6>,
-    /// Ranges that contain every external IP and load balancer IP known so far; they never shrink.
+    /// The same for external IPs and load balancer IPs.
     pub external_v4: Ranges<V4>,
     pub external_v6: Ranges<V6>,
     /// The kernel's cookie of the node's own network namespace. A process with a socket in it is a

@@ -102,8 +102,8 @@ impl Stage {
         again
     }
 
-    /// Returns the result after only the failed tests have been run again (`again`). Tests that
-    /// passed then are in `unsteady` and no longer in `failures`.
+    /// Adds the second run, `again`, of the failed tests alone. Tests that pass in it move from
+    /// `failures` to `unsteady`. If not every failed test has run again, only the time is added.
     pub(crate) fn after(mut self, again: Stage) -> Stage {
         self.time += again.time;
         if again.tally.passed + again.tally.failed < self.failures.len() {

@@ -6,8 +6,9 @@ use super::{FlowEntry, FlowKey, FlowKind};
 use crate::Addr;
 
 impl<A: Addr> FlowEntry<A> {
-    /// For an entry found by `key`: writes the packet's new source and destination into `ends`;
-    /// false if the entry does not know both.
+    /// Writes the new source and destination of a packet into `ends`. `self` is the entry found by
+    /// the packet's `key`. Returns false if the entry does not tell the new source and the new
+    /// destination.
     #[inline(always)]
     pub fn both_ends_into(&self, key: &FlowKey<A>, ends: &mut FlowKey<A>) -> bool {
         let (kind, protocol) = (self.kind, key.protocol);

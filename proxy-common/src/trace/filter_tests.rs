@@ -138,8 +138,8 @@ fn outcomes_are_asked_for_first() {
 }
 
 proptest::proptest! {
-    /// With arbitrary truth of all sixteen terms and arbitrary clauses, the result is that of plain
-    /// logic.
+    /// For any values (true or false) of the sixteen terms and any clauses, an event is wanted
+    /// exactly if, in some clause, each term it uses has the value it asks for.
     #[test]
     fn clauses_are_evaluated_as_plain_logic(truth: u16, clauses in proptest::collection::vec((0_u16.., 0_u16..), 0..CLAUSES)) {
         let terms: Vec<_> = (0..TERMS)

@@ -45,8 +45,9 @@ fn of_other<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     }
 }
 
-/// Classifies a packet at ingress by its destination and ports. `start` reads the packet's protocol
-/// and signals.
+/// Classifies a packet at ingress by its destination and ports. Where these do not decide, as for a
+/// packet to a backend's port, calls `start`, which reads the protocol and the signals (TCP flags
+/// or SCTP chunk type).
 #[inline(always)]
 pub fn of_tuple<F: Family>(
     settings: &Settings,

@@ -278,7 +278,9 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     claim::<F>(search)
 }
 
-/// How often the take-over of a port in use is tried.
+/// If all ports tried are in use: how often to try to replace another flow that may be replaced,
+/// such as a closed one, and to use its port. Each try chooses the best port anew; it fails if
+/// another CPU is faster.
 const TAKE_OVER_TRIES: u32 = 4;
 /// Number of bits for the number of an attempt, below the rank.
 const RANK_SHIFT: u32 = 8;

@@ -6,6 +6,7 @@ use std::{
     collections::HashSet,
     fmt,
     net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
 };
 
 use anyhow::Result;
@@ -143,7 +144,7 @@ pub(super) struct FlowRow {
     idle_seconds: u32,
     client_pod: Option<Name>,
     backend_pod: Option<Name>,
-    past_stack_by: Option<u32>,
+    past_stack_by: Option<NonZeroU32>,
 }
 
 impl Row for FlowRow {
@@ -178,8 +179,8 @@ impl Row for FlowRow {
 }
 
 /// Returns the name of the interface with this index, or the index if it has gone.
-fn interface_name(index: u32) -> Value {
-    match nix::net::if_::if_indextoname(index) {
+fn interface_name(index: NonZeroU32) -> Value {
+    match nix::net::if_::if_indextoname(index.get()) {
         Ok(name) => name.to_string_lossy().into_owned().into(),
         Err(_) => index.to_string().into(),
     }
@@ -252,7 +253,7 @@ fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
         idle_seconds: flow.idle_seconds.try_into().unwrap_or(u32::MAX),
         client_pod: None,
         backend_pod: None,
-        past_stack_by: flow.past_stack_by,
+        past_stack_by: flow.past_stack_by.and_then(NonZeroU32::new),
     }
 }
 

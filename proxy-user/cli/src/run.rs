@@ -85,8 +85,9 @@ impl RunArgs {
         }
     }
 
-    /// Adapts the settings for a shadow, if this is one. Its configuration file is the other
-    /// proxy's, so the shadow takes no listen address and no pin directory from it.
+    /// With `--shadow`, which runs beside another proxy and reads that proxy's configuration file:
+    /// takes listen addresses and pin directory from flags only. Without the flags there is no
+    /// server, and pins are in `SHADOW_PIN_DIR`. Otherwise changes nothing.
     fn as_shadow(&self, mut config: Config) -> Config {
         if !self.shadow {
             return config;

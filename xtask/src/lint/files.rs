@@ -55,7 +55,8 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Returns a line for each file without licence: in line 1 of Rust files, in line 2 of scripts.
+/// Returns a message for each file whose licence is missing. It must be in line 1 of a Rust file,
+/// and in line 2 of a script.
 pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
     files
         .iter()

@@ -16,8 +16,9 @@ use crate::{agent::Shared, services::Services};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Attachments {
-    /// Takes over from the previous maps, if there are any, and warns if that fails. The next call
-    /// repeats a failed attempt.
+    /// If there are maps of an earlier agent, or smaller ones: copies their flows and sockets into
+    /// the new maps, attaches the new programs, then removes the old ones. Warns if that fails; the
+    /// next call tries again.
     pub(crate) fn take_over(&mut self, shared: &mut Shared, services: &Services) {
         let Some(before) = shared.datapath.predecessors() else {
             return;

@@ -30,7 +30,8 @@ use crate::check::finding::Finding;
 const PROBE: Duration = Duration::from_secs(1);
 /// How many endpoints' routes are read at most; a service may have thousands.
 const ENDPOINTS: usize = 32;
-/// The largest number of connections in nf_conntrack with which the table is still searched.
+/// With more connections than this in nf_conntrack, its table is not searched, because that would
+/// take too long.
 const TRACKED: u64 = 65_536;
 
 /// Runs the foreign programs that come before portolan's at ingress on the client's packet, and

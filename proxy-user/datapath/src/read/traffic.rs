@@ -33,8 +33,9 @@ pub struct CountedBackend {
 #[derive(Clone, Default, Debug)]
 pub struct Counted {
     pub backends: Vec<CountedBackend>,
-    /// Traffic that is not counted for one backend: of backends beyond the maps' size, and of
-    /// backends that are gone.
+    /// Traffic that belongs to no entry of `backends`: of backends that have no counters of their
+    /// own because the map is too small, of backends that are gone, and of an element whose backend
+    /// is not counted yet.
     pub others: Traffic,
     /// Refused packets and connections: id of the service port (0 for none), the counter that says
     /// why, and how many.

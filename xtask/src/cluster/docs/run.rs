@@ -148,7 +148,8 @@ impl<'a> Rehearsal<'a> {
         Ok(self.failed)
     }
 
-    /// Runs the commands of a section that contain `part`, with or without clients.
+    /// Runs those commands of a documentation page's section whose text contains `part`.
+    /// `with_clients`: clients send requests meanwhile, and failed requests are counted.
     fn section(&mut self, page: &str, section: &str, part: &str, with_clients: bool) -> Result<()> {
         let lines = self.lines(page, section, part)?;
         let what = if part.is_empty() {
