@@ -3,8 +3,8 @@
 //! one 64-bit word for both directions. It says when a packet of each direction last left the
 //! node's stack, see [`super::offload`].
 
-use super::offload::{FRESH_UNITS, clock};
-use crate::{Addr, Port, maps::BETWEEN_PODS_SLOTS, select::scramble};
+use super::offload::{clock, fresh_units};
+use crate::{Addr, Port, Protocol, maps::BETWEEN_PODS_SLOTS, select::scramble};
 
 /// One end of a conversation: a pod's address and port.
 #[derive(Clone, Copy)]
@@ -31,6 +31,8 @@ pub struct Direction {
     name: u64,
     /// Lowest bit of this direction's clock in a record.
     shift: u32,
+    /// In how many units of time after its own a clock is fresh.
+    fresh_units: u32,
 }
 
 /// Number of bits that identify the conversation in a record. The others are the bit [`COMPLETE`]
@@ -50,14 +52,15 @@ impl Direction {
     /// Returns the direction of packets from one end to the other. `name` does not prove who sent a
     /// packet: callers also check that the source address belongs to the sending pod.
     #[inline(always)]
-    pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: u8) -> Self {
+    pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: Protocol) -> Self {
         let (from, to) = (from.word(), to.word());
-        let sum = from.wrapping_add(to).wrapping_add(protocol as u64);
+        let sum = from.wrapping_add(to).wrapping_add(protocol.0 as u64);
         let hash = scramble(sum);
         Self {
             slot: (sum >> 32) as u32 % BETWEEN_PODS_SLOTS,
             name: hash & NAME,
             shift: if from < to { 0 } else { CLOCK_BITS },
+            fresh_units: fresh_units(protocol),
         }
     }
 }
@@ -74,18 +77,29 @@ impl Record {
         self.0 & NAME == direction.name
     }
     #[inline(always)]
-    const fn is_fresh_at(self, shift: u32, now: u64) -> bool {
+    const fn is_fresh_at(self, shift: u32, units: u32, now: u64) -> bool {
         let noted = self.0 >> shift;
         let age = (clock(now) as u64).wrapping_sub(noted) & TIME;
-        noted & LEFT != 0 && age <= FRESH_UNITS as u64
+        noted & LEFT != 0 && age <= units as u64
     }
     /// Whether packets of this direction may leave past the node's stack now.
     #[inline(always)]
     pub const fn allows(self, direction: Direction, now: u64) -> bool {
         self.is_of(direction)
             && self.0 & COMPLETE != 0
-            && self.is_fresh_at(0, now)
-            && self.is_fresh_at(CLOCK_BITS, now)
+            && self.is_fresh_at(0, direction.fresh_units, now)
+            && self.is_fresh_at(CLOCK_BITS, direction.fresh_units, now)
+    }
+    /// Returns the record for a packet that may not leave past the stack: an old clock of its
+    /// direction is forgotten, before it comes round and seems fresh.
+    #[must_use]
+    #[inline(always)]
+    pub const fn before_stack(self, direction: Direction, now: u64) -> Self {
+        if self.is_of(direction) && !self.is_fresh_at(direction.shift, direction.fresh_units, now) {
+            Self(self.0 & !((LEFT | TIME) << direction.shift))
+        } else {
+            self
+        }
     }
     /// Returns the record after a packet of this direction has left the stack. `begins`: the packet
     /// begins a connection, so earlier packets no longer count. `completes`: the packet neither
@@ -120,10 +134,10 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::{Protocol, V4};
+    use crate::V4;
 
     const UNIT: u64 = 1 << 32;
-    const TCP: u8 = Protocol::TCP.0;
+    const TCP: Protocol = Protocol::TCP;
 
     fn end(last: u8, port: u16) -> End<V4> {
         End {
@@ -152,7 +166,7 @@ mod tests {
         }
         // The ports exchanged: another connection.
         assert_ne!(there.name, both(end(10, 80), end(20, 40_000))[0].name);
-        let udp = Direction::new(&client, &server, Protocol::UDP.0);
+        let udp = Direction::new(&client, &server, Protocol::UDP);
         assert_ne!(there.name, udp.name);
     }
 
@@ -212,6 +226,23 @@ mod tests {
         record = record.after(back, false, true, 103 * UNIT);
         assert!(record.allows(there, 103 * UNIT) && record.allows(back, 105 * UNIT));
         assert!(!record.allows(there, 106 * UNIT));
+    }
+
+    #[test]
+    fn a_direction_that_the_stack_drops_is_never_allowed_again() {
+        let [there, back] = both(end(10, 40_000), end(20, 80));
+        let mut record = Record::default()
+            .after(there, true, false, 0)
+            .after(back, false, true, 0);
+        assert!(record.allows(there, 0));
+        // Its clock comes round after 2^15 units; the other direction goes on.
+        for unit in 1..=1 << 15 {
+            let now = unit * UNIT;
+            assert!(unit <= 2 || !record.allows(there, now), "{unit}");
+            record = record
+                .before_stack(there, now)
+                .after(back, false, true, now);
+        }
     }
 
     #[test]

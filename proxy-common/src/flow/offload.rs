@@ -4,11 +4,26 @@
 //! records that in the flow's entry, and ingress relies on the record for some seconds. So a
 //! netfilter rule that is added later takes effect soon.
 
+use crate::Protocol;
+
 /// Shift from nanoseconds to the unit of the clocks in records: 2^32 ns (4.3 s).
 const CLOCK_SHIFT: u32 = 32;
-/// A record is fresh in the unit of time in which it was made, and in this many after it: for 8.6
-/// to 12.9 s.
-pub const FRESH_UNITS: u32 = 2;
+/// A record of TCP is fresh in the unit of time in which it was made, and in this many after it:
+/// for 8.6 to 12.9 s.
+const FRESH_UNITS: u32 = 2;
+
+/// Returns in how many units of time after its own a record is fresh. Datagrams: in none, so for
+/// 4.3 s at most. Netfilter's connection tracking keeps datagrams' connections for two minutes
+/// instead of 30 s only if it sees a packet two seconds after the first
+/// (`nf_conntrack_udp_packet`).
+#[inline(always)]
+pub const fn fresh_units(protocol: Protocol) -> u32 {
+    if protocol.0 == Protocol::UDP.0 {
+        0
+    } else {
+        FRESH_UNITS
+    }
+}
 
 /// Converts a time of the kernel's monotonic clock, in nanoseconds, to the unit of records.
 #[inline(always)]
@@ -34,10 +49,10 @@ impl Offload {
     /// Whether the record is fresh at `now`. Its clock has 8 bits (18 minutes), so the flow must
     /// have been seen lately as well: `last_seen` is that field of the flow's entry.
     #[inline(always)]
-    pub const fn is_fresh(self, last_seen: u64, now: u64) -> bool {
+    pub const fn is_fresh(self, protocol: Protocol, last_seen: u64, now: u64) -> bool {
         let age = clock(now).wrapping_sub(self.0) & 0xff;
         self.0 != 0
-            && age <= FRESH_UNITS
+            && age <= fresh_units(protocol)
             && now.wrapping_sub(last_seen) < (FRESH_UNITS as u64 + 1) << CLOCK_SHIFT
     }
     /// Whether the record names the interface with this index.
@@ -56,6 +71,7 @@ mod tests {
     use super::*;
 
     const UNIT: u64 = 1 << CLOCK_SHIFT;
+    const TCP: Protocol = Protocol::TCP;
 
     #[test]
     fn a_record_is_fresh_for_nine_to_thirteen_seconds() {
@@ -67,10 +83,10 @@ mod tests {
             (13_000_000_000, false),
             (60_000_000_000, false),
         ] {
-            assert_eq!(record.is_fresh(now + age, now + age), fresh, "{age}");
+            assert_eq!(record.is_fresh(TCP, now + age, now + age), fresh, "{age}");
         }
-        assert!(!Offload::NONE.is_fresh(now, now));
-        assert!(!Offload::NONE.is_fresh(0, 0));
+        assert!(!Offload::NONE.is_fresh(TCP, now, now));
+        assert!(!Offload::NONE.is_fresh(TCP, 0, 0));
     }
 
     #[test]
@@ -78,7 +94,7 @@ mod tests {
         let now = 700 * UNIT;
         let record = Offload::new(7, now);
         let later = now + 256 * UNIT;
-        assert!(!record.is_fresh(now, later));
+        assert!(!record.is_fresh(TCP, now, later));
     }
 
     #[test]
@@ -87,8 +103,16 @@ mod tests {
             let record = Offload::new(index, 5 * UNIT);
             assert!(record.is_by(index));
             assert!(!record.is_by(index - 1));
-            assert!(record.is_fresh(5 * UNIT, 5 * UNIT));
+            assert!(record.is_fresh(TCP, 5 * UNIT, 5 * UNIT));
         }
         assert!(!Offload::NONE.is_by(1));
+    }
+
+    #[test]
+    fn a_record_of_datagrams_is_fresh_until_its_unit_ends() {
+        let record = Offload::new(7, 5 * UNIT + 1);
+        let is_fresh = |now| record.is_fresh(Protocol::UDP, now, now);
+        assert!(is_fresh(5 * UNIT + 1) && is_fresh(6 * UNIT - 1));
+        assert!(!is_fresh(6 * UNIT));
     }
 }

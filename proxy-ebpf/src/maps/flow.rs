@@ -405,6 +405,14 @@ pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) ->
     T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
 }
 
+/// Forgets the record of an entry.
+#[inline(always)]
+pub fn forget_offload<T: Tables>(key: &FlowKey<T::Addr>) {
+    if let Some(element) = T::flows().get_ptr_mut(key) {
+        Element(element).set_offload(Offload::NONE);
+    }
+}
+
 #[inline(always)]
 pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
     // The entry may have been removed already.

@@ -106,7 +106,7 @@ impl<A: Addr> Segment<A> {
         Direction::new(
             &end(self.src, self.ports.src),
             &end(self.dst, self.ports.dst),
-            self.protocol.0,
+            self.protocol,
         )
     }
     #[inline(always)]
@@ -144,10 +144,16 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let is_allowed = is_free
         || !segment.has(Signals::SYN) && {
             let direction = segment.direction();
-            let noted = BETWEEN_PODS.get(direction.slot)?;
+            let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
+            let now = helpers::now();
             // SAFETY: an aligned word of a live element; a single load.
-            let record = Record(unsafe { core::ptr::from_ref(noted).read_volatile() });
-            record.allows(direction, helpers::now())
+            let record = Record(unsafe { noted.read_volatile() });
+            let before = record.before_stack(direction, now);
+            if before != record {
+                // SAFETY: as above; a single store.
+                unsafe { noted.write_volatile(before.0) };
+            }
+            record.allows(direction, now)
         };
     let own = skb.interface();
     let bridge = incoming::<F>(skb)?;

@@ -64,7 +64,10 @@ pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now:
         _ => return Path::Stack,
     };
     match (
-        !first && entry.offload.is_fresh(entry.last_seen, now),
+        !first
+            && entry
+                .offload
+                .is_fresh(packet.key.protocol, entry.last_seen, now),
         settled,
     ) {
         (false, _) => Path::Recorded,

@@ -14,7 +14,7 @@
 //! link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
-use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
+use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, flow::Offload, maps::interface};
 
 use super::{
     is_receiver,
@@ -227,7 +227,19 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     };
     if path == Path::Recorded {
+        if entry.offload != Offload::NONE {
+            // Before its clock comes round and it seems fresh.
+            flow::forget_offload::<F>(&packet.key);
+        }
         skb.set_tag(offload::tag(entry));
+        return left;
+    }
+    let is_reply = entry.kind != FlowKind::ORIGINAL;
+    // Past the stack no reverse path filter sees the source. An original's key has its interface.
+    if (is_reply || path == Path::Free)
+        && node::local_pod::<F>(&packet.key.src, pod)
+        && pod.interface != skb.interface()
+    {
         return left;
     }
     if !entry.both_ends_into(&packet.key, ends) {
@@ -237,7 +249,6 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let Some(counted_down) = F::fib_parameters(skb, ETHERNET_LEN, route) else {
         return left;
     };
-    let is_reply = entry.kind != FlowKind::ORIGINAL;
     // SAFETY: the length was written.
     let length = unsafe { route.__bindgen_anon_1.tot_len } as u32;
     let is_pods = local_pod::<F>(skb, &ends.dst, pod);

@@ -103,7 +103,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     // `proxy_common::flow::offload`. Otherwise tc sends the packet through the stack.
     let settings = node::settings()?;
     let is_free = settings.has(Settings::UNFILTERED);
-    let is_recorded = entry.offload.is_fresh(entry.last_seen, now)
+    let is_recorded = entry.offload.is_fresh(protocol, entry.last_seen, now)
         && !(protocol == Protocol::TCP && settings.has(Settings::TCP_BY_STACK));
     if !is_free && !is_recorded {
         return None;

@@ -38,6 +38,11 @@ pub(super) fn run(args: &InitArgs) -> Result<()> {
 }
 
 fn set(conntrack: &Conntrack) {
+    // A question about a connection has the kernel load nf_conntrack, if it is a module: a CNI
+    // would load it later, with other values.
+    if !conntrack::is_loaded() {
+        _ = linux::tracked(|_| ());
+    }
     if !conntrack::is_loaded() {
         println!("nf_conntrack is not loaded: nothing to set");
         return;

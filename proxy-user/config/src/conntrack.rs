@@ -69,6 +69,11 @@ impl Conntrack {
                 "nf_conntrack_tcp_timeout_unacknowledged",
                 self.tcp_unacknowledged,
             ),
+            // The number of a reset may be far from the last one that was seen.
+            (
+                "nf_conntrack_tcp_ignore_invalid_rst",
+                self.tcp_unacknowledged.map(|_| 1),
+            ),
             ("nf_conntrack_udp_timeout", self.udp),
             ("nf_conntrack_udp_timeout_stream", self.udp_stream),
         ];

@@ -96,8 +96,7 @@ impl Config {
         let mut conntrack = self.conntrack.clone();
         if self.forwarding == Forwarding::Auto {
             conntrack.tcp_be_liberal = true;
-            let established = conntrack.tcp_established.unwrap_or_default();
-            conntrack.tcp_unacknowledged = Some(established.max(ESTABLISHED));
+            conntrack.tcp_unacknowledged = conntrack.tcp_established.or(Some(ESTABLISHED));
         }
         conntrack
     }

@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     netlink::{Connection, attribute, encode},
-    nftables::{BRIDGE, GENERIC, NftChain, nft_chains, text},
+    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, nft_chains, text},
 };
 
 /// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
@@ -38,7 +38,12 @@ pub struct ForwardHooks {
 pub fn forward_hooks() -> io::Result<ForwardHooks> {
     match listed() {
         Err(error) if is_unknown(&error) => guessed(),
-        listed => listed,
+        listed => {
+            // The kernel lists hooks of one interface only if it is named.
+            let mut hooks = listed?;
+            hooks.users.extend(chains(|chain| is_of_interface(chain))?);
+            Ok(hooks)
+        }
     }
 }
 
@@ -140,13 +145,7 @@ impl ForwardHooks {
 }
 
 fn guessed() -> io::Result<ForwardHooks> {
-    let chains = nft_chains()?;
-    let chains = chains.iter().filter(|chain| sees_forwarded(chain));
-    let named = chains.map(|chain| {
-        let (family, table, name) = (chain.family, &chain.table, &chain.name);
-        format!("nftables chain {family} {table} {name}")
-    });
-    let mut users: BTreeSet<_> = named.collect();
+    let mut users = chains(sees_forwarded)?;
     for (program, file) in [
         ("iptables-legacy", "/proc/net/ip_tables_names"),
         ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
@@ -168,11 +167,33 @@ fn guessed() -> io::Result<ForwardHooks> {
     })
 }
 
-fn sees_forwarded(chain: &NftChain) -> bool {
-    const FORWARDED: [u32; 3] = [0, 2, 4];
+/// Returns the chains of nf_tables that `counts` accepts, as nft spells them.
+fn chains(counts: impl Fn(&NftChain) -> bool) -> io::Result<BTreeSet<String>> {
+    let chains = nft_chains()?;
+    let chains = chains.iter().filter(|chain| counts(chain));
+    let named = chains.map(|chain| {
+        let (family, table, name) = (chain.family, &chain.table, &chain.name);
+        format!("nftables chain {family} {table} {name}")
+    });
+    Ok(named.collect())
+}
+
+/// Whether a chain is at the ingress or egress of one interface: behind tc's ingress, where packets
+/// past the stack do not come.
+fn is_of_interface(chain: &NftChain) -> bool {
+    /// `NF_INET_INGRESS`.
+    const INGRESS: u32 = 5;
     chain
         .hook
-        .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
+        .is_some_and(|hook| chain.family == NETDEV || hook == INGRESS)
+}
+
+fn sees_forwarded(chain: &NftChain) -> bool {
+    const FORWARDED: [u32; 3] = [0, 2, 4];
+    is_of_interface(chain)
+        || chain
+            .hook
+            .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
 }
 
 /// Whether IPVS has a service, by the text of /proc/net/ip_vs: its first three lines are headings.
@@ -225,6 +246,8 @@ mod tests {
             ("ip", None, false),
             (BRIDGE, Some(1), true),
             (BRIDGE, None, false),
+            (NETDEV, Some(1), true),
+            ("inet", Some(5), true),
         ] {
             assert_eq!(
                 sees_forwarded(&chain(family, hook)),

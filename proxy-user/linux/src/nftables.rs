@@ -61,10 +61,18 @@ pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
 /// The family of chains for the frames that a bridge forwards.
 pub(super) const BRIDGE: &str = "bridge";
 
+/// The family of chains at one interface's ingress or egress.
+pub(super) const NETDEV: &str = "netdev";
+
 /// Families whose chains forwarded packets pass, each as number and name: `NFPROTO_INET`,
-/// `NFPROTO_IPV4`, `NFPROTO_BRIDGE` and `NFPROTO_IPV6`. Those of ARP and of devices are left out:
-/// no service's packets are translated there.
-const FAMILIES: [(u8, &str); 4] = [(1, "inet"), (2, "ip"), (7, BRIDGE), (10, "ip6")];
+/// `NFPROTO_IPV4`, `NFPROTO_NETDEV`, `NFPROTO_BRIDGE` and `NFPROTO_IPV6`. ARP's are left out.
+const FAMILIES: [(u8, &str); 5] = [
+    (1, "inet"),
+    (2, "ip"),
+    (5, NETDEV),
+    (7, BRIDGE),
+    (10, "ip6"),
+];
 
 impl NftChain {
     /// Returns the number of the chain's family in netlink messages.

@@ -79,7 +79,7 @@ fn by_default_connection_tracking_becomes_liberal_and_patient() {
     let both = || names.map(|name| parameter(world.node(), name));
     assert_eq!(both(), [0, 300]);
     let said = init_with(&world, "conntrack: {maxPerCore: 0}\n");
-    assert_eq!(both(), [1, 432_000], "{said}");
+    assert_eq!(both(), [1, 86_400], "{said}");
 }
 
 #[test]

@@ -268,7 +268,7 @@ pub(super) const FORWARDING: Group = Group {
             unset: None,
             what: "With `auto`, the node's network stack decides about the beginning of every connection, both ways: its routes, netfilter \
             rules and policies. Once a packet of a direction has come out of the stack as it went in, those that follow leave past the stack by the same \
-            interface. Every 9 to 13 seconds a packet of each direction takes the stack again; if it does not come out unchanged, none of \
+            interface. Every 9 to 13 seconds, of datagrams every 4, a packet of each direction takes the stack again; if it does not come out unchanged, none of \
             that direction leaves past it any more. So a rule that is added later holds within 20 seconds. The stack also gets the packets that begin and end a TCP connection, \
             fragments, and what is too large. It is the same for TCP and UDP between two pods of this node that were translated at their socket. Where no netfilter hook sees \
             forwarded packets at all, packets leave past the stack from a connection's first on. If connection tracking sees them and \
@@ -277,8 +277,8 @@ pub(super) const FORWARDING: Group = Group {
             while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
             by mark, TOS, user or tunnel, or a tun or tap device. The log says which. With `stack`, every packet takes the stack. \
             `redirect` is the earlier name of `auto`.",
-            when: "Set it to `stack` if rules on the node count, log or limit every packet of forwarded connections, and not their beginnings: past the stack they see one \
-            packet in ten seconds. `portolan status` shows what is left to the stack, and why.",
+            when: "Set it to `stack` if rules on the node count, log, limit, inspect or change every packet of forwarded connections, and not their beginnings (also SYNPROXY and \
+            conntrack's helpers): past the stack they see one packet in ten seconds. `portolan status` shows what is left to the stack, and why.",
         },
         Setting {
             key: "portolan.xdp",

@@ -133,7 +133,7 @@ fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now
         idle_seconds: now.saturating_sub(entry.last_seen) / SECOND,
         past_stack_by: entry
             .offload
-            .is_fresh(entry.last_seen, now)
+            .is_fresh(key.protocol, entry.last_seen, now)
             .then(|| entry.offload.interface()),
     }
 }

@@ -89,7 +89,7 @@ fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
         address: v4(of.ip()).expect("IPv4"),
         port: Port::from_host(of.port()),
     };
-    let protocol = Protocol::TCP.0;
+    let protocol = Protocol::TCP;
     let one = Direction::new(&end(client), &end(server), protocol);
     let other = Direction::new(&end(server), &end(client), protocol);
     let record = |node: &Node, age: u64| {
