@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use linux::monotonic;
+use linux::{interfaces::PodLink, monotonic};
 use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, V4, flow::Offload, maps};
 use rstest::rstest;
 
@@ -96,6 +96,27 @@ fn another_route_than_the_recorded_one_is_the_stacks() {
     world.establish();
     world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
     assert_eq!(world.send(true, Tcp::Ack), NEXT);
+}
+
+/// Past the stack no reverse path filter would see it.
+#[test]
+fn a_reply_by_another_interface_than_its_pods_is_the_stacks() {
+    let mut world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::REPLY, PODS, 0);
+    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+    let link = |interface| PodLink {
+        address: world.backend.ip(),
+        interface,
+        mtu: 1400,
+        destination: [2, 0, 0, 0, 7, 9],
+        source: [2, 0, 0, 0, 7, 1],
+    };
+    let (elsewhere, here) = (link(OUTSIDE), link(PODS));
+    world.node.world.set_pods(&[elsewhere]);
+    assert_eq!(world.send(false, Tcp::Ack), NEXT);
+    world.node.world.set_pods(&[here]);
+    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
 }
 
 #[rstest]
