@@ -41,7 +41,7 @@ pub fn forward_hooks() -> io::Result<ForwardHooks> {
         listed => {
             // The kernel lists hooks of one interface only if it is named.
             let mut hooks = listed?;
-            hooks.users.extend(chains(|chain| is_of_interface(chain))?);
+            hooks.users.extend(chains(is_of_interface)?);
             Ok(hooks)
         }
     }
