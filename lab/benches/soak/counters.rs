@@ -24,9 +24,10 @@ use crate::{proxy::Running, world::World};
 
 /// The outcomes of packets and socket calls that ordinary clients cause, by the names in portolan's
 /// metric. No other outcome may be counted.
-const ORDINARY: [&str; 13] = [
+const ORDINARY: [&str; 14] = [
     "untouched",
     "untouched_flow",
+    "untouched_past_the_stack",
     "forwarded_hit",
     "forwarded_new",
     "reply_passed",
