@@ -235,8 +235,9 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     }
     let is_reply = entry.kind != FlowKind::ORIGINAL;
-    // Past the stack no reverse path filter sees the source. An original's key has its interface.
-    if (is_reply || path == Path::Free)
+    // Past the stack no reverse path filter sees the source, and a reply's key has no interface.
+    if is_reply
+        && path == Path::Past
         && node::local_pod::<F>(&packet.key.src, pod)
         && pod.interface != skb.interface()
     {
