@@ -74,9 +74,9 @@ impl Settings {
     /// past the stack from a connection's first packet on.
     pub const UNFILTERED: u32 = 1 << 12;
 
-    /// Netfilter tracks forwarded connections and does not accept TCP segments that it has not seen
-    /// the ones before of (`nf_conntrack_tcp_be_liberal` is 0): with `forwarding: auto` every TCP
-    /// segment takes the stack.
+    /// Netfilter tracks forwarded connections, and would refuse or forget TCP connections of which
+    /// it sees a part of the segments only (`nf_conntrack_tcp_be_liberal` is 0, or a timeout is
+    /// short), or it is not known: with `forwarding: auto` every TCP segment takes the stack.
     pub const TCP_BY_STACK: u32 = 1 << 13;
 
     pub const EMPTY: Self = Self {

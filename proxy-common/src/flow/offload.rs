@@ -4,7 +4,8 @@
 //! records that in the flow's entry, and ingress relies on the record for some seconds. So a
 //! netfilter rule that is added later takes effect soon.
 
-use crate::Protocol;
+use super::{FlowEntry, FlowKind, FlowState, Signals};
+use crate::{Addr, Protocol, Settings};
 
 /// Shift from nanoseconds to the unit of the clocks in records: 2^32 ns (4.3 s).
 const CLOCK_SHIFT: u32 = 32;
@@ -66,9 +67,89 @@ impl Offload {
     }
 }
 
+/// What the node's settings, the protocol and a packet's signals alone say about its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consent {
+    /// No netfilter hook sees forwarded packets: nobody needs to be asked.
+    Free,
+    /// The packet takes the stack, and is not recorded.
+    Stack,
+    /// The packet takes the stack, and may be recorded for those that follow.
+    Asks,
+    /// The packet may leave past the stack by a fresh record of its direction.
+    ByRecord,
+}
+
+/// Decides about a packet with these signals; `flags` are [`Settings::flags`].
+#[inline(always)]
+pub const fn consent(flags: u32, protocol: Protocol, signals: Signals) -> Consent {
+    if flags & Settings::UNFILTERED != 0 {
+        return Consent::Free;
+    }
+    match protocol {
+        Protocol::TCP => {
+            // Connection tracking must see how a connection begins and ends.
+            if flags & Settings::TCP_BY_STACK != 0 || signals.has(Signals::FIN | Signals::RST) {
+                Consent::Stack
+            } else if signals.has(Signals::SYN) {
+                Consent::Asks
+            } else {
+                Consent::ByRecord
+            }
+        }
+        Protocol::UDP => Consent::ByRecord,
+        // Connection tracking follows the chunks of an association.
+        _ => Consent::Stack,
+    }
+}
+
+/// The path that a packet of a known flow takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// Through the stack.
+    Stack,
+    /// Through the stack, and egress records it for the packets that follow.
+    Recorded,
+    /// Past the stack, if the FIB result is the interface in the flow's record.
+    Past,
+    /// Past the stack by any interface.
+    Free,
+}
+
+/// Returns the path of a packet about which [`consent`] says this. `entry` is the one that the
+/// packet was found by, as it was before this packet; `first`: the packet begins the flow.
+#[inline(always)]
+pub fn path<A: Addr>(
+    consent: Consent,
+    protocol: Protocol,
+    entry: &FlowEntry<A>,
+    first: bool,
+    now: u64,
+) -> Path {
+    let is_original = entry.kind == FlowKind::ORIGINAL;
+    match consent {
+        Consent::Free => return Path::Free,
+        Consent::Stack => return Path::Stack,
+        // A one-way stream always takes the stack.
+        _ if protocol == Protocol::UDP && is_original && !entry.state.has(FlowState::ANSWERED) => {
+            return Path::Stack;
+        }
+        Consent::Asks | Consent::ByRecord => {}
+    }
+    let may_follow = consent == Consent::ByRecord
+        && (protocol != Protocol::TCP || !is_original || entry.state.has(FlowState::ESTABLISHED));
+    let is_fresh = !first && entry.offload.is_fresh(protocol, entry.last_seen, now);
+    match (is_fresh, may_follow) {
+        (false, _) => Path::Recorded,
+        (true, true) => Path::Past,
+        (true, false) => Path::Stack,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{V4, flow::ClientInterface};
 
     const UNIT: u64 = 1 << CLOCK_SHIFT;
     const TCP: Protocol = Protocol::TCP;
@@ -114,5 +195,75 @@ mod tests {
         let is_fresh = |now| record.is_fresh(Protocol::UDP, now, now);
         assert!(is_fresh(5 * UNIT + 1) && is_fresh(6 * UNIT - 1));
         assert!(!is_fresh(6 * UNIT));
+    }
+
+    const SYN: Signals = Signals(Signals::SYN);
+    const ACK: Signals = Signals(Signals::ACK);
+    const FIN: Signals = Signals(Signals::FIN | Signals::ACK);
+    const RST: Signals = Signals(Signals::RST);
+
+    #[test]
+    fn the_stack_is_asked_as_the_protocol_and_the_signals_say() {
+        let udp = (Protocol::UDP, Signals::NONE);
+        for (flags, (protocol, signals), consent_is) in [
+            (0, (TCP, SYN), Consent::Asks),
+            (0, (TCP, ACK), Consent::ByRecord),
+            (0, (TCP, FIN), Consent::Stack),
+            (0, (TCP, RST), Consent::Stack),
+            (0, udp, Consent::ByRecord),
+            (0, (Protocol::SCTP, ACK), Consent::Stack),
+            (Settings::TCP_BY_STACK, (TCP, ACK), Consent::Stack),
+            (Settings::TCP_BY_STACK, udp, Consent::ByRecord),
+            (Settings::UNFILTERED, (TCP, RST), Consent::Free),
+            (Settings::UNFILTERED, (Protocol::SCTP, SYN), Consent::Free),
+        ] {
+            let found = consent(flags, protocol, signals);
+            assert_eq!(found, consent_is, "{flags:#x} {protocol:?} {signals:?}");
+        }
+    }
+
+    /// The path of a packet with an entry of this kind and state, and a fresh record or none.
+    fn path_of(
+        (protocol, signals): (Protocol, Signals),
+        kind: FlowKind,
+        state: FlowState,
+        recorded: bool,
+    ) -> Path {
+        let now = 5 * UNIT;
+        // SAFETY: a plain value; every bit pattern is valid.
+        let mut entry = unsafe { core::mem::zeroed::<FlowEntry<V4>>() };
+        entry.begin(kind, ClientInterface::SHARED, now, 0);
+        entry.state = state;
+        if recorded {
+            entry.offload = Offload::new(7, now);
+        }
+        let consent = consent(0, protocol, signals);
+        path(consent, protocol, &entry, false, now)
+    }
+
+    #[test]
+    fn a_flows_packets_follow_a_record_once_the_flow_is_established_or_answered() {
+        let (there, back) = (FlowKind::ORIGINAL, FlowKind::REPLY);
+        let (new, answered) = (FlowState::NEW, FlowState::ANSWERED);
+        let open = FlowState::ESTABLISHED;
+        let udp = (Protocol::UDP, Signals::NONE);
+        for (packet, kind, state, recorded, expected) in [
+            ((TCP, SYN), there, new, false, Path::Recorded),
+            ((TCP, ACK), there, answered, false, Path::Recorded),
+            ((TCP, ACK), there, answered, true, Path::Stack),
+            ((TCP, ACK), there, open, true, Path::Past),
+            ((TCP, SYN), there, open, true, Path::Stack),
+            ((TCP, FIN), there, open, true, Path::Stack),
+            ((TCP, ACK), back, answered, true, Path::Past),
+            ((TCP, ACK), back, answered, false, Path::Recorded),
+            (udp, there, new, false, Path::Stack),
+            (udp, there, new, true, Path::Stack),
+            (udp, there, answered, false, Path::Recorded),
+            (udp, there, answered, true, Path::Past),
+            (udp, back, new, false, Path::Recorded),
+        ] {
+            let found = path_of(packet, kind, state, recorded);
+            assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {recorded}");
+        }
     }
 }

@@ -9,10 +9,11 @@
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
-    Addr, Counter, LocalPod, Protocol, Settings,
+    Addr, Counter, LocalPod, Protocol,
     flow::{
         Signals,
         between_pods::{Direction, End, Record},
+        offload::{Consent, consent},
     },
     maps::interface,
     ports as port_bits,
@@ -77,6 +78,7 @@ struct Segment<A> {
     dst: A,
     ports: Ports,
     protocol: Protocol,
+    /// None in a datagram.
     signals: Signals,
 }
 
@@ -109,10 +111,6 @@ impl<A: Addr> Segment<A> {
             self.protocol,
         )
     }
-    #[inline(always)]
-    fn has(&self, signals: u8) -> bool {
-        self.protocol == Protocol::TCP && self.signals.has(signals)
-    }
 }
 
 const NOWHERE: LocalPod = LocalPod {
@@ -127,13 +125,8 @@ const NOWHERE: LocalPod = LocalPod {
 #[inline(always)]
 fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let segment = Segment::read::<F>(skb)?;
-    let settings = node::settings()?;
-    let is_free = settings.has(Settings::UNFILTERED);
-    if !is_free
-        && (segment.protocol == Protocol::TCP && settings.has(Settings::TCP_BY_STACK)
-            // Connection tracking must see how a connection ends.
-            || segment.has(Signals::FIN | Signals::RST))
-    {
+    let consent = consent(node::settings()?.flags, segment.protocol, segment.signals);
+    if consent == Consent::Stack {
         return None;
     }
     // The programs over other maps may serve the packets that these programs pass, or may have
@@ -141,8 +134,9 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     if node::is_drained() || node::is_behind() {
         return None;
     }
-    let is_allowed = is_free
-        || !segment.has(Signals::SYN) && {
+    let is_allowed = match consent {
+        Consent::Free => true,
+        Consent::ByRecord => {
             let direction = segment.direction();
             let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
             let now = helpers::now();
@@ -154,7 +148,9 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
                 unsafe { noted.write_volatile(before.0) };
             }
             record.allows(direction, now)
-        };
+        }
+        Consent::Asks | Consent::Stack => false,
+    };
     let own = skb.interface();
     let bridge = incoming::<F>(skb)?;
     let (mut sender, mut pod) = (NOWHERE, NOWHERE);
@@ -227,8 +223,8 @@ fn note<F: Family>(skb: Skb) -> Option<()> {
     }
     let direction = segment.direction();
     let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
-    let begins = segment.protocol == Protocol::TCP && segment.signals.begins();
-    let completes = !segment.has(Signals::SYN);
+    let begins = segment.signals.begins();
+    let completes = !segment.signals.has(Signals::SYN);
     // SAFETY: an aligned word of a live element; a single load and a single store. If another CPU
     // stores a record between them, one of the two is lost, and is made again.
     unsafe {

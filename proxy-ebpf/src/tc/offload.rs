@@ -4,9 +4,13 @@
 //! ([`path`]). Egress sees what the stack makes of the packet, and records in the flow's entry that
 //! it came out unchanged, and by which interface ([`record`]). See `proxy_common::flow::offload`.
 
+pub use proxy_common::flow::offload::Path;
 use proxy_common::{
-    Addr, FlowEntry, FlowKind, FlowState, Protocol, Settings,
-    flow::{ClientInterface, Offload, Signals},
+    Addr, FlowEntry, FlowKind,
+    flow::{
+        ClientInterface, Offload,
+        offload::{self, consent},
+    },
 };
 
 use super::between_pods;
@@ -20,19 +24,6 @@ use crate::{
     packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
 };
 
-/// The path that a packet of a known flow takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// Through the stack.
-    Stack,
-    /// Through the stack, and egress records it for the packets that follow.
-    Recorded,
-    /// Past the stack, if the FIB result is the interface in the flow's record.
-    Past,
-    /// Past the stack by any interface: no netfilter hook sees forwarded packets.
-    Free,
-}
-
 /// Returns the path of a packet. `entry` is the one that the packet was found by, as it was before
 /// this packet; `first`: the packet begins the flow.
 #[inline(always)]
@@ -40,40 +31,9 @@ pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now:
     let Some(settings) = node::settings() else {
         return Path::Stack;
     };
-    if settings.has(Settings::UNFILTERED) {
-        return Path::Free;
-    }
-    let is_original = entry.kind == FlowKind::ORIGINAL;
-    let settled = match packet.key.protocol {
-        Protocol::TCP => {
-            // Connection tracking must see how a connection ends.
-            if settings.has(Settings::TCP_BY_STACK)
-                || packet.signals.has(Signals::FIN | Signals::RST)
-            {
-                return Path::Stack;
-            }
-            !packet.signals.has(Signals::SYN)
-                && (!is_original || entry.state.has(FlowState::ESTABLISHED))
-        }
-        // A one-way stream always takes the stack.
-        Protocol::UDP if is_original && !entry.state.has(FlowState::ANSWERED) => {
-            return Path::Stack;
-        }
-        Protocol::UDP => true,
-        // Connection tracking follows the chunks of an association.
-        _ => return Path::Stack,
-    };
-    match (
-        !first
-            && entry
-                .offload
-                .is_fresh(packet.key.protocol, entry.last_seen, now),
-        settled,
-    ) {
-        (false, _) => Path::Recorded,
-        (true, true) => Path::Past,
-        (true, false) => Path::Stack,
-    }
+    let protocol = packet.key.protocol;
+    let consent = consent(settings.flags, protocol, packet.signals);
+    offload::path(consent, protocol, entry, first, now)
 }
 
 /// Returns the tag of a packet that takes [`Path::Recorded`] and was found by this entry.

@@ -12,8 +12,11 @@ mod next_hop;
 
 use aya_ebpf::bindings::xdp_action::XDP_PASS;
 use proxy_common::{
-    Counter, FlowKind, Protocol, Settings,
-    flow::{ClientInterface, frontend_is_due},
+    Counter, FlowKind,
+    flow::{
+        ClientInterface, frontend_is_due,
+        offload::{Consent, consent},
+    },
     xdp::{self, Exit},
 };
 
@@ -101,10 +104,10 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     }
     // XDP takes a packet only if the stack has let one of its direction pass lately, see
     // `proxy_common::flow::offload`. Otherwise tc sends the packet through the stack.
-    let settings = node::settings()?;
-    let is_free = settings.has(Settings::UNFILTERED);
-    let is_recorded = entry.offload.is_fresh(protocol, entry.last_seen, now)
-        && !(protocol == Protocol::TCP && settings.has(Settings::TCP_BY_STACK));
+    let consent = consent(node::settings()?.flags, protocol, signals);
+    let is_free = consent == Consent::Free;
+    let is_recorded =
+        consent == Consent::ByRecord && entry.offload.is_fresh(protocol, entry.last_seen, now);
     if !is_free && !is_recorded {
         return None;
     }

@@ -2,7 +2,13 @@
 //! Says whether the client's packets take the node's stack or leave past it (`forwarding: auto`),
 //! and why. Pure; the facts are read by `look`.
 
-use proxy_common::{Protocol, Settings};
+use proxy_common::{
+    Protocol,
+    flow::{
+        Signals,
+        offload::{Consent, consent},
+    },
+};
 
 /// What decides about the path of packets that come in by an interface.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +16,7 @@ pub(super) struct PathFacts {
     /// True if the agent permits the interface's packets to leave past the stack: never with
     /// `forwarding: stack`.
     pub(super) permitted: bool,
-    /// [`Settings::flags`].
+    /// [`proxy_common::Settings::flags`].
     pub(super) flags: u32,
     pub(super) protocol: Protocol,
     /// True if the packet belongs to a flow of which the stack has let a packet pass lately.
@@ -18,10 +24,15 @@ pub(super) struct PathFacts {
 }
 
 impl PathFacts {
+    /// What the programs decide about a packet in the middle of a connection.
+    fn consent(&self) -> Consent {
+        consent(self.flags, self.protocol, Signals::NONE)
+    }
+
     /// Returns whether nothing in the stack judges the packets, so that the first one leaves past
     /// it already.
     pub(super) fn is_free(&self) -> bool {
-        self.permitted && self.flags & Settings::UNFILTERED != 0
+        self.permitted && self.consent() == Consent::Free
     }
 
     /// Returns the path in words; none if every packet takes the stack.
@@ -29,17 +40,18 @@ impl PathFacts {
         if !self.permitted {
             return None;
         }
-        let has = |flag| self.flags & flag != 0;
-        Some(if has(Settings::UNFILTERED) {
-            "past the node's stack, in which nothing judges forwarded packets"
-        } else if self.protocol == Protocol::TCP && has(Settings::TCP_BY_STACK) {
-            "by the node's stack: nf_conntrack_tcp_be_liberal is 0"
-        } else if self.protocol == Protocol::SCTP {
-            "by the node's stack, as all of SCTP"
-        } else if self.recorded {
-            "past the node's stack, which let one pass within the last seconds"
-        } else {
-            "by the node's stack; once it has let one pass each way, the next ones leave past it"
+        Some(match (self.consent(), self.recorded) {
+            (Consent::Free, _) => {
+                "past the node's stack, in which nothing judges forwarded packets"
+            }
+            (Consent::Stack, _) if self.protocol == Protocol::TCP => {
+                "by the node's stack: nf_conntrack_tcp_be_liberal or a timeout of nf_conntrack does not suit (`portolan warnings`)"
+            }
+            (Consent::Stack, _) => "by the node's stack, as all of SCTP",
+            (_, true) => "past the node's stack, which let one pass within the last seconds",
+            (_, false) => {
+                "by the node's stack; once it has let one pass each way, the next ones leave past it"
+            }
         })
     }
 }
@@ -47,6 +59,7 @@ impl PathFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proxy_common::Settings;
 
     const TCP: PathFacts = PathFacts {
         permitted: true,
