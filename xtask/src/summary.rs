@@ -87,21 +87,6 @@ impl Stage {
         tally
     }
 
-    /// Returns the result after the whole stage has run `again`: failed only if both runs failed.
-    pub(crate) fn replaced_by(self, mut again: Stage) -> Stage {
-        again.time += self.time;
-        if again.counted().failed > 0 {
-            return Self {
-                time: again.time,
-                ..self
-            };
-        }
-        again.name = self.name;
-        again.unsteady = self.failures;
-        again.unsteady.extend(self.failure);
-        again
-    }
-
     /// Adds the second run, `again`, of the failed tests alone. Tests that pass in it move from
     /// `failures` to `unsteady`. If not every failed test has run again, only the time is added.
     pub(crate) fn after(mut self, again: Stage) -> Stage {
@@ -269,16 +254,6 @@ mod tests {
         let text = summary(&[failed(&["a::b"], 9).after(failed(&[], 1))]);
         assert_eq!(text.lines().last(), Some("10 passed, 0 failed"));
         assert!(text.contains("node: a::b failed, and passed"), "{text}");
-    }
-
-    #[test]
-    fn a_stage_that_passes_when_it_is_run_again_says_what_failed_before() {
-        let text = summary(&[failed(&["one"], 9).replaced_by(failed(&[], 10))]);
-        assert_eq!(text.lines().last(), Some("10 passed, 0 failed"));
-        assert!(text.contains("node: one failed, and passed"), "{text}");
-        let text = summary(&[failed(&["one"], 9).replaced_by(failed(&["two"], 9))]);
-        assert_eq!(text.lines().last(), Some("9 passed, 1 failed"));
-        assert!(text.contains("node: one\n"), "{text}");
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 
     if wanted(Suite::Soak) {
-        stages.push(twice(|| soaked(&arguments.rest)));
+        stages.push(soaked(&arguments.rest));
     }
     if wanted(Suite::Deploy) {
         // Only the suite `deploy` by itself builds tools that take minutes.
@@ -149,10 +149,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(deployed(&arguments.rest, tools));
     }
     if wanted(Suite::Kernels) {
-        stages.push(twice(on_kernels));
+        stages.push(on_kernels());
     }
     if wanted(Suite::Lab) {
-        stages.push(twice(|| quick_lab(&arguments.rest)));
+        stages.push(quick_lab(&arguments.rest));
     }
 
     println!("\n{}", summary(&stages));
@@ -229,15 +229,6 @@ fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> 
     };
     let again = once(workspace, &format!("{name}, again"), target, &again);
     first.after(again)
-}
-
-/// Runs a stage, and once more if it fails.
-fn twice(stage: impl Fn() -> Stage) -> Stage {
-    let first = stage();
-    if first.counted().failed == 0 {
-        return first;
-    }
-    first.replaced_by(stage())
 }
 
 /// How many failed tests of a program are run again at most. More of them are no accident.

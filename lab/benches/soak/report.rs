@@ -17,9 +17,6 @@ use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 
 /// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
-/// In a run of a minute on a busy machine, a client makes fewer connections: at least this many
-/// times for each minute is enough.
-const TIMES_A_MINUTE: f64 = 6.0;
 /// Windows of time with fewer exchanges are not compared.
 const ENOUGH: u64 = 100;
 /// The last minute's median may be this many times the first minute's, multiplied by the slowdown
@@ -56,8 +53,7 @@ impl Report {
         for (plumbing, outcomes) in &self.plumbings {
             let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
             let yardstick = find(Proxy::None);
-            let times = TIMES.min(TIMES_A_MINUTE * self.minutes as f64);
-            let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick, times));
+            let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
             let named = found.into_iter().flatten();
             faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
         }
@@ -73,8 +69,7 @@ impl Report {
     }
 }
 
-/// The faults of one run. Each source port of a client with few ports must come `least` times.
-fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>, least: f64) -> Vec<String> {
+fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     let mut faults = Vec::new();
     for tally in &outcome.tallies {
         let all = tally.done + tally.failed;
@@ -101,7 +96,7 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>, least: f64) -> Vec<Str
     }
     for tally in with_few_ports(outcome) {
         let times = tally.times_each_port();
-        if times < least {
+        if times < TIMES {
             faults.push(format!(
                 "{}: each source port came {times:.0} times only",
                 tally.name

@@ -47,15 +47,19 @@ pub(crate) enum Origin {
 }
 
 /// Numbers of source ports of the clients that have few.
-pub(crate) const FEW_PORTS: u16 = 200;
-pub(crate) const SOME_PORTS: u16 = 500;
+const FEW_PORTS: u16 = 200;
+const SOME_PORTS: u16 = 500;
+/// Number of source ports of the clients outside, which share one host: few enough that each comes
+/// again twenty times in a minute on a busy machine.
+const PORTS_OUTSIDE: u16 = 300;
 
 impl Origin {
     /// Returns how many source ports a client here has; None for the kernel's usual number.
     pub(crate) const fn ports(self) -> Option<u16> {
         match self {
             Self::Pod(0) | Self::Sandbox(1) => Some(FEW_PORTS),
-            Self::Pod(2) | Self::Sandbox(3) | Self::Outside => Some(SOME_PORTS),
+            Self::Pod(2) | Self::Sandbox(3) => Some(SOME_PORTS),
+            Self::Outside => Some(PORTS_OUTSIDE),
             _ => None,
         }
     }
