@@ -22,6 +22,10 @@ static SHADOW: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static RING_SIZE: Global<u32> = Global::new(1);
 
+/// See [`hash_key`].
+#[unsafe(no_mangle)]
+static HASH_KEY: Global<u64> = Global::new(0);
+
 /// Returns the bit of the packet mark by which ingress asks egress to give the packet the node's
 /// address.
 #[inline(always)]
@@ -59,4 +63,11 @@ pub fn is_shadow() -> bool {
 #[inline(always)]
 pub fn ring_size() -> u32 {
     RING_SIZE.load()
+}
+
+/// Returns the secret key of the hash that names conversations between pods. Each agent chooses
+/// its own; records made with another key are not found, and are made again.
+#[inline(always)]
+pub fn hash_key() -> u64 {
+    HASH_KEY.load()
 }

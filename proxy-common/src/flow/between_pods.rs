@@ -14,11 +14,11 @@ pub struct End<A> {
 }
 
 impl<A: Addr> End<A> {
-    /// Returns a hash of address and port. No two ends of IPv4 have the same hash, nor have two of
-    /// IPv6 whose addresses differ in the last 64 bits only.
+    /// Returns a hash of address and port. No two ends of IPv4 have the same hash with one `key`,
+    /// nor have two of IPv6 whose addresses differ in the last 64 bits only.
     #[inline(always)]
-    fn word(&self) -> u64 {
-        scramble(self.address.scramble((self.port.0 as u64) << 32))
+    fn word(&self, key: u64) -> u64 {
+        scramble(self.address.scramble((self.port.0 as u64) << 32) ^ key)
     }
 }
 
@@ -50,10 +50,11 @@ const TIME: u64 = LEFT - 1;
 
 impl Direction {
     /// Returns the direction of packets from one end to the other. `name` does not prove who sent a
-    /// packet: callers also check that the source address belongs to the sending pod.
+    /// packet: callers also check that the source address belongs to the sending pod. `key` is
+    /// secret, so that no pod can choose its ports for the name of a conversation that is allowed.
     #[inline(always)]
-    pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: Protocol) -> Self {
-        let (from, to) = (from.word(), to.word());
+    pub fn new<A: Addr>(from: &End<A>, to: &End<A>, protocol: Protocol, key: u64) -> Self {
+        let (from, to) = (from.word(key), to.word(key));
         let sum = from.wrapping_add(to).wrapping_add(protocol.0 as u64);
         let hash = scramble(sum);
         Self {
@@ -138,6 +139,7 @@ mod tests {
 
     const UNIT: u64 = 1 << 32;
     const TCP: Protocol = Protocol::TCP;
+    const KEY: u64 = 0x0123_4567_89ab_cdef;
 
     fn end(last: u8, port: u16) -> End<V4> {
         End {
@@ -150,8 +152,8 @@ mod tests {
 
     fn both(one: End<V4>, other: End<V4>) -> [Direction; 2] {
         [
-            Direction::new(&one, &other, TCP),
-            Direction::new(&other, &one, TCP),
+            Direction::new(&one, &other, TCP, KEY),
+            Direction::new(&other, &one, TCP, KEY),
         ]
     }
 
@@ -162,22 +164,31 @@ mod tests {
         assert_eq!((there.slot, there.name), (back.slot, back.name));
         assert_ne!(there.shift, back.shift);
         for other in [end(11, 40_000), end(10, 40_001), end(10, 80)] {
-            assert_ne!(there.name, Direction::new(&other, &server, TCP).name);
+            assert_ne!(there.name, Direction::new(&other, &server, TCP, KEY).name);
         }
         // The ports exchanged: another connection.
         assert_ne!(there.name, both(end(10, 80), end(20, 40_000))[0].name);
-        let udp = Direction::new(&client, &server, Protocol::UDP);
+        let udp = Direction::new(&client, &server, Protocol::UDP, KEY);
         assert_ne!(there.name, udp.name);
     }
 
     #[test]
     fn a_port_makes_up_for_no_change_of_an_address() {
         let ends = (0..=255).flat_map(|last| (0..=255).map(move |port| end(last, port << 8)));
-        let words: HashSet<_> = ends.map(|end| end.word()).collect();
+        let words: HashSet<_> = ends.map(|end| end.word(KEY)).collect();
         assert_eq!(words.len(), 256 * 256);
         let ends = (0..=255).flat_map(|last| (0..=255).map(move |port| end(last, port)));
-        let words: HashSet<_> = ends.map(|end| end.word()).collect();
+        let words: HashSet<_> = ends.map(|end| end.word(KEY)).collect();
         assert_eq!(words.len(), 256 * 256);
+    }
+
+    #[test]
+    fn conversations_of_one_name_have_different_names_with_another_key() {
+        // One word per name: 2^16 ports of one pod, by the upper bits that choose the slot.
+        let slot = |port, key| Direction::new(&end(10, port), &end(20, 80), TCP, key).slot;
+        let same = (1..u16::MAX).find(|port| slot(*port, KEY) == slot(0, KEY));
+        let same = same.expect("two ports with one slot");
+        assert_ne!(slot(same, KEY + 1), slot(0, KEY + 1));
     }
 
     #[test]

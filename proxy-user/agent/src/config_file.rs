@@ -3,6 +3,8 @@
 //! exits, to be restarted. Also turns settings into options of the datapath. Called by `agent::run`
 //! and `portolan check`.
 
+use std::hash::{BuildHasher, RandomState};
+
 use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
     object::Warning,
@@ -81,6 +83,7 @@ pub fn options(config: &Config) -> Options {
         redirects: config.forwarding.redirects() && !config.shadow,
         shadow: config.shadow,
         log_packets: config.log_packets,
+        hash_key: RandomState::new().hash_one(()),
         ..Options::default()
     }
 }

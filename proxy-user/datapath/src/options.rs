@@ -29,6 +29,8 @@ pub struct Options {
     /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
+    /// The secret key of the hash that names conversations between pods.
+    pub hash_key: u64,
     /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
     /// True for a shadow: the programs only count what they would do, and change no packet. The
@@ -50,6 +52,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             xdp: None,
             redirects: false,
+            hash_key: 0,
             log_packets: false,
             shadow: false,
             adopt_drained: false,

@@ -53,6 +53,7 @@ mod terminal;
 mod top;
 mod trace;
 mod tunnel;
+mod two_uplinks;
 mod why;
 mod without_v4;
 mod world;

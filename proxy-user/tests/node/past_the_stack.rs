@@ -12,6 +12,7 @@ use std::{
 
 use datapath::maps::tables::Table;
 use lab::node::foreign::{ChainPosition, END, Foreign};
+use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
@@ -156,7 +157,7 @@ fn wait_until_past(world: &World, agent: &Agent<'_>, open: &mut Open) {
 
 /// How many packets may take the stack in a short while: each direction's renewal, and what was
 /// under way with it.
-const RENEWALS: u64 = 6;
+pub(crate) const RENEWALS: u64 = 6;
 
 #[test]
 fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
@@ -312,4 +313,30 @@ fn ask_from(world: &World, port: u16, to: &str) -> String {
         Ok::<_, io::Error>(line)
     });
     asked.expect("enter the client").expect("an answer")
+}
+
+/// Nobody tells the programs that a pod has another interface by now.
+#[test]
+fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address() {
+    for with_rules in [true, false] {
+        let world = World::build();
+        if with_rules {
+            rules(&world, POLICY);
+            world.node().suit_conntrack().expect("conntrack");
+        }
+        let agent = start(&world, "auto");
+        for to in [SERVICE, BACKEND] {
+            let mut open = world.connect(to).expect("it connects");
+            wait_until_past(&world, &agent, &mut open);
+        }
+        agent.signal(Signal::SIGKILL);
+        agent.wait_for_end();
+        world.replug_server();
+        for to in [SERVICE, BACKEND, SERVICE, BACKEND] {
+            let mut open = world.connect(to).expect("it connects");
+            for _ in 0..20 {
+                assert_eq!(open.echo("again"), "again", "{to}, rules: {with_rules}");
+            }
+        }
+    }
 }

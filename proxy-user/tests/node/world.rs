@@ -331,10 +331,17 @@ impl World {
 
     /// Removes the client pod's interface and gives the pod another one.
     pub(crate) fn replug_client(&self) {
-        self.client
-            .ip("link del eth0\n")
-            .expect("the pod's interface");
-        plug(&self.node, &self.client, &[CLIENT]).expect("a pod");
+        self.replug(&self.client, CLIENT);
+    }
+
+    /// Does the same with the server pod. Its listener stays.
+    pub(crate) fn replug_server(&self) {
+        self.replug(&self.server, SERVER);
+    }
+
+    fn replug(&self, pod: &NetNs, address: &str) {
+        pod.ip("link del eth0\n").expect("the pod's interface");
+        plug(&self.node, pod, &[address]).expect("a pod");
     }
 }
 

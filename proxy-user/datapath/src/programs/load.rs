@@ -189,7 +189,8 @@ pub(super) fn object(
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
         .override_global("SHADOW", &shadow, true)
-        .override_global("RING_SIZE", &rings, true);
+        .override_global("RING_SIZE", &rings, true)
+        .override_global("HASH_KEY", &options.hash_key, true);
     if options.xdp.is_none() {
         for map in maps::NEXT_HOPS {
             loader.map_max_entries(map, 1);

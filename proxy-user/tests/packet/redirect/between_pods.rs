@@ -90,8 +90,8 @@ fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
         port: Port::from_host(of.port()),
     };
     let protocol = Protocol::TCP;
-    let one = Direction::new(&end(client), &end(server), protocol);
-    let other = Direction::new(&end(server), &end(client), protocol);
+    let one = Direction::new(&end(client), &end(server), protocol, 0);
+    let other = Direction::new(&end(server), &end(client), protocol, 0);
     let record = |node: &Node, age: u64| {
         let then = monotonic() - age;
         let record = Record::default()

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replies to clients outside leave a node with two uplinks by the interface that its routes, its
+//! rules or its hash over next hops choose: past the stack as through it.
+
+use lab::node::netns::NetNs;
+
+use crate::{
+    agent::{Agent, eventually},
+    connection::Open,
+    objects::service,
+    past_the_stack::RENEWALS,
+    world::World,
+};
+
+const CLIENTS: &str = "203.0.113.0/24";
+const NODE_PORT: &str = "10.40.0.1:30001";
+
+/// The uplinks' names at the node.
+const UPLINKS: [&str; 2] = ["uplink0", "uplink1"];
+
+/// Joins a host to the node by two wires; what it sends takes the first.
+fn attach_host(node: &NetNs) -> NetNs {
+    let host = NetNs::new("host").expect("run as root");
+    let mut at_node = String::new();
+    let mut at_host = String::from("link set lo up\naddress add 203.0.113.9/32 dev lo\n");
+    for (n, uplink) in UPLINKS.iter().enumerate() {
+        at_node += &format!(
+            "link add {uplink} type veth peer name eth{n} netns {}\n\
+             address add 192.168.{n}.1/24 dev {uplink}\nlink set {uplink} up\n",
+            host.path()
+        );
+        at_host += &format!("address add 192.168.{n}.2/24 dev eth{n}\nlink set eth{n} up\n");
+    }
+    at_host += "route add default via 192.168.0.1 src 203.0.113.9\n";
+    node.ip(&at_node).expect("uplinks");
+    let loose = [
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/conf/eth0/rp_filter", "0"),
+        ("ipv4/conf/eth1/rp_filter", "0"),
+    ];
+    host.ip(&at_host).expect("the host's side");
+    host.set(&loose).expect("answers by either wire");
+    node.set(&[("ipv4/fib_multipath_hash_policy", "1")])
+        .expect("a hash over ports");
+    host
+}
+
+/// The number of packets that the node has sent by each uplink.
+fn sent(node: &NetNs) -> [u64; 2] {
+    let devices = node.feed("cat", &["/proc/net/dev"], "");
+    let devices = devices.expect("counters");
+    UPLINKS.map(|uplink| {
+        let mut lines = devices.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix(&format!("{uplink}:")));
+        let mut words = line.expect("the uplink").split_whitespace();
+        words.nth(9).expect("packets").parse().expect("a number")
+    })
+}
+
+const QUESTIONS: u64 = 40;
+/// Packets of others that an uplink may send meanwhile: ARP, and acknowledgements under way.
+const FEW: u64 = 6;
+
+/// Returns the uplink by which the answers to questions on an open connection leave.
+fn answers_by(node: &NetNs, open: &mut Open) -> usize {
+    let before = sent(node);
+    for _ in 0..QUESTIONS {
+        assert_eq!(open.echo("question"), "question");
+    }
+    let after = sent(node);
+    let counts = [after[0] - before[0], after[1] - before[1]];
+    let by = usize::from(counts[1] > counts[0]);
+    assert!(
+        counts[by] >= QUESTIONS && counts[1 - by] <= FEW,
+        "answers by both uplinks: {counts:?}"
+    );
+    by
+}
+
+/// How replies find an uplink: commands of iproute2.
+const ROUTES: [(&str, &[&str]); 4] = [
+    ("one route", &["route add CLIENTS via 192.168.1.2"]),
+    (
+        "a rule for the node's address",
+        &[
+            "route add CLIENTS via 192.168.0.2",
+            "route add CLIENTS via 192.168.1.2 table 77",
+            "rule add from 10.40.0.1 lookup 77",
+        ],
+    ),
+    (
+        "a rule for pods' addresses",
+        &[
+            "route add CLIENTS via 192.168.0.2",
+            "route add CLIENTS via 192.168.1.2 table 77",
+            "rule add from 10.40.1.0/24 lookup 77",
+        ],
+    ),
+    (
+        "a hash over two next hops",
+        &["route add CLIENTS nexthop via 192.168.0.2 nexthop via 192.168.1.2"],
+    ),
+];
+
+fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
+    world.start_configured(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
+}
+
+/// Connects a few times; returns by which uplinks the answers of each connection leave.
+fn uplinks_of(world: &World, host: &NetNs, agent: &Agent<'_>) -> Vec<usize> {
+    (0..6)
+        .map(|_| {
+            let open = Open::connect(host, NODE_PORT);
+            let mut open = open.unwrap_or_else(|error| panic!("{error}: {}", agent.log()));
+            let first = answers_by(world.node(), &mut open);
+            let later = answers_by(world.node(), &mut open);
+            assert_eq!(first, later, "a connection has changed its uplink");
+            later
+        })
+        .collect()
+}
+
+#[test]
+fn replies_leave_by_the_same_uplink_past_the_stack_and_through_it() {
+    for (name, routes) in ROUTES {
+        let world = World::build();
+        world.write("cart.yaml", &service("cart", "172.30.1.1"));
+        let host = attach_host(world.node());
+        let routes: String = routes
+            .iter()
+            .map(|route| route.replace("CLIENTS", CLIENTS) + "\n")
+            .collect();
+        world.node().ip(&routes).expect(name);
+        let by_stack = {
+            let agent = start(&world, "stack");
+            uplinks_of(&world, &host, &agent)
+        };
+        let agent = start(&world, "auto");
+        let is_past = |world: &World| {
+            let mut open = Open::connect(&host, NODE_PORT).expect("it connects");
+            let before = world.forwarded();
+            answers_by(world.node(), &mut open);
+            world.forwarded() - before <= RENEWALS
+        };
+        // Where the route that the program sees is another one than the stack's, the stack is
+        // asked every time.
+        let may_pass = name != "a rule for pods' addresses";
+        if may_pass && !name.starts_with("a hash") {
+            eventually("packets leave past the stack", &agent, || is_past(&world));
+        }
+        let past = uplinks_of(&world, &host, &agent);
+        println!("{name}: {by_stack:?}, past the stack {past:?}");
+        if !name.starts_with("a hash") {
+            assert_eq!(by_stack, past, "{name}");
+        }
+    }
+}
