@@ -201,6 +201,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let Some(Workspace {
         packet,
         clock,
+        renewals,
         scratch,
     }) = flow::filled_workspace::<F>()
     else {
@@ -230,6 +231,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         if entry.offload != Offload::NONE {
             // Before its clock comes round and it seems fresh.
             flow::forget_offload::<F>(&packet.key);
+            renewals.note(packet.ports(), clock.now());
         }
         skb.set_tag(offload::tag(entry));
         return left;
@@ -293,10 +295,11 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         Direction::In
     };
     traffic::count::<F>(skb, packet, entry, direction);
+    skb.set_tag(Tag::TRANSLATED);
+    let queued = renewals.are_queued(packet.ports(), clock.now());
     let action = if is_pods {
-        enter_pod(skb, pod)
+        enter_pod(skb, pod, queued)
     } else {
-        skb.set_tag(Tag::TRANSLATED);
         fib::redirect(route)
     };
     let counter = if is_reply {
@@ -316,14 +319,26 @@ pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> 
     node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)
 }
 
-/// Hands the packet to the pod's end of its link; returns tc's action.
+/// Hands the packet to the pod's end of its link; returns tc's action. `queued`: an earlier packet
+/// may wait in this CPU's backlog queue.
 #[inline(always)]
-pub fn enter_pod(skb: Skb, pod: &LocalPod) -> i32 {
+pub fn enter_pod(skb: Skb, pod: &LocalPod, queued: bool) -> i32 {
     let addresses = [pod.destination, pod.source];
     if skb.store(0, &addresses, false).is_err()
         || skb.addressee() != Addressee::Host && skb.address_to_host().is_err()
     {
         return TC_ACT_SHOT;
     }
-    fib::redirect_to_peer(pod.interface)
+    into_link(pod.interface, queued)
+}
+
+/// Hands a packet whose link-layer addresses are the pod's to the pod's end of the link: at once,
+/// or by the backlog queue, so that it does not overtake an earlier one there.
+#[inline(always)]
+pub fn into_link(interface: u32, queued: bool) -> i32 {
+    if queued {
+        fib::redirect_to(interface)
+    } else {
+        fib::redirect_to_peer(interface)
+    }
 }

@@ -11,7 +11,10 @@ use std::{
 };
 
 use datapath::maps::tables::Table;
-use lab::node::foreign::{ChainPosition, END, Foreign};
+use lab::node::{
+    foreign::{ChainPosition, END, Foreign},
+    netns::NetNs,
+};
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
@@ -339,4 +342,43 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address(
             }
         }
     }
+}
+
+/// A packet that renews a record goes through the stack and waits in a queue for its pod; those
+/// behind it must not overtake it there.
+#[test]
+fn a_stream_stays_in_order_while_its_records_are_renewed() {
+    let world = World::build();
+    rules(&world, POLICY);
+    world.node().suit_conntrack().expect("conntrack");
+    let agent = start(&world, "auto");
+    for to in [SERVICE, BACKEND] {
+        let mut open = world.connect(to).expect("it connects");
+        wait_until_past(&world, &agent, &mut open);
+        let before = out_of_order(&world);
+        let line = "x".repeat(256 * 1024);
+        let begun = Instant::now();
+        let mut lines = 0_u32;
+        while begun.elapsed() < Duration::from_secs(30) {
+            assert_eq!(open.echo(&line), line);
+            lines += 1;
+        }
+        let counted = out_of_order(&world) - before;
+        println!("{to}: {lines} lines, {counted} segments out of order");
+        assert_eq!(counted, 0, "{to}");
+    }
+}
+
+/// Segments that the two pods have received before an earlier one.
+fn out_of_order(world: &World) -> u64 {
+    let of = |pod: &NetNs| {
+        let counters = pod.feed("nstat", &["-asz", "TcpExtTCPOFOQueue"], "");
+        let counters = counters.expect("the pod's counters");
+        let mut words = counters
+            .split_whitespace()
+            .skip_while(|word| *word != "TcpExtTCPOFOQueue");
+        let count: f64 = words.nth(1).expect("it").parse().expect("a number");
+        count as u64
+    };
+    of(world.client()) + of(world.server())
 }
