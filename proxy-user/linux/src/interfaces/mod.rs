@@ -89,9 +89,19 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// True if the interface carries the packets of one pod only.
+    /// True if the interface carries the packets of one pod only. Where a node is itself a
+    /// container, its uplinks are veths as well, but they have a subnet.
     pub fn leads_to_one_pod(&self) -> bool {
-        self.kind == InterfaceKind::PodSide || self.veth_port
+        let holds_many = |net: &IpNet| {
+            let link_local = match net.addr() {
+                IpAddr::V4(address) => address.is_link_local(),
+                IpAddr::V6(address) => address.is_unicast_link_local(),
+            };
+            // A link between two hosts may have a subnet of four addresses.
+            !link_local && net.max_prefix_len() - net.prefix_len() > 2
+        };
+        self.veth_port
+            || self.kind == InterfaceKind::PodSide && !self.addresses.iter().any(holds_many)
     }
     /// True for a device to which an IPVS proxy (kube-proxy, kube-router) gives the cluster IPs of
     /// all services.

@@ -92,6 +92,26 @@ fn address(link: u32, net: &str, preferred: bool) -> Address {
     }
 }
 
+#[rstest]
+#[case(&[], true)]
+#[case(&["169.254.1.1/32", "fe80::1/64", "10.40.0.1/32"], true)]
+#[case(&["169.254.0.1/16", "192.168.7.1/30"], true)]
+#[case(&["172.18.0.3/16"], false)]
+#[case(&["fe80::1/64", "2001:db8::3/64"], false)]
+fn a_routed_veth_leads_to_one_pod_unless_it_has_a_subnet(
+    #[case] nets: &[&str],
+    #[case] one_pod: bool,
+) {
+    let addresses: Vec<_> = nets.iter().map(|net| address(5, net, true)).collect();
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let leads = |name| {
+        let mut named = interfaces.iter().filter(|one| one.name == name);
+        named.next().is_some_and(Interface::leads_to_one_pod)
+    };
+    assert_eq!(leads("cali1"), one_pod);
+    assert!(leads("veth1") && !leads("eth0"));
+}
+
 fn sources(interfaces: &[Interface], name: &str) -> Vec<String> {
     let mut named = interfaces.iter().filter(|one| one.name == name);
     let sources = &named.next().expect("is there").sources;
