@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::api::discovery::v1 as discovery;
 use proxy_common::{Port, Protocol, V4, V6};
 
-use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
+use super::{Complaints, Converted, Converter, Kind, LABEL_HEADLESS, has_label, parse};
 use crate::object::{ObjectName, Warning};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
@@ -90,7 +90,7 @@ impl Converter {
             endpoints: Endpoints::V4(Box::default()),
             name,
         };
-        if is_for_others(&object.metadata) {
+        if has_label(&object.metadata, LABEL_HEADLESS) {
             return Ok((slice, complaints.into_warnings()));
         }
         let labels = object.metadata.labels.as_ref();

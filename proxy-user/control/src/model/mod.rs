@@ -273,9 +273,9 @@ impl Complaints {
     }
 }
 
-/// True if the object's labels say that another proxy, or no proxy, serves it.
-pub(crate) fn is_for_others(metadata: &ObjectMeta) -> bool {
-    metadata.labels.as_ref().is_some_and(|labels| {
-        labels.contains_key(LABEL_PROXY_NAME) || labels.contains_key(LABEL_HEADLESS)
-    })
+/// True if the object has this label, whatever its value. KUBE: kube-proxy ignores Services with
+/// [`LABEL_PROXY_NAME`], which belong to other proxies, and EndpointSlices with [`LABEL_HEADLESS`].
+pub(crate) fn has_label(metadata: &ObjectMeta, label: &str) -> bool {
+    let labels = metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(label))
 }

@@ -2,7 +2,7 @@
 //! Lists and watches one kind of object until the agent ends; reports faults and tries again.
 //! `api_server` starts one such task for each kind.
 
-use std::{fmt::Debug, pin::pin, time::Duration};
+use std::{fmt::Debug, ops::RangeInclusive, pin::pin, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use control::{
@@ -22,7 +22,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +30,17 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 /// A watch that has not failed for this long counts as accepted: without changes the server sends
 /// nothing.
 const SETTLED: Duration = Duration::from_secs(6);
+
+/// How long a watch lasts, in seconds: drawn, so that the watches of a fleet do not end together.
+/// kube allows less than 295.
+const WATCH: RangeInclusive<u32> = 150..=290;
+
+/// KUBE: client-go's reflector waits so long before it lists again, and doubles the pause while
+/// that happens often. All nodes list again when a server has forgotten their version.
+const FIRST_RELIST: Duration = Duration::from_millis(800);
+const LAST_RELIST: Duration = Duration::from_secs(30);
+/// The pauses begin anew after so long without a list.
+const CALM: Duration = Duration::from_secs(120);
 
 /// The pause before asking again for a kind of object that the server does not know: the server may
 /// have been upgraded by then.
@@ -54,11 +65,11 @@ pub(super) enum Message {
     Fine(Kind),
 }
 
-/// Selects the objects of a kind to follow.
-pub(super) enum Selector {
-    All,
-    Labels(String),
-    Fields(String),
+/// Selects the objects of a kind to follow; empty texts select all.
+#[derive(Default)]
+pub(super) struct Selector {
+    pub(super) labels: String,
+    pub(super) fields: String,
 }
 
 /// A kind of object that is listed and watched.
@@ -83,23 +94,27 @@ pub(super) async fn follow<K: Followed>(
     news: fn(Box<Event<K>>) -> News,
     sender: mpsc::Sender<Message>,
 ) {
-    let config = match &selector {
-        Selector::All => watcher::Config::default(),
-        Selector::Labels(labels) => watcher::Config::default().labels(labels),
-        Selector::Fields(fields) => watcher::Config::default().fields(fields),
-    };
+    let mut config = watcher::Config::default();
+    if !selector.labels.is_empty() {
+        config = config.labels(&selector.labels);
+    }
+    if !selector.fields.is_empty() {
+        config = config.fields(&selector.fields);
+    }
+    config = config.timeout(fastrand::u32(WATCH));
     // Uses streamed lists if the server has them (KUBE: 1.32 and later), otherwise lists by pages.
     let mut streamed = true;
+    let mut relists = Relists::default();
     loop {
         let config = if streamed {
             config.clone().streaming_lists()
         } else {
             config.clone()
         };
-        match until_stuck(watcher(api.clone(), config), news, &sender).await {
+        match until_stuck(watcher(api.clone(), config), news, &sender, &mut relists).await {
             Ended::Unheard => return,
             Ended::NotStreamed => streamed = false,
-            Ended::Gone => {}
+            Ended::Gone => relists.pause().await,
             Ended::Unknown => {
                 for event in [Event::Init, Event::InitDone] {
                     let none = Message::News(news(event.into()));
@@ -130,6 +145,7 @@ async fn until_stuck<K: Followed>(
     events: impl futures_util::Stream<Item = watcher::Result<Event<K>>>,
     news: fn(Box<Event<K>>) -> News,
     sender: &mpsc::Sender<Message>,
+    relists: &mut Relists,
 ) -> Ended {
     let mut events = pin!(events);
     // The pauses between attempts, while attempts fail.
@@ -166,13 +182,18 @@ async fn until_stuck<K: Followed>(
                 Fault::Gone => return Ended::Gone,
                 Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
                 // This is no fault: the watcher lists again by itself.
-                Fault::Relist => continue,
+                Fault::Relist => {
+                    relists.pause().await;
+                    continue;
+                }
                 Fault::Unknown | Fault::Other => {
                     let fault = Message::Fault(K::KIND, in_words(&error));
                     if sender.send(fault).await.is_err() {
                         return Ended::Unheard;
                     }
-                    let pause = failing.get_or_insert_with(pauses).next();
+                    let pause = failing
+                        .get_or_insert_with(|| pauses(FIRST_PAUSE, LAST_PAUSE))
+                        .next();
                     sleep(pause.unwrap_or(LAST_PAUSE)).await;
                     continue;
                 }
@@ -184,11 +205,29 @@ async fn until_stuck<K: Followed>(
     }
 }
 
+/// The pauses before lists that are asked for again.
+#[derive(Default)]
+struct Relists {
+    /// The pauses to come, and when the last one ended.
+    recent: Option<(ExponentialBackoff, Instant)>,
+}
+
+impl Relists {
+    async fn pause(&mut self) {
+        let recent = self.recent.take();
+        let mut pauses = recent
+            .filter(|(_, last)| last.elapsed() < CALM)
+            .map_or_else(|| pauses(FIRST_RELIST, LAST_RELIST), |(pauses, _)| pauses);
+        sleep(pauses.next().unwrap_or(LAST_RELIST)).await;
+        self.recent = Some((pauses, Instant::now()));
+    }
+}
+
 /// Returns growing pauses with jitter, so that not all nodes ask at once when a server comes back.
-fn pauses() -> ExponentialBackoff {
+fn pauses(first: Duration, last: Duration) -> ExponentialBackoff {
     ExponentialBuilder::default()
-        .with_min_delay(FIRST_PAUSE)
-        .with_max_delay(LAST_PAUSE)
+        .with_min_delay(first)
+        .with_max_delay(last)
         .with_factor(2.0)
         .with_jitter()
         .without_max_times()

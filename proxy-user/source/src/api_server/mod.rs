@@ -100,28 +100,38 @@ impl ObjectSource for ApiServer {
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let client = self.access.client(&self.requests).await?;
-        // KUBE: objects with these labels belong to other proxies; the selector stops the server
-        // from sending them.
-        let ours = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
-        let own_node = format!("metadata.name={}", self.node_name);
+        // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
+        // server sends only what is served.
+        let services = Selector {
+            labels: format!("!{LABEL_PROXY_NAME}"),
+            fields: "spec.clusterIP!=None".to_owned(),
+        };
+        let slices = Selector {
+            labels: format!("!{LABEL_HEADLESS}"),
+            ..Selector::default()
+        };
+        let own_node = Selector {
+            fields: format!("metadata.name={}", self.node_name),
+            ..Selector::default()
+        };
         let (sender, mut messages) = mpsc::channel(QUEUE);
         // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
         watches.spawn(follow(
             Api::<Service>::all(client.clone()),
-            Selector::Labels(ours.clone()),
+            services,
             News::Service,
             sender.clone(),
         ));
         watches.spawn(follow(
             Api::<EndpointSlice>::all(client.clone()),
-            Selector::Labels(ours),
+            slices,
             News::EndpointSlice,
             sender.clone(),
         ));
         watches.spawn(follow(
             Api::<Node>::all(client.clone()),
-            Selector::Fields(own_node),
+            own_node,
             News::Node,
             sender.clone(),
         ));
@@ -132,7 +142,7 @@ impl ObjectSource for ApiServer {
         if self.service_cidrs {
             watches.spawn(follow(
                 Api::<ServiceCIDR>::all(client),
-                Selector::All,
+                Selector::default(),
                 News::ServiceCidr,
                 sender,
             ));

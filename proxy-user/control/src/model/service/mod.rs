@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
-use super::{Complaints, Converted, Converter, Kind, is_for_others, parse};
+use super::{Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME, has_label, parse};
 use crate::object::{ObjectName, Warning};
 
 use addresses::Addresses;
@@ -118,7 +118,9 @@ impl Converter {
             health_check_node_port: None,
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
-        if is_for_others(&object.metadata) || spec.type_.as_deref() == Some("ExternalName") {
+        if has_label(&object.metadata, LABEL_PROXY_NAME)
+            || spec.type_.as_deref() == Some("ExternalName")
+        {
             return Ok((service, complaints.into_warnings()));
         }
         let mut addresses = Addresses {

@@ -185,10 +185,6 @@ fn an_address_that_one_service_names_twice_is_one_frontend() {
     "clusterIP: 172.30.0.1",
     ", labels: {service.kubernetes.io/service-proxy-name: other}"
 )]
-#[case::labelled_headless(
-    "clusterIP: 172.30.0.1",
-    ", labels: {service.kubernetes.io/headless: ''}"
-)]
 fn services_for_others_are_not_served_until_that_ends(#[case] spec: &str, #[case] labels: &str) {
     let unserved = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop{labels}}}\nspec: {{{spec}, externalIPs: [192.0.2.1], ports: [{{name: http, port: 80}}]}}\n",

@@ -150,12 +150,9 @@ async fn nothing_is_complete_before_every_list_is() {
     for (path, selector) in [
         (
             SERVICES,
-            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
+            "fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
         ),
-        (
-            SLICES,
-            "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name",
-        ),
+        (SLICES, "labelSelector=%21service.kubernetes.io%2Fheadless&"),
         (NODES, "fieldSelector=metadata.name%3Dnode-a"),
     ] {
         let asked = fake.asked(path);
