@@ -64,13 +64,11 @@ impl Row for CounterRow {
 
 fn count(row: &CounterRow) -> Cell {
     let is_loss = row.name.starts_with("dropped") || row.name.ends_with("table_full");
-    let tone = match row.count {
-        0 => Tone::Plain,
-        _ if is_loss => Tone::Bad,
-        _ if row.name.starts_with("rejected") => Tone::Warn,
-        _ => Tone::Plain,
+    let tone = match is_loss {
+        true => Tone::Bad,
+        false => Tone::Warn.when(row.name.starts_with("rejected")),
     };
-    toned(row.count, tone)
+    toned(row.count, tone.when(row.count > 0))
 }
 
 /// Prints one line per counter.
@@ -113,8 +111,8 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
 }
 
 /// Returns the rate per second, rounded. `before`: the earlier count. If that was larger, the maps
-/// were replaced since, and all of `count` is new.
-fn rate(count: u64, before: u64, seconds: f64) -> u64 {
+/// were replaced since, or the id belongs to another service port now, and all of `count` is new.
+pub(super) fn rate(count: u64, before: u64, seconds: f64) -> u64 {
     let more = count.checked_sub(before).unwrap_or(count);
     (more as f64 / seconds.max(0.001)).round() as u64
 }
