@@ -64,11 +64,13 @@ impl Row for CounterRow {
 
 fn count(row: &CounterRow) -> Cell {
     let is_loss = row.name.starts_with("dropped") || row.name.ends_with("table_full");
-    let tone = match is_loss {
-        true => Tone::Bad,
-        false => Tone::Warn.when(row.name.starts_with("rejected")),
+    let tone = match row.count {
+        0 => Tone::Plain,
+        _ if is_loss => Tone::Bad,
+        _ if row.name.starts_with("rejected") => Tone::Warn,
+        _ => Tone::Plain,
     };
-    toned(row.count, tone.when(row.count > 0))
+    toned(row.count, tone)
 }
 
 /// Prints one line per counter.

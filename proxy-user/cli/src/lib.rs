@@ -52,9 +52,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::one_line::parse;
-use config::{Config, telemetry};
+use config::telemetry;
 use datapath::DEFAULT_PIN_DIR;
-use linux::interfaces::Interfaces;
 use tokio::runtime::Runtime;
 
 /// A service proxy for Kubernetes in eBPF.
@@ -175,11 +174,6 @@ const BAD_INPUT: u8 = 2;
 fn runtime() -> anyhow::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("start the runtime")
-}
-
-/// Reads the interfaces of this network namespace.
-fn interfaces(config: &Config) -> anyhow::Result<Interfaces> {
-    Ok(runtime()?.block_on(Interfaces::open(config.interface_patterns()))?)
 }
 
 /// Returns the exit status of a command whose statuses 1 and 3 are its answers: a command that

@@ -83,8 +83,8 @@ impl Connection {
         let changing = "it changes faster than the kernel lists it";
         Err(io::Error::new(io::ErrorKind::Interrupted, changing))
     }
-    /// Does the same as [`Self::ask`], or stops when `visit` breaks; returns true if nothing changed
-    /// while the kernel made the answers.
+    /// Does the same as [`Self::ask`], or stops when `visit` breaks; returns true if nothing
+    /// changed while the kernel made the answers.
     fn answers(
         &self,
         kind: u16,
@@ -104,7 +104,8 @@ impl Connection {
         })??;
         Ok(is_whole)
     }
-    /// Visits the messages that the kernel sends, until `visit` breaks; returns what it breaks with.
+    /// Visits the messages that the kernel sends, until `visit` breaks; returns what it breaks
+    /// with.
     fn receive<T>(
         &self,
         mut visit: impl FnMut(NetlinkBuffer<&[u8]>) -> ControlFlow<T>,
