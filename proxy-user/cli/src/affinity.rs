@@ -53,10 +53,9 @@ impl Row for NamedAffinity {
         column("ENDPOINT", 0, |row| plain(row.row.backend)),
         column("AGE", 1, |row| plain(Value::Seconds(row.row.age_seconds))),
         cut("STATUS", 0, |row| {
-            let tone = if row.row.status == "holds" {
-                Tone::Good
-            } else {
-                Tone::Warn
+            let tone = match row.row.status {
+                "holds" => Tone::Good,
+                _ => Tone::Warn,
             };
             toned(row.row.status, tone)
         }),
@@ -143,11 +142,7 @@ fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
     let client = client.map(|address| SocketAddr::new(address, 0));
     let row = &row.row;
     let ends: Vec<_> = client.into_iter().chain(row.backend).collect();
-    let of = Of {
-        service: &row.service,
-        port_name: &row.port_name,
-        port: Some(row.service_port),
-    };
+    let of = Of::new(&row.service, &row.port_name, row.service_port);
     args.select.wants(of, row.protocol, &ends)
 }
 

@@ -150,14 +150,17 @@ pub(super) struct Of<'a> {
 }
 
 impl<'a> Of<'a> {
-    /// Splits the service port's name in a row of flows or sockets, such as `shop/cart:http`.
-    pub(super) fn service_port(text: &'a str, port: u16) -> Self {
-        let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
+    pub(super) fn new(service: &'a str, port_name: &'a str, port: u16) -> Self {
         Self {
             service,
             port_name,
             port: Some(port),
         }
+    }
+    /// Splits the service port's name in a row of flows or sockets, such as `shop/cart:http`.
+    pub(super) fn service_port(text: &'a str, port: u16) -> Self {
+        let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
+        Self::new(service, port_name, port)
     }
 }
 

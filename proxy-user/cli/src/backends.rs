@@ -39,12 +39,8 @@ impl Row for NamedBackend {
         column("ENDPOINT", 0, |row| plain(row.row.address)),
         column("PROTOCOL", 2, |row| plain(row.row.protocol)),
         column("SELECTED-BY", 0, |row| {
-            let tone = if row.row.sets.is_empty() {
-                Tone::Warn
-            } else {
-                Tone::Plain
-            };
-            toned(row.row.sets.join(","), tone)
+            let is_unused = row.row.sets.is_empty();
+            toned(row.row.sets.join(","), Tone::Warn.when(is_unused))
         }),
         column("GENERATION", 3, |row| plain(row.row.generation)),
         column("ID", 4, |row| plain(row.row.backend_id)),
@@ -65,11 +61,7 @@ pub(super) fn run(args: &BackendArgs) -> Result<()> {
         select.check_known(&reader)?;
         let mut rows = reader.backends()?;
         rows.retain(|row| {
-            let of = Of {
-                service: &row.service,
-                port_name: &row.port_name,
-                port: Some(row.service_port),
-            };
+            let of = Of::new(&row.service, &row.port_name, row.service_port);
             select.wants(of, row.protocol, &[row.address])
         });
         pods.learn(rows.iter().map(|row| row.address.ip()));

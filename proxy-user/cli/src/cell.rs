@@ -100,6 +100,10 @@ pub(super) enum Tone {
 }
 
 impl Tone {
+    /// Returns this tone if the condition holds, else none.
+    pub(super) fn when(self, holds: bool) -> Self {
+        if holds { self } else { Self::Plain }
+    }
     pub(super) fn code(self) -> Option<&'static str> {
         match self {
             Self::Plain => None,

@@ -113,8 +113,8 @@ pub(super) fn rows(counts: &[u64]) -> Vec<CounterRow> {
 }
 
 /// Returns the rate per second, rounded. `before`: the earlier count. If that was larger, the maps
-/// were replaced since, and all of `count` is new.
-fn rate(count: u64, before: u64, seconds: f64) -> u64 {
+/// were replaced since, or the id belongs to another service port now, and all of `count` is new.
+pub(super) fn rate(count: u64, before: u64, seconds: f64) -> u64 {
     let more = count.checked_sub(before).unwrap_or(count);
     (more as f64 / seconds.max(0.001)).round() as u64
 }

@@ -2,6 +2,7 @@
 //! Tests for the filters and cells of flows, and for the memory that one row takes.
 
 use clap::Parser;
+use rstest::rstest;
 
 use super::*;
 
@@ -56,32 +57,22 @@ fn args(flags: &[&str]) -> FlowArgs {
     line.expect("flags").flows
 }
 
-#[test]
-fn filters_keep_what_they_name_and_nothing_else() {
-    let wants = |flags: &[&str]| args(flags).wants(&flow());
-    assert!(wants(&[]));
-    assert!(wants(&["--service", "shop/cart", "--client", "10.40.1.9"]));
-    assert!(!wants(&["--service", "shop/car", "--client", "10.40.1.9"]));
-    assert!(!wants(&["--client", "10.40.1.10"]));
-    assert!(wants(&[
-        "--backend",
-        "10.40.1.10",
-        "--state",
-        "closed,established"
-    ]));
-    assert!(!wants(&["--state", "closed"]));
-    assert!(wants(&[
-        "shop/cart:http",
-        "--port",
-        "8080",
-        "--address",
-        "10.40.1.9"
-    ]));
-    assert!(wants(&["cart:80", "--port", "40000", "--protocol", "tcp"]));
-    assert!(!wants(&["cart:8080"]), "that is the endpoint's port");
-    assert!(!wants(&["--port", "81"]));
-    assert!(!wants(&["--protocol", "udp"]));
-    assert!(!wants(&["-n", "other"]));
+#[rstest]
+#[case("", true)]
+#[case("--service shop/cart --client 10.40.1.9", true)]
+#[case("--service shop/car --client 10.40.1.9", false)]
+#[case("--client 10.40.1.10", false)]
+#[case("--backend 10.40.1.10 --state closed,established", true)]
+#[case("--state closed", false)]
+#[case("shop/cart:http --port 8080 --address 10.40.1.9", true)]
+#[case("cart:80 --port 40000 --protocol tcp", true)]
+#[case::the_endpoints_port("cart:8080", false)]
+#[case("--port 81", false)]
+#[case("--protocol udp", false)]
+#[case("-n other", false)]
+fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] wanted: bool) {
+    let flags: Vec<_> = flags.split_whitespace().collect();
+    assert_eq!(args(&flags).wants(&flow()), wanted);
 }
 
 #[test]

@@ -77,27 +77,12 @@ pub(super) fn document<T: Serialize>(
     value: &T,
 ) -> io::Result<()> {
     match format {
-        Format::Yaml => {
-            let mut text = Lines(out);
-            serde_saphyr::to_io_writer(&mut text, value).map_err(io::Error::other)
-        }
+        Format::Yaml => serde_saphyr::to_io_writer(out, value).map_err(io::Error::other),
         Format::JsonPath(path) => by_path(out, path, serde_json::to_value(value)?),
         _ => {
             serde_json::to_writer_pretty(&mut *out, value)?;
             writeln!(out)
         }
-    }
-}
-
-/// Wraps a borrowed writer, for serializers that take ownership of their writer.
-struct Lines<'a, W>(&'a mut W);
-
-impl<W: Write> Write for Lines<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 

@@ -46,13 +46,15 @@ pub mod trace;
 pub mod wait;
 pub mod warnings;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{fmt::Display, path::PathBuf, process::ExitCode};
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::one_line::parse;
 use config::telemetry;
 use datapath::DEFAULT_PIN_DIR;
+use tokio::runtime::Runtime;
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
@@ -168,9 +170,47 @@ pub struct BadInput(pub String);
 /// The exit status for [`BadInput`].
 const BAD_INPUT: u8 = 2;
 
+/// Makes the runtime of a command that has only one thread.
+fn runtime() -> anyhow::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("start the runtime")
+}
+
+/// Returns the exit status of a command whose statuses 1 and 3 are its answers: a command that
+/// fails has status 2.
+fn status_of(done: anyhow::Result<u8>) -> ExitCode {
+    let status = done.unwrap_or_else(|error| {
+        telemetry::fail(&error);
+        BAD_INPUT
+    });
+    status.into()
+}
+
+/// Returns the first four names as text, and how many more there are.
+fn some<T: Display>(names: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) -> String {
+    const SHOWN: usize = 4;
+    let names = names.into_iter();
+    let more = names.len().saturating_sub(SHOWN);
+    let shown: Vec<_> = names.take(SHOWN).map(|name| name.to_string()).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// Runs the command that was parsed, and returns the exit status.
 pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
-    let done = match &cli.command {
+    match perform(&cli.command) {
+        Err(error) if error.is::<BadInput>() => {
+            telemetry::fail(&error);
+            Ok(BAD_INPUT.into())
+        }
+        done => done,
+    }
+}
+
+fn perform(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Check(args) => return Ok(check::run(args)),
         Command::Explain(args) => return Ok(explain::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
@@ -193,12 +233,6 @@ pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Init(args) => init::run(args),
         Command::Wait(args) => wait::run(args),
         Command::Cleanup(args) => cleanup::run(args),
-    };
-    match done {
-        Err(error) if error.is::<BadInput>() => {
-            telemetry::fail(&error);
-            Ok(BAD_INPUT.into())
-        }
-        done => done.map(|()| ExitCode::SUCCESS),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

@@ -75,12 +75,11 @@ pub(super) fn again(
 /// Returns whether the error is that the program which reads this output has closed it, as `head`
 /// does.
 pub(super) fn is_closed(error: &anyhow::Error) -> bool {
-    let kinds = error.chain().filter_map(|cause| {
+    let mut kinds = error.chain().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
         let json = cause.downcast_ref::<serde_json::Error>();
         io.or_else(|| json.and_then(serde_json::Error::io_error_kind))
     });
-    let mut kinds = kinds;
     kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
@@ -100,17 +99,16 @@ fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
     let Some(wanted) = &show.sort_by else {
         return Ok(None);
     };
-    let name = wanted.replace([' ', '_'], "-");
-    let found = R::COLUMNS
-        .iter()
-        .find(|one| one.heading.eq_ignore_ascii_case(&name));
-    match found {
-        Some(column) => Ok(Some(column)),
-        None => {
-            let all: Vec<_> = R::COLUMNS.iter().map(|one| one.heading).collect();
-            Err(no_column(wanted, &all).into())
-        }
-    }
+    let mut columns = R::COLUMNS.iter();
+    let found = columns.find(|one| is_heading(one.heading, wanted));
+    let all = || R::COLUMNS.iter().map(|one| one.heading).collect::<Vec<_>>();
+    Ok(Some(found.ok_or_else(|| no_column(wanted, &all()))?))
+}
+
+/// Returns whether `wanted` means the column with this heading; ignores case, and takes spaces and
+/// underscores as dashes.
+pub(super) fn is_heading(heading: &str, wanted: &str) -> bool {
+    heading.eq_ignore_ascii_case(&wanted.replace([' ', '_'], "-"))
 }
 
 /// Returns the error for `--sort-by` with an unknown column.

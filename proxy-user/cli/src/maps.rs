@@ -43,14 +43,7 @@ impl Row for MapRow {
 /// Returns the cell with how full the map is, in percent. It is red if [`is_nearly_full`] is true.
 fn full(row: &MapRow) -> Cell {
     let value = row.fill().map(|fill| Value::Text(format!("{fill}%")));
-    toned(
-        value,
-        if is_nearly_full(row) {
-            Tone::Bad
-        } else {
-            Tone::Plain
-        },
-    )
+    toned(value, Tone::Bad.when(is_nearly_full(row)))
 }
 
 /// Returns whether three quarters of the map are in use, so that the agent makes larger maps or

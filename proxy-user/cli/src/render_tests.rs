@@ -17,7 +17,7 @@ fn drawn<R: Row>(page: &Page, format: &Format, rows: &[R]) -> String {
     String::from_utf8(out).expect("text")
 }
 
-fn page(width: usize) -> Page {
+pub(crate) fn page(width: usize) -> Page {
     Page {
         width: Some(width),
         ..Page::default()

@@ -21,6 +21,7 @@ use config::{
 use control::{model::Converter, warnings::Warnings};
 use datapath::SHADOW_PIN_DIR;
 use source::{
+    SourceError,
     api_server::{Access, ApiServer},
     manifests::Manifests,
 };
@@ -178,6 +179,22 @@ impl Given {
         })
     }
 
+    /// Returns the folder of manifests as a source of objects for this node; None if none is given.
+    pub(super) fn manifests(&self, config: &Config, node: &str) -> Option<Manifests> {
+        let converter = Converter::new(node).with_link_local(config.serve_link_local);
+        let folder = self.manifests.as_ref()?;
+        Some(Manifests::new(folder, converter))
+    }
+
+    /// Returns the API server as a source of objects for this node.
+    pub(super) fn api_server(&self, config: &Config, node: &str) -> Result<ApiServer, SourceError> {
+        let access = Access::new(config.kubeconfig.clone(), self.master.clone())?;
+        let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+        Ok(ApiServer::new(access, node)
+            .with_service_cidrs(service_cidrs)
+            .with_link_local(config.serve_link_local))
+    }
+
     /// Returns the settings after the configuration file has changed. Fails if an agent could not
     /// start with them.
     fn changed_settings(&self, kept: &[&str]) -> Result<Config, ConfigError> {
@@ -238,26 +255,16 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::Result<Ended> {
     let given = &args.given;
     let node_name = node_name(config.hostname_override.as_deref())?;
-    match &given.manifests {
-        Some(folder) => {
-            let converter = Converter::new(&node_name).with_link_local(config.serve_link_local);
-            let source = Manifests::new(folder, converter);
-            run_with(config, file, &node_name, source, Warnings::default())
-        }
-        None => {
-            let access = Access::new(config.kubeconfig.clone(), given.master.clone())?;
-            let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-            let source = ApiServer::new(access, &node_name)
-                .with_service_cidrs(service_cidrs)
-                .with_link_local(config.serve_link_local);
-            if config.shadow {
-                // A shadow writes no events to Kubernetes, because it does not serve the objects.
-                return run_with(config, file, &node_name, source, Warnings::default());
-            }
-            let (source, warnings) = source.with_events();
-            run_with(config, file, &node_name, source, warnings)
-        }
+    if let Some(source) = given.manifests(&config, &node_name) {
+        return run_with(config, file, &node_name, source, Warnings::default());
     }
+    let source = given.api_server(&config, &node_name)?;
+    if config.shadow {
+        // A shadow writes no events to Kubernetes, because it does not serve the objects.
+        return run_with(config, file, &node_name, source, Warnings::default());
+    }
+    let (source, warnings) = source.with_events();
+    run_with(config, file, &node_name, source, warnings)
 }
 
 fn run_with(

@@ -245,36 +245,25 @@ fn kube_proxys_own_command_line_is_understood() {
 
 #[test]
 fn a_shadow_listens_and_pins_only_where_flags_say() {
-    let settings = |flags: &str| {
-        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.settings().expect("valid")
-    };
-    let shadow = settings("--shadow");
+    let shadow = config("--shadow");
     assert!(shadow.shadow);
     assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
     assert_eq!(shadow.healthz_bind_address.port(), 0);
     assert_eq!(shadow.metrics_bind_address.port(), 0);
-    let told = settings("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
+    let told = config("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
     assert_eq!(told.pin_directory.as_os_str(), "/p");
     assert_eq!(told.healthz_bind_address.port(), 7);
     assert_eq!(told.metrics_bind_address.port(), 0);
-    let serving = settings("");
+    let serving = config("");
     assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
 }
 
 #[test]
 fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
-    let changed = |flags: &str| {
-        let line = Line::try_parse_from(format!("portolan {flags}").split_whitespace());
-        line.expect("flags").run.given.changed_settings(&[])
-    };
+    let changed = |flags: &str| line(flags).expect("flags").given.changed_settings(&[]);
     let error = changed("--kubeconfig /nonexistent").expect_err("not there");
-    assert!(
-        error.to_string().starts_with(
-            "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file"
-        ),
-        "{error}"
-    );
+    let said = "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file";
+    assert!(error.to_string().starts_with(said), "{error}");
     assert!(changed("--kubeconfig /proc/self/stat").is_ok());
     assert!(changed("").is_ok());
 }

@@ -44,12 +44,8 @@ impl Row for Frontend {
 /// Returns a cell with a number of endpoints. It is red if the number is 0 and endpoints are
 /// expected.
 fn count(row: &Frontend, endpoints: u32) -> Cell {
-    let tone = match (row.kind, endpoints) {
-        ("unserved-ports" | "ping", _) => Tone::Plain,
-        (_, 0) => Tone::Bad,
-        _ => Tone::Plain,
-    };
-    toned(endpoints, tone)
+    let is_expected = !matches!(row.kind, "unserved-ports" | "ping");
+    toned(endpoints, Tone::Bad.when(is_expected && endpoints == 0))
 }
 
 pub(super) fn address(row: &Frontend) -> String {
@@ -92,11 +88,7 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
 }
 
 fn wants(args: &ListArgs, row: &Frontend) -> bool {
-    let of = Of {
-        service: &row.service,
-        port_name: &row.port_name,
-        port: Some(row.port),
-    };
+    let of = Of::new(&row.service, &row.port_name, row.port);
     let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let end = SocketAddr::new(row.address.unwrap_or(nowhere), row.port);
     let has_address = row.address.is_some() || args.select.address.is_none();
@@ -105,6 +97,8 @@ fn wants(args: &ListArgs, row: &Frontend) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     /// Returns sample rows for tests, some of each kind.
@@ -125,12 +119,8 @@ pub(super) mod tests {
             ],
             service_id: 7,
         };
-        let mut rejects = row(
-            "shop/a-service-with-a-rather-long-name",
-            "cluster-ip",
-            Some("172.30.200.201"),
-            8443,
-        );
+        let long = "shop/a-service-with-a-rather-long-name";
+        let mut rejects = row(long, "cluster-ip", Some("172.30.200.201"), 8443);
         (rejects.internal_endpoints, rejects.external_endpoints) = (0, 0);
         rejects.policies = vec!["rejects: no endpoints".into()];
         let mut unserved = row("shop/cart", "unserved-ports", Some("fd00:30::1"), 0);
@@ -153,30 +143,20 @@ pub(super) mod tests {
         assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");
     }
 
-    #[test]
-    fn filters_keep_what_they_name_and_nothing_else() {
-        let kept = |flags: &[&str]| -> Vec<u16> {
-            let args = super::super::args::tests::parse(flags);
-            let rows = rows().into_iter().filter(|row| wants(&args, row));
-            rows.map(|row| row.port).collect()
-        };
-        assert_eq!(kept(&[]), [80, 30_080, 0, 8443]);
-        assert_eq!(kept(&["cart"]), [80, 30_080, 0]);
-        assert_eq!(kept(&["shop/cart:80"]), [80]);
-        assert_eq!(
-            kept(&["service/shop/cart:http", "--port", "30080"]),
-            [30_080]
-        );
-        assert_eq!(
-            kept(&["-n", "shop", "--address", "172.30.0.0/16"]),
-            [80, 8443]
-        );
-        assert_eq!(
-            kept(&["--address", "0.0.0.0"]),
-            [0; 0],
-            "a node port has none"
-        );
-        assert_eq!(kept(&["--protocol", "TCP"]), [80, 30_080, 8443]);
-        assert_eq!(kept(&["-n", "other"]), [0; 0]);
+    #[rstest]
+    #[case("", &[80, 30_080, 0, 8443])]
+    #[case("cart", &[80, 30_080, 0])]
+    #[case("shop/cart:80", &[80])]
+    #[case("service/shop/cart:http --port 30080", &[30_080])]
+    #[case("-n shop --address 172.30.0.0/16", &[80, 8443])]
+    #[case::a_node_port_has_no_address("--address 0.0.0.0", &[])]
+    #[case("--protocol TCP", &[80, 30_080, 8443])]
+    #[case("-n other", &[])]
+    fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] ports: &[u16]) {
+        let flags: Vec<_> = flags.split_whitespace().collect();
+        let args = crate::args::tests::parse(&flags);
+        let rows = rows().into_iter().filter(|row| wants(&args, row));
+        let kept: Vec<_> = rows.map(|row| row.port).collect();
+        assert_eq!(kept, ports);
     }
 }

@@ -53,10 +53,7 @@ impl Row for SettingRow {
         cut("VALUE", 0, |row| plain(row.value.as_str())),
         column("FROM", 0, |row| {
             let is_given = row.from != "default";
-            toned(
-                row.from.as_str(),
-                if is_given { Tone::Good } else { Tone::Plain },
-            )
+            toned(row.from.as_str(), Tone::Good.when(is_given))
         }),
         cut("FLAG", 1, |row| {
             plain(row.flag.map(|flag| format!("--{flag}")))

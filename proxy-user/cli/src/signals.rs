@@ -21,10 +21,7 @@ impl Stop {
     /// Returns a flag that SIGINT, SIGTERM and SIGHUP (the end of the terminal) will set.
     pub(super) fn on_signals() -> Result<Self> {
         let stop = Self::default();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("start the runtime")?;
+        let runtime = super::runtime()?;
         let (mut interrupt, mut terminate, mut hangup) = {
             let _inside = runtime.enter();
             let of = |kind| signal(kind).context("wait for signals");

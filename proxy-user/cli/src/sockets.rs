@@ -66,12 +66,7 @@ impl Row for OwnedSocket {
         column("ASKED-FOR", 2, |row| plain(row.row.frontend)),
         column("BACKEND", 0, |row| plain(row.row.backend)),
         column("HOW", 0, |row| {
-            let tone = if row.row.current {
-                Tone::Plain
-            } else {
-                Tone::Warn
-            };
-            toned(how(&row.row), tone)
+            toned(how(&row.row), Tone::Warn.when(!row.row.current))
         }),
         column("AGE", 3, |row| plain(Value::Seconds(row.row.age_seconds))),
     ];
@@ -139,23 +134,16 @@ pub(super) mod tests {
             current,
             age_seconds: 77,
         };
-        let owners = HashMap::from([(
-            0x1234,
-            Process {
-                name: "curl".into(),
-                pid: 4321,
-            },
-        )]);
+        let curl = Process {
+            name: "curl".into(),
+            pid: 4321,
+        };
+        let long = "kube-system/kube-dns-of-the-second-zone:dns";
         let rows = vec![
             row("shop/cart:http", 0x1234, true, true),
-            row(
-                "kube-system/kube-dns-of-the-second-zone:dns",
-                0x99,
-                false,
-                false,
-            ),
+            row(long, 0x99, false, false),
         ];
-        with_owners(rows, &owners)
+        with_owners(rows, &HashMap::from([(0x1234, curl)]))
     }
 
     #[test]

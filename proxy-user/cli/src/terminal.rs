@@ -7,6 +7,11 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
+use anyhow::Context;
+use serde::Serialize;
+
+use super::Output;
+
 /// Prints text to standard output. An error is ignored if the program that reads it has closed it,
 /// as `head` does.
 pub(super) fn print(text: &str) -> io::Result<()> {
@@ -15,6 +20,23 @@ pub(super) fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Prints a report in this format. `text`: what people read.
+pub(super) fn print_report(
+    output: Output,
+    report: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    let text = match output {
+        Output::Json => serde_json::to_string_pretty(report).context("write JSON")?,
+        Output::Yaml => {
+            let text = serde_saphyr::to_string(report).context("write YAML")?;
+            text.trim_end().to_owned()
+        }
+        Output::Table => harmless(&text()),
+    };
+    print(&format!("{text}\n")).context("write")
 }
 
 /// Returns the text with control characters other than line ends replaced by `?`. Names in it may

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    answers::none_if,
     bpf::{Command, bpf},
     maps::{Typed, map_info},
     plain::Plain,
@@ -154,14 +155,10 @@ pub(super) unsafe fn lookup(
     };
     // SAFETY: the cursor (as long as `next`, from the last call) and `next` have space for a key;
     // the rest is the caller's promise.
-    match unsafe { bpf(Command::MapLookupBatch, &mut request) } {
-        Ok(_) => {
-            *cursor = next;
-            Ok((request.count as usize, false))
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-            Ok((request.count as usize, true))
-        }
-        Err(error) => Err(error),
+    let read = unsafe { bpf(Command::MapLookupBatch, &mut request) };
+    let is_last = none_if(&[libc::ENOENT], read)?.is_none();
+    if !is_last {
+        *cursor = next;
     }
+    Ok((request.count as usize, is_last))
 }

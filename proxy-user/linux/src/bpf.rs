@@ -7,6 +7,8 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
+use super::answers::text;
+
 /// Commands of bpf(2), from the kernel's `enum bpf_cmd`.
 #[derive(Clone, Copy)]
 #[repr(i32)]
@@ -101,8 +103,7 @@ pub fn program_name(id: u32) -> Option<String> {
     let program = program_by_id(id).ok()?;
     let mut info = ProgramInfo::default();
     object_info(program.as_fd(), &mut info).ok()?;
-    let name = info.name.split(|byte| *byte == 0).next()?;
-    let name = String::from_utf8_lossy(name).into_owned();
+    let name = text(&info.name);
     (!name.is_empty()).then_some(name)
 }
 

@@ -10,7 +10,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use super::bpf::{Command, by_id, object_info};
+use super::{
+    answers::word,
+    bpf::{Command, by_id, object_info},
+};
 
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
@@ -205,11 +208,6 @@ impl<'a> Types<'a> {
         }
         Some(())
     }
-}
-
-fn word(data: &[u8], at: usize) -> Option<u32> {
-    let bytes = data.get(at..at.checked_add(4)?)?;
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 #[cfg(test)]

@@ -2,17 +2,16 @@
 //! Lists the connections of nf_conntrack in this network namespace, by ctnetlink. Called by
 //! `datapath::import` and `cli`.
 
-use std::{
-    io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    ops::ControlFlow,
-};
+use std::{io, net::SocketAddr};
 
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use proxy_common::Protocol;
 
-use super::netlink::{Connection, attribute};
+use super::{
+    answers::none_if,
+    netlink::{Connection, address, array, attribute, number},
+};
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 pub(super) const GET: u16 = 1 << 8 | 1;
@@ -124,34 +123,24 @@ impl Tracked {
     /// unknown.
     pub fn tags(&self) -> (u32, u32) {
         let info = attribute(&self.protocol_info, kind::SCTP).unwrap_or_default();
-        let tag = |kind| attribute(info, kind).and_then(|tag| tag.try_into().ok());
-        (
-            tag(kind::SCTP_TAG_ORIGINAL).map_or(0, u32::from_ne_bytes),
-            tag(kind::SCTP_TAG_REPLY).map_or(0, u32::from_ne_bytes),
-        )
+        let tag = |kind| number(info, kind).unwrap_or(0);
+        (tag(kind::SCTP_TAG_ORIGINAL), tag(kind::SCTP_TAG_REPLY))
     }
 }
 
 /// Visits every entry of nf_conntrack; none on a kernel without nf_conntrack. Reads the complete
 /// table, so it takes longer with a large one.
 pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
-    let connection = match Connection::open(NETLINK_NETFILTER) {
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
-        connection => connection?,
+    let Some(connection) = Connection::open_if_known(NETLINK_NETFILTER)? else {
+        return Ok(());
     };
     let asked = connection.ask(GET, NLM_F_DUMP, &[0; GENERIC], |answer| {
         if let Some(found) = read(answer.get(GENERIC..).unwrap_or_default()) {
             visit(found);
         }
-        ControlFlow::Continue(())
     });
-    match asked {
-        // The kernel has no ctnetlink.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            Ok(())
-        }
-        asked => asked,
-    }
+    // A kernel without ctnetlink has these errors.
+    none_if(&[libc::EINVAL, libc::EOPNOTSUPP], asked).map(drop)
 }
 
 /// Reads an entry from its netlink attributes; None for a protocol without ports.
@@ -178,22 +167,15 @@ fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
     let port = |kind| Some(u16::from_be_bytes(array(transport, kind)?));
     let (src, dst) = (port(kind::SOURCE_PORT)?, port(kind::DESTINATION_PORT)?);
     let addresses = attribute(tuple, kind::TUPLE_IP)?;
-    let v4 = |kind| array(addresses, kind).map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
-    let v6 = |kind| array(addresses, kind).map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
-    let source = v4(kind::V4_SOURCE).or_else(|| v6(kind::V6_SOURCE))?;
-    let destination = v4(kind::V4_DESTINATION).or_else(|| v6(kind::V6_DESTINATION))?;
+    let ip = |v4, v6| attribute(addresses, v4).or_else(|| attribute(addresses, v6));
+    let source = ip(kind::V4_SOURCE, kind::V6_SOURCE).and_then(address)?;
+    let destination = ip(kind::V4_DESTINATION, kind::V6_DESTINATION).and_then(address)?;
     let [number] = array(transport, kind::NUMBER)?;
     let tuple = Tuple {
         src: SocketAddr::new(source, src),
         dst: SocketAddr::new(destination, dst),
     };
     Some((Protocol(number), tuple))
-}
-
-/// Returns the value of the first attribute of this kind; None if there is none, or if the value
-/// has another length.
-fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {
-    attribute(attributes, kind)?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -2,19 +2,16 @@
 //! Creates, replaces and removes entries of nf_conntrack (connections), by ctnetlink. Called by
 //! `datapath::import`.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    ops::ControlFlow,
-};
+use std::{io, net::SocketAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use proxy_common::Protocol;
 
 use super::{
+    answers::none_if,
     conntrack::{GENERIC, GET, Tracked, Tuple, kind, read},
-    netlink::{Connection, attribute, encode},
+    netlink::{Connection, attribute, encode, family_and_octets, nested},
 };
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_DELETE`.
@@ -36,7 +33,6 @@ impl Editor {
         let mut found = None;
         let asked = self.0.ask(GET, NLM_F_ACK, &request, |answer| {
             found = read(answer.get(GENERIC..).unwrap_or_default());
-            ControlFlow::Continue(())
         });
         let is_there = was_there(asked)?;
         Ok(found.filter(|found| is_there && found.id == tracked.id))
@@ -44,17 +40,19 @@ impl Editor {
     /// Creates a connection; the kernel gives it a new id. Fails with `AlreadyExists` if a
     /// connection has one of its tuples.
     pub fn create(&self, tracked: &Tracked) -> io::Result<()> {
-        self.tell([(NEW, CREATE, &created(tracked))])
+        self.0
+            .tell([(NEW, CREATE, &created(tracked))])
             .and_then(|[created]| created)
     }
     /// Removes this connection, and none that has only the same tuple; true if it existed.
     pub fn remove(&self, tracked: &Tracked) -> io::Result<bool> {
-        let [removed] = self.tell([(DELETE, NLM_F_ACK, &removed(tracked))])?;
+        let [removed] = self.0.tell([(DELETE, NLM_F_ACK, &removed(tracked))])?;
         was_there(removed)
     }
     /// Removes the connection that has this tuple in either direction; true if there was one.
     pub fn remove_tuple(&self, protocol: Protocol, tuple: Tuple) -> io::Result<bool> {
-        let [removed] = self.tell([(DELETE, NLM_F_ACK, &named(protocol, tuple))])?;
+        let request = named(protocol, tuple);
+        let [removed] = self.0.tell([(DELETE, NLM_F_ACK, &request)])?;
         was_there(removed)
     }
     /// Removes one connection and creates another, with almost no time between. Returns both
@@ -65,29 +63,22 @@ impl Editor {
         new: &Tracked,
     ) -> io::Result<(io::Result<bool>, io::Result<()>)> {
         let (old, new) = (removed(old), created(new));
-        let [removed, created] = self.tell([(DELETE, NLM_F_ACK, &old), (NEW, CREATE, &new)])?;
+        let requests = [(DELETE, NLM_F_ACK, &*old), (NEW, CREATE, &*new)];
+        let [removed, created] = self.0.tell(requests)?;
         Ok((was_there(removed), created))
-    }
-
-    fn tell<const N: usize>(
-        &self,
-        requests: [(u16, u16, &[u8]); N],
-    ) -> io::Result<[io::Result<()>; N]> {
-        self.0.tell(requests)
     }
 }
 
 fn was_there(removed: io::Result<()>) -> io::Result<bool> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true),
-    }
+    Ok(none_if(&[libc::ENOENT], removed)?.is_some())
 }
 
 /// Returns the start of a request about the connection with this tuple. Never leave the tuple out:
 /// the kernel takes a request to remove without one as a request to remove everything.
 fn named(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
-    let mut request = generic(tuple);
+    let (family, _) = family_and_octets(tuple.src.ip());
+    // `struct nfgenmsg`: the family, version 0.
+    let mut request = vec![family, 0, 0, 0];
     request.extend(nested(kind::TUPLE_ORIGINAL, &encoded(protocol, tuple)));
     request
 }
@@ -141,19 +132,10 @@ fn tcp_info(info: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Returns a `struct nfgenmsg` with the tuple's address family and version 0.
-fn generic(tuple: Tuple) -> Vec<u8> {
-    let family = match tuple.src.ip() {
-        IpAddr::V4(_) => libc::AF_INET,
-        IpAddr::V6(_) => libc::AF_INET6,
-    };
-    vec![family as u8, 0, 0, 0]
-}
-
 fn encoded(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
-    let address = |v4, v6, end: SocketAddr| match end.ip() {
-        IpAddr::V4(ip) => encode(v4, &ip.octets()),
-        IpAddr::V6(ip) => encode(v6, &ip.octets()),
+    let address = |v4, v6, end: SocketAddr| {
+        let (_, octets) = family_and_octets(end.ip());
+        encode(if end.is_ipv4() { v4 } else { v6 }, &octets)
     };
     let addresses = [
         address(kind::V4_SOURCE, kind::V6_SOURCE, tuple.src),
@@ -169,9 +151,4 @@ fn encoded(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
         nested(kind::TUPLE_PROTOCOL, &transport.concat()),
     ]
     .concat()
-}
-
-fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
-    const NESTED: u16 = 1 << 15;
-    encode(kind | NESTED, value)
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    answers::none_if,
     batches::BatchRequest,
     bpf::{Command, bpf},
     mapping::Mapping,
@@ -35,9 +36,9 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
             ..ElementRequest::default()
         };
         // SAFETY: without a key, the kernel writes the first key, which has the buffer's length.
-        match unsafe { bpf(Command::MapNextKey, &mut next) } {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-            found => _ = found?,
+        let found = unsafe { bpf(Command::MapNextKey, &mut next) };
+        if none_if(&[libc::ENOENT], found)?.is_none() {
+            return Ok(());
         }
         let mut delete = ElementRequest {
             map,

@@ -6,7 +6,7 @@ use std::{fs, io, os::fd::AsRawFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::nftables::KUBE_POSTROUTING;
+use super::{answers::word, nftables::KUBE_POSTROUTING};
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`; IPv6 has the same numbers.
 const GET_INFO: i32 = 64;
@@ -184,9 +184,4 @@ fn is_drop(entries: &[u8], entry: usize, target_offset: usize) -> Option<bool> {
     let offset = entries.get(entry + target_offset..)?.first_chunk()?;
     let target = entry + usize::from(u16::from_ne_bytes(*offset));
     Some(word(entries, target + TARGET)? == DROP)
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..)?.first_chunk()?;
-    Some(u32::from_ne_bytes(*bytes))
 }

@@ -8,6 +8,7 @@
     reason = "bpf(2) and mmap(2) take pointers, and shared types are passed as bytes"
 )]
 
+mod answers;
 mod batches;
 mod bpf;
 mod btf;

@@ -46,19 +46,18 @@ impl LinkInfo {
 
     /// True if the link attaches a program to the cgroup with this id by this attach type.
     pub fn is_cgroup(&self, id: u64, attach_type: u32) -> bool {
-        // A cgroup link has its id where a tcx link has index and attach type; its attach type
-        // follows.
-        let cgroup = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
-        self.kind == Self::CGROUP && cgroup == id && self._rest[0] as u32 == attach_type
+        // A cgroup link's attach type is behind the cgroup's id.
+        self.cgroup_id() == Some(id) && self._rest[0] as u32 == attach_type
     }
     /// Returns the id of the cgroup to which the link attaches a program; None if there is none.
     pub fn cgroup_id(&self) -> Option<u64> {
+        // A cgroup link has this id where a tcx link has index and attach type.
         let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         (self.kind == Self::CGROUP && id != 0).then_some(id)
     }
     /// True if the link attaches a program to a cgroup and has not been detached.
     pub fn is_of_some_cgroup(&self) -> bool {
-        self.kind == Self::CGROUP && (self.ifindex, self.attach_type) != (0, 0)
+        self.cgroup_id().is_some()
     }
     /// True if the link attaches an XDP program; its `ifindex` is 0 once it is detached.
     pub fn is_xdp(&self) -> bool {
@@ -99,16 +98,14 @@ pub fn attach_tcx(
     egress: bool,
     after: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
-    let mut request = LinkRequest {
+    create(LinkRequest {
         program: program.as_raw_fd() as u32,
         target: ifindex,
         attach_type: attach_type(egress),
         flags: after.map_or(BEFORE, |_| AFTER | RELATIVE_LINK),
         relative: after.map_or(0, |link| link.as_raw_fd() as u32),
         ..LinkRequest::default()
-    };
-    // SAFETY: the request holds no pointer; the result is a new descriptor.
-    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+    })
 }
 
 /// Attaches an XDP program to an interface of the caller's network namespace, in the driver
@@ -118,15 +115,13 @@ pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, native: bool) -> io::Re
     const XDP: u32 = 37;
     const SKB_MODE: u32 = 1 << 1;
     const DRV_MODE: u32 = 1 << 2;
-    let mut request = LinkRequest {
+    create(LinkRequest {
         program: program.as_raw_fd() as u32,
         target: ifindex,
         attach_type: XDP,
         flags: if native { DRV_MODE } else { SKB_MODE },
         ..LinkRequest::default()
-    };
-    // SAFETY: the request holds no pointer; the result is a new descriptor.
-    unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
+    })
 }
 
 /// Attaches a program to a cgroup at the hook `attach_type`. Foreign programs stay attached.
@@ -135,12 +130,15 @@ pub fn attach_cgroup(
     cgroup: BorrowedFd<'_>,
     attach_type: u32,
 ) -> io::Result<OwnedFd> {
-    let mut request = LinkRequest {
+    create(LinkRequest {
         program: program.as_raw_fd() as u32,
         target: cgroup.as_raw_fd() as u32,
         attach_type,
         ..LinkRequest::default()
-    };
+    })
+}
+
+fn create(mut request: LinkRequest) -> io::Result<OwnedFd> {
     // SAFETY: the request holds no pointer; the result is a new descriptor.
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
@@ -205,37 +203,37 @@ pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
 /// Returns the ids of the programs attached directly to a cgroup (not to its parents) at the hook
 /// `attach_type`.
 pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
-    // The kernel takes at most 64 programs per hook.
-    let mut programs = [0u32; 64];
-    let mut request = QueryRequest {
-        target: cgroup.as_raw_fd() as u32,
-        attach_type,
-        programs: programs.as_mut_ptr() as u64,
-        count: programs.len() as u32,
-        ..QueryRequest::default()
-    };
-    // SAFETY: the array is exclusively borrowed and holds `count` words.
-    unsafe { bpf(Command::ProgramQuery, &mut request) }?;
-    let all = programs.into_iter();
-    Ok(all.take(request.count as usize).collect())
+    query(cgroup.as_raw_fd() as u32, attach_type, None)
 }
 
 /// Returns the ids of the programs, each with that of its link; 0 for a program attached without
 /// one.
 fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
-    // The kernel takes at most 64 programs per hook.
-    let mut programs = [0u32; 64];
-    let mut links = [0u32; 64];
+    let mut links = [0u32; PER_HOOK];
+    let programs = query(ifindex, attach_type(egress), Some(&mut links))?;
+    Ok(programs.into_iter().zip(links).collect())
+}
+
+/// The kernel takes at most so many programs per hook.
+const PER_HOOK: usize = 64;
+
+/// Returns the ids of the programs at a hook, and fills in those of their links.
+fn query(
+    target: u32,
+    attach_type: u32,
+    links: Option<&mut [u32; PER_HOOK]>,
+) -> io::Result<Vec<u32>> {
+    let mut programs = vec![0u32; PER_HOOK];
     let mut request = QueryRequest {
-        target: ifindex,
-        attach_type: attach_type(egress),
+        target,
+        attach_type,
         programs: programs.as_mut_ptr() as u64,
-        count: programs.len() as u32,
-        links: links.as_mut_ptr() as u64,
+        count: PER_HOOK as u32,
+        links: links.map_or(0, |links| links.as_mut_ptr() as u64),
         ..QueryRequest::default()
     };
     // SAFETY: both arrays are exclusively borrowed and hold `count` words.
     unsafe { bpf(Command::ProgramQuery, &mut request) }?;
-    let all = programs.into_iter().zip(links);
-    Ok(all.take(request.count as usize).collect())
+    programs.truncate(request.count as usize);
+    Ok(programs)
 }

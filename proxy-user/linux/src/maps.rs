@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    answers::none_if,
     bpf::{Command, address_of, bpf, object_info},
     plain::Plain,
 };
@@ -156,11 +157,8 @@ pub fn lookup<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<Opti
     let mut value = V::zeroed();
     let mut request = element(map.fd(), key, std::ptr::from_mut(&mut value) as u64);
     // SAFETY: key and value are live and as long as the map's (checked by Typed::new).
-    match unsafe { bpf(Command::MapLookup, &mut request) } {
-        Ok(_) => Ok(Some(value)),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(error) => Err(error),
-    }
+    let read = unsafe { bpf(Command::MapLookup, &mut request) };
+    Ok(none_if(&[libc::ENOENT], read)?.map(|_| value))
 }
 
 /// Returns the number of possible CPUs, each of which has a value in every per-CPU element.
@@ -232,20 +230,14 @@ pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::
     let mut request = element(map.fd(), key, address_of(value));
     request.flags = NO_EXIST;
     // SAFETY: as in `lookup`.
-    match unsafe { bpf(Command::MapUpdate, &mut request) } {
-        Ok(_) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
-        Err(error) => Err(error),
-    }
+    let stored = unsafe { bpf(Command::MapUpdate, &mut request) };
+    Ok(none_if(&[libc::EEXIST], stored)?.is_some())
 }
 
 /// Removes one element; true if it existed.
 pub fn delete<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<bool> {
     let mut request = element(map.fd(), key, 0);
     // SAFETY: as in `lookup`.
-    match unsafe { bpf(Command::MapDelete, &mut request) } {
-        Ok(_) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(error) => Err(error),
-    }
+    let removed = unsafe { bpf(Command::MapDelete, &mut request) };
+    Ok(none_if(&[libc::ENOENT], removed)?.is_some())
 }

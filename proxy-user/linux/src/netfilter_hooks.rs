@@ -6,8 +6,9 @@ use std::{collections::BTreeSet, fs, io};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
+    answers::{is_one_of, text},
     netlink::{Connection, attribute, encode},
-    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, nft_chains, text},
+    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, nft_chains},
 };
 
 /// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
@@ -94,9 +95,9 @@ fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsui
 }
 
 fn is_unknown(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)
+    is_one_of(
+        &[libc::EINVAL, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT],
+        error,
     )
 }
 

@@ -2,13 +2,19 @@
 //! Requests to the kernel by netlink(7), for subsystems whose messages no crate defines. Used by
 //! most other files of this crate.
 
-use std::{io, ops::ControlFlow};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
+};
 
 use netlink_packet_core::{
     Emitable, ErrorBuffer, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
     NLMSG_ERROR, NetlinkBuffer, NetlinkHeader, NlasIterator,
 };
 use netlink_sys::{Socket, SocketAddr};
+
+use super::answers::none_if;
 
 /// A netlink socket for requests to one of the kernel's subsystems.
 pub(super) struct Connection(Socket);
@@ -20,17 +26,39 @@ impl Connection {
         socket.connect(&SocketAddr::new(0, 0))?;
         Ok(Self(socket))
     }
+    /// Does the same as [`Self::open`]; None if the kernel lacks the subsystem.
+    pub(super) fn open_if_known(protocol: isize) -> io::Result<Option<Self>> {
+        none_if(&[libc::EPROTONOSUPPORT], Self::open(protocol))
+    }
 
-    /// Sends a request and visits the payloads of the answers. Stops at the end of the answers, at
-    /// an acknowledgement, or when `visit` breaks. Fails if an answer is an error.
+    /// Sends a request and visits the payloads of the answers, up to the last one or to an
+    /// acknowledgement. Fails if an answer is an error.
     pub(super) fn ask(
         &self,
         kind: u16,
         flags: u16,
         payload: &[u8],
-        visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+        mut visit: impl FnMut(&[u8]),
     ) -> io::Result<()> {
-        self.answers(kind, flags, payload, visit).map(drop)
+        self.answers(kind, flags, payload, |answer| {
+            visit(answer);
+            ControlFlow::Continue(())
+        })
+        .map(drop)
+    }
+    /// Requests one object, and returns what `read` finds in the answer.
+    pub(super) fn ask_one<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        let mut found = None;
+        self.answers(kind, 0, payload, |answer| {
+            found = read(answer);
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
     }
     /// Requests a list and visits its elements. The kernel makes a list in several steps; if
     /// something changes in between, elements may be missing, and the list is requested again.
@@ -55,8 +83,8 @@ impl Connection {
         let changing = "it changes faster than the kernel lists it";
         Err(io::Error::new(io::ErrorKind::Interrupted, changing))
     }
-    /// Does the same as [`Self::ask`]; returns true if nothing changed while the kernel made the
-    /// answers.
+    /// Does the same as [`Self::ask`], or stops when `visit` breaks; returns true if nothing
+    /// changed while the kernel made the answers.
     fn answers(
         &self,
         kind: u16,
@@ -66,21 +94,30 @@ impl Connection {
     ) -> io::Result<bool> {
         self.0.send(&request(kind, flags, payload), 0)?;
         let mut is_whole = true;
+        self.receive(|message| {
+            is_whole &= message.flags() & NLM_F_DUMP_INTR == 0;
+            match message.message_type() {
+                NLMSG_DONE => ControlFlow::Break(result_of_dump(message.payload())),
+                NLMSG_ERROR => ControlFlow::Break(error_in(message.payload())),
+                _ => visit(message.payload()).map_break(Ok),
+            }
+        })??;
+        Ok(is_whole)
+    }
+    /// Visits the messages that the kernel sends, until `visit` breaks; returns what it breaks
+    /// with.
+    fn receive<T>(
+        &self,
+        mut visit: impl FnMut(NetlinkBuffer<&[u8]>) -> ControlFlow<T>,
+    ) -> io::Result<T> {
         loop {
             let (datagram, _) = self.0.recv_from_full()?;
             let mut rest = datagram.as_slice();
             while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                is_whole &= message.flags() & NLM_F_DUMP_INTR == 0;
-                match message.message_type() {
-                    NLMSG_DONE => return result_of_dump(message.payload()).map(|()| is_whole),
-                    NLMSG_ERROR => return error_in(message.payload()).map(|()| is_whole),
-                    _ => {
-                        if visit(message.payload()).is_break() {
-                            return Ok(is_whole);
-                        }
-                    }
-                }
                 let next = (message.length() as usize).next_multiple_of(4);
+                if let ControlFlow::Break(result) = visit(message) {
+                    return Ok(result);
+                }
                 rest = rest.get(next..).unwrap_or_default();
             }
         }
@@ -96,51 +133,41 @@ impl Connection {
         let requests = requests.flat_map(|(kind, flags, payload)| request(*kind, *flags, payload));
         self.0.send(&requests.collect::<Vec<_>>(), 0)?;
         let mut left = acknowledged;
-        while left > 0 {
-            let (datagram, _) = self.0.recv_from_full()?;
-            let mut rest = datagram.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                if message.message_type() == NLMSG_ERROR {
-                    error_in(message.payload())?;
-                    left = left.saturating_sub(1);
-                }
-                let next = (message.length() as usize).next_multiple_of(4);
-                rest = rest.get(next..).unwrap_or_default();
-            }
+        if left == 0 {
+            return Ok(());
         }
-        Ok(())
+        self.receive(|message| {
+            if message.message_type() != NLMSG_ERROR {
+                return ControlFlow::Continue(());
+            }
+            left -= 1;
+            match error_in(message.payload()) {
+                Ok(()) if left > 0 => ControlFlow::Continue(()),
+                result => ControlFlow::Break(result),
+            }
+        })?
     }
-}
-
-impl Connection {
     /// Sends requests (kind, flags with `NLM_F_ACK`, payload), all in one message, and returns the
     /// result of each. The kernel handles them in this order, with almost no time between them.
     pub(super) fn tell<const N: usize>(
         &self,
         requests: [(u16, u16, &[u8]); N],
     ) -> io::Result<[io::Result<()>; N]> {
-        let all = requests.map(|(kind, flags, payload)| {
-            let mut bytes = request(kind, flags, payload);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes
-        });
+        let all = requests.map(|(kind, flags, payload)| request(kind, flags, payload));
         self.0.send(&all.concat(), 0)?;
         let mut results = [(); N].map(|()| Ok(()));
-        let mut answered = 0;
-        while answered < N {
-            let (datagram, _) = self.0.recv_from_full()?;
-            let mut rest = datagram.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                if message.message_type() == NLMSG_ERROR
-                    && let Some(result) = results.get_mut(answered)
-                {
-                    *result = error_in(message.payload());
-                    answered += 1;
-                }
-                let next = (message.length() as usize).next_multiple_of(4);
-                rest = rest.get(next..).unwrap_or_default();
+        let mut unanswered = results.iter_mut().peekable();
+        self.receive(|message| {
+            if message.message_type() == NLMSG_ERROR
+                && let Some(result) = unanswered.next()
+            {
+                *result = error_in(message.payload());
             }
-        }
+            match unanswered.peek() {
+                Some(_) => ControlFlow::Continue(()),
+                None => ControlFlow::Break(()),
+            }
+        })?;
         Ok(results)
     }
 }
@@ -186,6 +213,12 @@ pub(super) fn encode(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Encodes a netlink attribute that has attributes itself.
+pub(super) fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
+    const NESTED: u16 = 1 << 15;
+    encode(kind | NESTED, attributes)
+}
+
 /// Returns the value of the first attribute of this kind; None if there is none.
 pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let found = NlasIterator::new(attributes)
@@ -193,4 +226,49 @@ pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
         .find(|attribute| attribute.kind() == kind)?;
     let length = usize::from(found.length());
     found.into_inner().get(NLA_HEADER_SIZE..length)
+}
+
+/// Returns the value of the first attribute of this kind; None if there is none, or if the value
+/// has another length.
+pub(super) fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {
+    attribute(attributes, kind)?.try_into().ok()
+}
+
+/// Returns the number that is the value of the first attribute of this kind.
+pub(super) fn number(attributes: &[u8], kind: u16) -> Option<u32> {
+    array(attributes, kind).map(u32::from_ne_bytes)
+}
+
+/// Decodes an IP address; None unless there are 4 or 16 bytes.
+pub(super) fn address(octets: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(octets) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    Some(Ipv6Addr::from(<[u8; 16]>::try_from(octets).ok()?).into())
+}
+
+/// Returns the number of an address's family, and the address in bytes.
+pub(super) fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    /// Calls `read` with these bytes cut off anywhere: it must not panic.
+    pub(crate) fn cut_off_anywhere(bytes: &[u8], mut read: impl FnMut(&[u8])) {
+        (0..bytes.len()).for_each(|length| read(&bytes[..length]));
+    }
+
+    /// Returns the bytes with these places overwritten, up to this length.
+    pub(crate) fn damaged(mut bytes: Vec<u8>, edits: &[(u16, u8)], length: usize) -> Vec<u8> {
+        for (place, byte) in edits {
+            let place = usize::from(*place) % bytes.len();
+            bytes[place] = *byte;
+        }
+        bytes.truncate(length);
+        bytes
+    }
 }

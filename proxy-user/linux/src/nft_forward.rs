@@ -8,8 +8,9 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
-    netlink::{Connection, attribute},
-    nftables::{BRIDGE, NftChain, nft_chains, text},
+    answers::text,
+    netlink::{Connection, array, attribute, encode, nested},
+    nftables::{BRIDGE, GENERIC, NftChain, nft_chains},
 };
 
 /// `NFNL_SUBSYS_NFTABLES`.
@@ -20,8 +21,6 @@ const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
-/// Length of `struct nfgenmsg`, with which every message begins: family, version, resource.
-const GENERIC: usize = 4;
 /// Prefix of the comments of portolan's rules.
 const OURS: &str = "portolan: ";
 
@@ -118,7 +117,7 @@ impl ForwardChain {
             // The format in which nft stores a comment: type, length, text with a final zero byte.
             let mut data = vec![0, comment.len() as u8 + 1];
             data.extend(comment.bytes().chain([0]));
-            let attributes = [nested(EXPRESSIONS, &expressions), encoded(USER_DATA, &data)];
+            let attributes = [nested(EXPRESSIONS, &expressions), encode(USER_DATA, &data)];
             (NEW_RULE, NLM_F_CREATE, self.message(&attributes.concat()))
         });
         batch(rules.collect())
@@ -127,7 +126,7 @@ impl ForwardChain {
     /// Removes these rules from the chain.
     pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
         let deleted = |rule: &OwnRule| {
-            let handle = encoded(HANDLE, &rule.handle);
+            let handle = encode(HANDLE, &rule.handle);
             (DELETE_RULE, 0, self.message(&handle))
         };
         batch(rules.iter().map(deleted).collect())
@@ -141,21 +140,14 @@ impl ForwardChain {
 
     /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
-        let zero_ended = |text: &str| [text.as_bytes(), &[0]].concat();
-        let table = encoded(TABLE, &zero_ended(&self.0.table));
-        let chain = encoded(CHAIN, &zero_ended(&self.0.name));
-        [
-            &[self.0.family_number(), 0, 0, 0],
-            &*table,
-            &chain,
-            attributes,
-        ]
-        .concat()
+        let generic = [self.0.family_number(), 0, 0, 0];
+        let (table, chain) = (named(TABLE, &self.0.table), named(CHAIN, &self.0.name));
+        [&generic, &*table, &chain, attributes].concat()
     }
 }
 
 fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
-    let handle = attribute(attributes, HANDLE)?.try_into().ok()?;
+    let handle = array(attributes, HANDLE)?;
     let data = attribute(attributes, USER_DATA)?;
     let comment = match data {
         [0, length, rest @ ..] => text(rest.get(..usize::from(*length))?),
@@ -176,33 +168,24 @@ fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
     Connection::open(NETLINK_NETFILTER)?.send_all(&all, acknowledged)
 }
 
-fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = 4 + value.len();
-    let mut bytes = [(length as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend(value);
-    bytes.resize(length.next_multiple_of(4), 0);
-    bytes
-}
-
-fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
-    const NESTED: u16 = 0x8000;
-    encoded(kind | NESTED, attributes)
+/// Encodes an attribute whose value is a text.
+fn named(kind: u16, text: &str) -> Vec<u8> {
+    encode(kind, &[text.as_bytes(), &[0]].concat())
 }
 
 /// Encodes an attribute whose value is a number.
 fn word(kind: u16, value: u32) -> Vec<u8> {
-    encoded(kind, &value.to_be_bytes())
+    encode(kind, &value.to_be_bytes())
 }
 
 /// Encodes an attribute whose value is compared with a register, byte by byte.
 fn value(kind: u16, value: u32) -> Vec<u8> {
-    nested(kind, &encoded(1, &value.to_ne_bytes()))
+    nested(kind, &encode(1, &value.to_ne_bytes()))
 }
 
 /// Encodes one expression of a rule, by name and attributes.
 fn expression(name: &str, data: &[u8]) -> Vec<u8> {
-    let name = encoded(1, &[name.as_bytes(), &[0]].concat());
-    nested(1, &[name, nested(2, data)].concat())
+    nested(1, &[named(1, name), nested(2, data)].concat())
 }
 
 /// Encodes the test of register 1 for the bits of `mask`: for all of them, or for any.
@@ -242,11 +225,8 @@ fn has_state() -> Vec<u8> {
 
 /// Encodes a match of iptables as an expression of nf_tables, with its revision and its data.
 fn matches(name: &str, revision: u32, data: &[u8]) -> Vec<u8> {
-    let name = encoded(1, &[name.as_bytes(), &[0]].concat());
-    expression(
-        "match",
-        &[name, word(2, revision), encoded(3, data)].concat(),
-    )
+    let parts = [named(1, name), word(2, revision), encode(3, data)];
+    expression("match", &parts.concat())
 }
 
 fn matches_mark(mark: u32) -> Vec<u8> {

@@ -6,7 +6,10 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::netlink::{Connection, attribute};
+use super::{
+    answers::{none_if, text},
+    netlink::{Connection, array, attribute},
+};
 
 /// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -30,20 +33,15 @@ pub struct NftChain {
 
 /// Returns every chain of nf_tables; none on a kernel without nf_tables.
 pub fn nft_chains() -> io::Result<Vec<NftChain>> {
-    let connection = match Connection::open(NETLINK_NETFILTER) {
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
-        connection => connection?,
+    let Some(connection) = Connection::open_if_known(NETLINK_NETFILTER)? else {
+        return Ok(Vec::new());
     };
     let mut found = Vec::new();
     let asked = connection.list(GET_CHAIN, &[0; GENERIC], |answer| {
         found.extend(answer.split_at_checked(GENERIC).and_then(chain));
     });
-    match asked {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            Ok(Vec::new())
-        }
-        asked => asked.map(|()| found),
-    }
+    none_if(&[libc::EINVAL, libc::EOPNOTSUPP], asked)?;
+    Ok(found)
 }
 
 impl NftChain {
@@ -97,35 +95,28 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
     let family = family_name(*header.first()?)?;
-    let hook = attribute(attributes, HOOK).and_then(|hook| attribute(hook, HOOK_NUMBER));
+    // Numbers of nf_tables are in network byte order.
+    let number = |attributes, kind| array(attributes, kind).map(u32::from_be_bytes);
+    let hook = attribute(attributes, HOOK).and_then(|hook| number(hook, HOOK_NUMBER));
     Some(NftChain {
         family,
         table: text(attribute(attributes, TABLE)?),
         name: text(attribute(attributes, NAME)?),
-        forward: hook.and_then(word) == Some(FORWARD),
-        drops: hook.is_some() && attribute(attributes, POLICY).and_then(word) == Some(DROP),
-        hook: hook.and_then(word),
+        forward: hook == Some(FORWARD),
+        drops: hook.is_some() && number(attributes, POLICY) == Some(DROP),
+        hook,
     })
-}
-
-/// Decodes a number. Numbers of nf_tables are in network byte order.
-pub(super) fn word(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.try_into().ok()?))
-}
-
-pub(super) fn text(bytes: &[u8]) -> String {
-    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::netlink::encode, *};
+    use super::*;
+    use crate::netlink::{encode, nested, tests::cut_off_anywhere};
 
     fn message(hook: Option<u32>, policy: u32) -> Vec<u8> {
         let mut bytes = [encode(1, b"filter\0"), encode(3, b"FORWARD\0")].concat();
         if let Some(hook) = hook {
-            bytes.extend(encode(4 | 0x8000, &encode(1, &hook.to_be_bytes())));
+            bytes.extend(nested(4, &encode(1, &hook.to_be_bytes())));
             bytes.extend(encode(5, &policy.to_be_bytes()));
         }
         bytes
@@ -149,10 +140,7 @@ mod tests {
         assert_eq!(bridged.family, BRIDGE);
         assert_eq!(read(3, &message(Some(2), 0)), None, "of ARP");
         let whole = message(Some(2), 0);
-        for length in 0..whole.len() {
-            // Cut off anywhere, it does not panic.
-            _ = read(2, &whole[..length]);
-        }
+        cut_off_anywhere(&whole, |bytes| _ = read(2, bytes));
     }
 
     #[test]
@@ -162,11 +150,13 @@ mod tests {
             name: name.to_owned(),
             ..NftChain::default()
         };
-        for (table, name) in [("nat", "KUBE-POSTROUTING"), ("kube-proxy", "masquerading")] {
-            assert!(of(table, name).masquerades_marked());
-        }
-        for (table, name) in [("nat", "POSTROUTING"), ("mine", "masquerading")] {
-            assert!(!of(table, name).masquerades_marked());
+        for (table, name, does) in [
+            ("nat", "KUBE-POSTROUTING", true),
+            ("kube-proxy", "masquerading", true),
+            ("nat", "POSTROUTING", false),
+            ("mine", "masquerading", false),
+        ] {
+            assert_eq!(of(table, name).masquerades_marked(), does, "{table} {name}");
         }
     }
 

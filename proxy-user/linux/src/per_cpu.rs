@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    answers::none_if,
     batches::{BatchRequest, lookup},
     bpf::{Command, bpf},
     maps::{ElementRequest, MapInfo, MapKind, map_info, possible_cpus},
@@ -53,11 +54,8 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     /// Returns the values of a key, one for each CPU; None if the map has no such key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
         let mut values = vec![V::zeroed(); self.cpus];
-        match self.call(Command::MapLookup, key, values.as_mut_ptr() as u64, 0) {
-            Ok(()) => Ok(Some(values)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let read = self.call(Command::MapLookup, key, values.as_mut_ptr() as u64, 0);
+        Ok(none_if(&[libc::ENOENT], read)?.map(|()| values))
     }
     /// Stores the values of a key, one for each CPU. What a program adds to them at the same moment
     /// may be lost.
@@ -67,10 +65,8 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     /// Creates an element with a value of zero on each CPU, unless the key exists.
     pub fn enter(&self, key: &K) -> io::Result<()> {
         const NO_EXIST: u64 = 1;
-        match self.store(key, &vec![V::zeroed(); self.cpus], NO_EXIST) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-            done => done,
-        }
+        let stored = self.store(key, &vec![V::zeroed(); self.cpus], NO_EXIST);
+        none_if(&[libc::EEXIST], stored).map(drop)
     }
     fn store(&self, key: &K, values: &[V], flags: u64) -> io::Result<()> {
         assert_eq!(values.len(), self.cpus, "one value for each CPU");
@@ -78,11 +74,8 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     }
     /// Removes an element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
-        match self.call(Command::MapDelete, key, 0, 0) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let removed = self.call(Command::MapDelete, key, 0, 0);
+        Ok(none_if(&[libc::ENOENT], removed)?.is_some())
     }
     fn call(&self, command: Command, key: &K, value: u64, flags: u64) -> io::Result<()> {
         let mut request = ElementRequest {
@@ -126,13 +119,10 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
             // CPU.
             let read =
                 unsafe { lookup(self.fd.as_fd(), &mut cursor, size_of::<K>(), pointers, step) };
-            let (count, last) = match read {
+            let Some((count, last)) = none_if(&[libc::ENOSPC], read)? else {
                 // One bucket of the hash table has more elements than a batch.
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                    step *= 2;
-                    continue;
-                }
-                read => read?,
+                step *= 2;
+                continue;
             };
             let elements = keys.into_iter().zip(values.chunks_exact(self.cpus));
             for (key, values) in elements.take(count) {

@@ -2,21 +2,15 @@
 //! Which interface leads to an address: routes, neighbours and bridge ports, by rtnetlink. Called
 //! by `datapath::import` and `portolan explain`.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::ControlFlow,
-};
+use std::{collections::HashMap, io, net::IpAddr};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::netlink::{Connection, attribute, encode};
-
-const GET_ROUTE: u16 = 26;
-const GET_NEIGHBOUR: u16 = 30;
-/// Length of `struct rtmsg` and of `struct ndmsg`.
-const HEADER: usize = 12;
+use super::{
+    answers::{none_if, word},
+    netlink::{Connection, address, attribute, encode, family_and_octets, number},
+    route::{GET_NEIGHBOUR, GET_ROUTE, HEADER},
+};
 
 /// A link-layer address, such as an Ethernet address.
 type LinkAddress = Vec<u8>;
@@ -65,11 +59,7 @@ impl Reach {
                 }
             });
             // A kernel without IPv6 or bridges has no such table.
-            let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
-            match dumped {
-                Err(error) if absent.contains(&error.raw_os_error()) => {}
-                dumped => dumped?,
-            }
+            none_if(&[libc::EAFNOSUPPORT, libc::EOPNOTSUPP], dumped)?;
         }
         Ok(reach)
     }
@@ -81,29 +71,20 @@ impl Reach {
         const KIND: usize = 7;
         const UNICAST: u8 = 1;
         const LOCAL: u8 = 2;
-        let (family, octets) = match address {
-            IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
-            IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
-        };
+        let (family, octets) = family_and_octets(address);
         let mut request = vec![0; HEADER];
-        request[0] = family as u8;
-        request[1] = octets.len() as u8 * 8;
+        (request[0], request[1]) = (family, octets.len() as u8 * 8);
         request.extend(encode(DESTINATION, &octets));
-        let mut found = Route::None;
-        let asked = self.connection.ask(GET_ROUTE, 0, &request, |answer| {
-            if let Some((header, attributes)) = answer.split_at_checked(HEADER) {
-                let interface = attribute(attributes, INTERFACE);
-                let interface = interface.and_then(|word| word.try_into().ok());
-                found = match (header[KIND], interface) {
-                    (LOCAL, _) => Route::Own,
-                    (UNICAST, Some(index)) => Route::By(u32::from_ne_bytes(index)),
-                    _ => Route::None,
-                };
+        let found = self.connection.ask_one(GET_ROUTE, &request, |answer| {
+            let (header, attributes) = answer.split_at_checked(HEADER)?;
+            match (header[KIND], number(attributes, INTERFACE)) {
+                (LOCAL, _) => Some(Route::Own),
+                (UNICAST, Some(index)) => Some(Route::By(index)),
+                _ => None,
             }
-            ControlFlow::Break(())
         });
         // An error also means that there is no route.
-        asked.map_or(Route::None, |()| found)
+        found.ok().flatten().unwrap_or(Route::None)
     }
 
     /// Returns the index of the bridge's port that leads to this address; None if the address is no
@@ -118,8 +99,7 @@ impl Reach {
 /// with the family; the index is at byte 4.
 fn parts(answer: &[u8]) -> Option<(u32, &[u8])> {
     let (header, attributes) = answer.split_at_checked(HEADER)?;
-    let index = header.get(4..8)?.try_into().ok()?;
-    Some((u32::from_ne_bytes(index), attributes))
+    Some((word(header, 4)?, attributes))
 }
 
 const NEIGHBOUR_ADDRESS: u16 = 1;
@@ -127,12 +107,7 @@ const NEIGHBOUR_LINK: u16 = 2;
 
 fn neighbour(answer: &[u8]) -> Option<((u32, IpAddr), LinkAddress)> {
     let (interface, attributes) = parts(answer)?;
-    let address = attribute(attributes, NEIGHBOUR_ADDRESS)?;
-    let address = if let Ok(v4) = <[u8; 4]>::try_from(address) {
-        Ipv4Addr::from(v4).into()
-    } else {
-        Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?).into()
-    };
+    let address = address(attribute(attributes, NEIGHBOUR_ADDRESS)?)?;
     let link = attribute(attributes, NEIGHBOUR_LINK)?;
     Some(((interface, address), link.to_vec()))
 }
@@ -140,14 +115,15 @@ fn neighbour(answer: &[u8]) -> Option<((u32, IpAddr), LinkAddress)> {
 fn port(answer: &[u8]) -> Option<((u32, LinkAddress), u32)> {
     const MASTER: u16 = 9;
     let (port, attributes) = parts(answer)?;
-    let bridge = attribute(attributes, MASTER)?.try_into().ok()?;
+    let bridge = number(attributes, MASTER)?;
     let link = attribute(attributes, NEIGHBOUR_LINK)?;
-    Some(((u32::from_ne_bytes(bridge), link.to_vec()), port))
+    Some(((bridge, link.to_vec()), port))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
     fn neighbours_and_ports_are_read() {
@@ -159,11 +135,10 @@ mod tests {
         let at_bridge = [&header[..], &link, &encode(9, &3_u32.to_ne_bytes())].concat();
         let ((bridge, _), interface) = port(&at_bridge).expect("a port");
         assert_eq!((bridge, interface), (3, 7));
-        for length in 0..at_bridge.len() {
-            // Cut off anywhere, it does not panic.
-            _ = port(&at_bridge[..length]);
-            _ = neighbour(&at_bridge[..length]);
-        }
+        cut_off_anywhere(&at_bridge, |bytes| {
+            _ = port(bytes);
+            _ = neighbour(bytes);
+        });
     }
 
     #[test]

@@ -2,23 +2,22 @@
 //! The kernel's choices for one packet: its route, the neighbour that it goes to, the interfaces.
 //! By rtnetlink, one request for each. Called by `portolan explain`.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::ControlFlow,
-};
+use std::{io, net::IpAddr};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::netlink::{Connection, attribute, encode};
+use super::{
+    answers::{none_if, text, word},
+    netlink::{Connection, address, array, attribute, encode, family_and_octets, number},
+};
 
-const GET_LINK: u16 = 18;
-const GET_ROUTE: u16 = 26;
-const GET_NEIGHBOUR: u16 = 30;
+pub(super) const GET_LINK: u16 = 18;
+pub(super) const GET_ROUTE: u16 = 26;
+pub(super) const GET_NEIGHBOUR: u16 = 30;
 /// Length of `struct rtmsg` and of `struct ndmsg`.
-const HEADER: usize = 12;
+pub(super) const HEADER: usize = 12;
 /// Length of `struct ifinfomsg`.
-const LINK_HEADER: usize = 16;
+pub(super) const LINK_HEADER: usize = 16;
 
 /// The kernel's routing decision for a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,12 +110,9 @@ fn ask_route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
         request.extend(encode(INCOMING, &incoming.interface.to_ne_bytes()));
         request.extend(encode(MARK, &incoming.mark.to_ne_bytes()));
     }
-    let mut found = Routed::None;
-    Connection::open(NETLINK_ROUTE)?.ask(GET_ROUTE, 0, &request, |answer| {
-        found = routed(answer, to).unwrap_or(Routed::None);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    let connection = Connection::open(NETLINK_ROUTE)?;
+    let found = connection.ask_one(GET_ROUTE, &request, |answer| routed(answer, to))?;
+    Ok(found.unwrap_or(Routed::None))
 }
 
 fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
@@ -131,11 +127,9 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     let gateway = attribute(attributes, GATEWAY).or_else(via);
     Some(match header[KIND] {
         1 => Routed::Leaves {
-            interface: word(attribute(attributes, OUTGOING)?)?,
+            interface: number(attributes, OUTGOING)?,
             neighbour: gateway.and_then(address).unwrap_or(to),
-            mtu: attribute(attributes, METRICS)
-                .and_then(|metrics| attribute(metrics, MTU))
-                .and_then(word),
+            mtu: attribute(attributes, METRICS).and_then(|metrics| number(metrics, MTU)),
         },
         2 => Routed::Here,
         6 => Routed::Ended("blackhole"),
@@ -148,6 +142,7 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
 /// True if the kernel has asked a neighbour for its link-layer address and got no answer.
 pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     const ADDRESS: u16 = 1;
+    /// The place of the state, which has two bytes, in `struct ndmsg`.
     const STATE: usize = 8;
     const FAILED: u16 = 0x20;
     let (family, octets) = family_and_octets(neighbour);
@@ -155,32 +150,25 @@ pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     request[0] = family;
     request[4..8].copy_from_slice(&interface.to_ne_bytes());
     request.extend(encode(ADDRESS, &octets));
-    let mut silent = false;
-    let asked = Connection::open(NETLINK_ROUTE)?.ask(GET_NEIGHBOUR, 0, &request, |answer| {
-        let state = answer.get(STATE..STATE + 2);
-        let state = state.and_then(|bytes| bytes.try_into().ok());
-        silent = state.is_some_and(|bytes| u16::from_ne_bytes(bytes) & FAILED != 0);
-        ControlFlow::Break(())
+    let state = Connection::open(NETLINK_ROUTE)?.ask_one(GET_NEIGHBOUR, &request, |answer| {
+        let state = answer.get(STATE..)?.first_chunk()?;
+        Some(u16::from_ne_bytes(*state))
     });
-    match asked {
-        // The neighbour is not known yet, or the interface has no neighbours.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
-            Ok(false)
-        }
-        asked => asked.map(|()| silent),
-    }
+    // The neighbour is not known yet, or the interface has no neighbours.
+    let state = none_if(&[libc::ENOENT, libc::EINVAL], state)?.flatten();
+    Ok(state.is_some_and(|state| state & FAILED != 0))
 }
 
 /// Returns what the kernel says of an interface; fails with `ENODEV` if no interface has the index.
 pub fn link(index: u32) -> io::Result<LinkFacts> {
-    let mut request = vec![0; LINK_HEADER];
+    ask_link(index, link_facts)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Asks for an interface, and returns what `read` finds in the answer.
+pub(super) fn ask_link<T>(index: u32, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
+    let mut request = [0; LINK_HEADER];
     request[4..8].copy_from_slice(&index.to_ne_bytes());
-    let mut found = None;
-    Connection::open(NETLINK_ROUTE)?.ask(GET_LINK, 0, &request, |answer| {
-        found = link_facts(answer);
-        ControlFlow::Break(())
-    })?;
-    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Connection::open(NETLINK_ROUTE)?.ask_one(GET_LINK, &request, read)
 }
 
 fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
@@ -192,41 +180,22 @@ fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
     const KIND: u16 = 1;
     const UP: u32 = 1;
     let (header, attributes) = answer.split_at_checked(LINK_HEADER)?;
-    let name = attribute(attributes, NAME)?;
-    let name = name.split(|byte| *byte == 0).next()?;
     Some(LinkFacts {
-        name: String::from_utf8_lossy(name).into_owned(),
-        mtu: attribute(attributes, MTU).and_then(word)?,
-        up: word(&header[8..12])? & UP != 0,
-        master: attribute(attributes, MASTER).and_then(word),
-        mac: attribute(attributes, ADDRESS).and_then(|mac| mac.try_into().ok()),
+        name: text(attribute(attributes, NAME)?),
+        mtu: number(attributes, MTU)?,
+        up: word(header, 8)? & UP != 0,
+        master: number(attributes, MASTER),
+        mac: array(attributes, ADDRESS),
         is_bridge: attribute(attributes, INFO)
             .and_then(|info| attribute(info, KIND))
             .is_some_and(|kind| kind.starts_with(b"bridge\0")),
     })
 }
 
-fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
-    match address {
-        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
-        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
-    }
-}
-
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(octets) {
-        return Some(Ipv4Addr::from(v4).into());
-    }
-    Some(Ipv6Addr::from(<[u8; 16]>::try_from(octets).ok()?).into())
-}
-
-fn word(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
     fn the_node_reaches_itself_and_knows_its_loopback() {
@@ -262,10 +231,10 @@ mod tests {
             mtu: Some(1400),
         };
         assert_eq!(routed(&answer, to), Some(found));
-        for length in 0..answer.len() {
-            _ = routed(&answer[..length], to);
-            _ = link_facts(&answer[..length]);
-        }
+        cut_off_anywhere(&answer, |bytes| {
+            _ = routed(bytes, to);
+            _ = link_facts(bytes);
+        });
         header[7] = 6;
         assert_eq!(routed(&header, to), Some(Routed::Ended("blackhole")));
     }

@@ -2,11 +2,15 @@
 //! Routing rules and XFRM policies (IPsec) of this network namespace, which decide about packets
 //! besides routes. By netlink; called by `agent`.
 
-use std::{io, ops::ControlFlow};
+use std::io;
 
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_XFRM};
 
-use super::netlink::{Connection, attribute};
+use super::{
+    answers::{none_if, text},
+    netlink::{Connection, attribute, number},
+    route::HEADER,
+};
 
 const GET_RULE: u16 = 34;
 const GET_POLICIES_INFO: u16 = 0x25;
@@ -25,7 +29,6 @@ pub struct RoutingRule {
 
 /// Returns all routing rules for IPv4 and IPv6.
 pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
-    const HEADER: usize = 12;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut request = [0; HEADER];
@@ -34,11 +37,7 @@ pub fn routing_rules() -> io::Result<Vec<RoutingRule>> {
             found.extend(answer.split_at_checked(HEADER).map(rule));
         });
         // A kernel without IPv6 has no rules for it.
-        let absent = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP].map(Some);
-        match dumped {
-            Err(error) if absent.contains(&error.raw_os_error()) => {}
-            dumped => dumped?,
-        }
+        none_if(&[libc::EAFNOSUPPORT, libc::EOPNOTSUPP], dumped)?;
     }
     Ok(found)
 }
@@ -59,15 +58,10 @@ fn rule((header, attributes): (&[u8], &[u8])) -> RoutingRule {
         .iter()
         .filter(|(kind, _)| attribute(attributes, *kind).is_some());
     let tos = header.get(TOS).is_some_and(|tos| *tos != 0);
-    let priority = attribute(attributes, PRIORITY).and_then(|word| word.try_into().ok());
-    let interface = attribute(attributes, INTERFACE).map(|name| {
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
-    });
     RoutingRule {
         // The kernel omits priority 0.
-        priority: priority.map_or(0, u32::from_ne_bytes),
-        interface,
+        priority: number(attributes, PRIORITY).unwrap_or(0),
+        interface: attribute(attributes, INTERFACE).map(text),
         asks: asked.next().map(|(_, name)| *name).or(tos.then_some("tos")),
     }
 }
@@ -78,17 +72,13 @@ pub fn has_xfrm_policies() -> io::Result<bool> {
     /// Length of the flags with which request and answer begin.
     const FLAGS: usize = 4;
     const COUNTS: u16 = 1;
-    let connection = match Connection::open(NETLINK_XFRM) {
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
-        connection => connection?,
+    let Some(connection) = Connection::open_if_known(NETLINK_XFRM)? else {
+        return Ok(false);
     };
-    let mut found = false;
-    connection.ask(GET_POLICIES_INFO, 0, &[0xff; FLAGS], |answer| {
-        let counts = answer.get(FLAGS..).and_then(|rest| attribute(rest, COUNTS));
-        found = counts.is_some_and(counts_any);
-        ControlFlow::Break(())
+    let found = connection.ask_one(GET_POLICIES_INFO, &[0xff; FLAGS], |answer| {
+        attribute(answer.get(FLAGS..)?, COUNTS).map(counts_any)
     })?;
-    Ok(found)
+    Ok(found.unwrap_or(false))
 }
 
 /// True if there are policies, by `struct xfrmu_spdinfo`: it counts policies in, out, forwarded,
@@ -101,7 +91,8 @@ fn counts_any(counts: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::netlink::encode, *};
+    use super::*;
+    use crate::netlink::{encode, tests::cut_off_anywhere};
 
     #[test]
     fn what_a_rule_asks_is_read() {
@@ -122,10 +113,7 @@ mod tests {
         assert_eq!(read(&plain, &ports).asks, None, "ports are looked up with");
         let by_interface = read(&plain, &encode(3, b"cni0\0"));
         assert_eq!(by_interface.interface.as_deref(), Some("cni0"));
-        for length in 0..mark.len() {
-            // Cut off anywhere, it does not panic.
-            _ = read(&plain, &mark[..length]);
-        }
+        cut_off_anywhere(&mark, |bytes| _ = read(&plain, bytes));
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    ops::ControlFlow,
 };
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
@@ -14,6 +13,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use proxy_common::{Protocol, SocketCookie};
 
 use super::{
+    answers::none_if,
     netlink::Connection,
     plain::Plain,
     reconnect::{holders, reconnect},
@@ -148,13 +148,11 @@ pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
             tracing::info!(%frontend, %error, "a UDP socket of the node cannot be connected to its service again; it is closed");
         }
         let request = Request::new(family, Protocol::UDP, id);
-        let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {
-            ControlFlow::Continue(())
-        });
-        match answered {
-            Ok(()) => mended.closed += 1,
+        let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {});
+        match none_if(&[libc::ENOENT], answered) {
+            Ok(Some(())) => mended.closed += 1,
             // The socket was closed meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Ok(None) => {}
             Err(error) => mended.refused = Some(error),
         }
     }
@@ -193,6 +191,5 @@ fn list(
         if let Some(socket) = Described::from_bytes(answer) {
             visit(socket);
         }
-        ControlFlow::Continue(())
     })
 }

@@ -2,12 +2,15 @@
 //! Lists the clsact qdiscs of this network namespace and their filters, by rtnetlink. Used by
 //! `datapath::programs` and `portolan check`.
 
-use std::{collections::HashMap, io, ops::ControlFlow};
+use std::{collections::HashMap, io};
 
 use netlink_packet_core::NLM_F_ACK;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::netlink::{Connection, attribute};
+use super::{
+    answers::{text, word},
+    netlink::{Connection, attribute, encode, number},
+};
 
 const DELETE_QDISC: u16 = 37;
 const GET_QDISC: u16 = 38;
@@ -39,9 +42,8 @@ pub struct Filter {
 pub fn filter_qdiscs() -> io::Result<HashMap<u32, bool>> {
     let mut found = HashMap::new();
     Connection::open(NETLINK_ROUTE)?.list(GET_QDISC, &[0; HEADER], |answer| {
-        let kind = answer
-            .get(HEADER..)
-            .and_then(|attributes| text(attributes, KIND));
+        let attributes = answer.get(HEADER..).unwrap_or_default();
+        let kind = attribute(attributes, KIND).map(text);
         match (word(answer, 4), kind.as_deref()) {
             (Some(index), Some("clsact")) => _ = found.insert(index, true),
             (Some(index), Some("ingress")) => _ = found.insert(index, false),
@@ -81,21 +83,9 @@ fn each_filter(index: u32, egress: bool, visit: impl FnMut(&[u8])) -> io::Result
 pub fn remove_clsact(index: u32) -> io::Result<()> {
     const HANDLE: u32 = 0xffff_0000;
     const PARENT: u32 = 0xffff_fff1;
-    let mut request = [0, index, HANDLE, PARENT, 0]
-        .map(u32::to_ne_bytes)
-        .as_flattened()
-        .to_vec();
-    let kind = b"clsact\0";
-    request.extend(
-        [4 + kind.len() as u16, KIND]
-            .map(u16::to_ne_bytes)
-            .as_flattened(),
-    );
-    request.extend(kind);
-    request.resize(request.len().next_multiple_of(4), 0);
-    Connection::open(NETLINK_ROUTE)?.ask(DELETE_QDISC, NLM_F_ACK, &request, |_| {
-        ControlFlow::Continue(())
-    })
+    let header = [0, index, HANDLE, PARENT, 0].map(u32::to_ne_bytes);
+    let request = [header.as_flattened(), &encode(KIND, b"clsact\0")].concat();
+    Connection::open(NETLINK_ROUTE)?.ask(DELETE_QDISC, NLM_F_ACK, &request, |_| {})
 }
 
 /// Reads a filter of the first chain; None for others. Other chains run only if a filter of the
@@ -112,41 +102,23 @@ fn filter(message: &[u8]) -> Option<Filter> {
     if handle == 0 || is_later {
         return None;
     }
-    let kind = text(attributes, KIND)?;
+    let kind = text(attribute(attributes, KIND)?);
     let options = attribute(attributes, OPTIONS)
         .filter(|_| kind == "bpf")
         .unwrap_or_default();
     Some(Filter {
         priority: (info >> 16) as u16,
         handle,
-        program: attribute(options, BPF_ID).and_then(|id| word(id, 0)),
-        name: text(options, BPF_NAME),
+        program: number(options, BPF_ID),
+        name: attribute(options, BPF_NAME).map(text),
         kind,
     })
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    let word = bytes.get(at..at + 4)?.try_into().ok()?;
-    Some(u32::from_ne_bytes(word))
-}
-
-fn text(attributes: &[u8], kind: u16) -> Option<String> {
-    let bytes = attribute(attributes, kind)?;
-    let text = bytes.split(|byte| *byte == 0).next()?;
-    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn encoded(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).expect("short");
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::netlink::tests::{cut_off_anywhere, damaged};
 
     fn message(handle: u32, info: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
         let header = [0, 7, handle, 0, info].map(u32::to_ne_bytes);
@@ -155,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_with_its_program_and_its_priority_alone_is_none() {
-        let kind = encoded(1, b"bpf\0");
-        let options = [encoded(7, b"a.o:[tc]\0"), encoded(11, &9_u32.to_ne_bytes())];
-        let options = encoded(2, &options.concat());
+        let kind = encode(1, b"bpf\0");
+        let options = [encode(7, b"a.o:[tc]\0"), encode(11, &9_u32.to_ne_bytes())];
+        let options = encode(2, &options.concat());
         let whole = message(3, 5 << 16 | 0x300, &[kind.clone(), options]);
         let read = filter(&whole).expect("a filter");
         assert_eq!((read.priority, read.handle, read.program), (5, 3, Some(9)));
@@ -169,12 +141,9 @@ mod tests {
             filter(&message(0, 5 << 16, std::slice::from_ref(&kind))),
             None
         );
-        let later = encoded(11, &1_u32.to_ne_bytes());
+        let later = encode(11, &1_u32.to_ne_bytes());
         assert_eq!(filter(&message(3, 5 << 16, &[kind, later])), None);
-        for length in 0..whole.len() {
-            // Cut off anywhere, it does not panic.
-            _ = filter(&whole[..length]);
-        }
+        cut_off_anywhere(&whole, |bytes| _ = filter(bytes));
     }
 
     proptest::proptest! {
@@ -183,14 +152,9 @@ mod tests {
             bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..200,
         ) {
             _ = filter(&bytes);
-            let options = [encoded(7, b"portolan"), encoded(11, &7_u32.to_ne_bytes())].concat();
-            let mut damaged = message(1, 0x1_0003, &[encoded(1, b"bpf"), encoded(2, &options)]);
-            for (place, byte) in edits {
-                let place = usize::from(place) % damaged.len();
-                damaged[place] = byte;
-            }
-            damaged.truncate(length);
-            _ = filter(&damaged);
+            let options = [encode(7, b"portolan"), encode(11, &7_u32.to_ne_bytes())].concat();
+            let whole = message(1, 0x1_0003, &[encode(1, b"bpf"), encode(2, &options)]);
+            _ = filter(&damaged(whole, &edits, length));
         }
     }
 }

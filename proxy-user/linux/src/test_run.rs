@@ -55,6 +55,11 @@ pub fn test_run(
         context: context.to_vec(),
         ..TestRun::default()
     };
+    // The kernel wants no pointer to an empty context.
+    let context_start = |start: *const u8| match context {
+        [] => 0,
+        _ => start as u64,
+    };
     let mut request = TestRunRequest {
         program: program.as_raw_fd() as u32,
         data_in_length: data.len() as u32,
@@ -64,16 +69,8 @@ pub fn test_run(
         repeat,
         context_in_length: context.len() as u32,
         context_out_length: run.context.len() as u32,
-        context_in: if context.is_empty() {
-            0
-        } else {
-            context.as_ptr() as u64
-        },
-        context_out: if context.is_empty() {
-            0
-        } else {
-            run.context.as_mut_ptr() as u64
-        },
+        context_in: context_start(context.as_ptr()),
+        context_out: context_start(run.context.as_mut_ptr()),
         ..TestRunRequest::default()
     };
     // SAFETY: each pointer goes with the length of the live buffer behind it.

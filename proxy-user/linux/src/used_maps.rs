@@ -6,7 +6,10 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use super::bpf::{Command, by_id, object_info, program_by_id};
+use super::{
+    answers::text,
+    bpf::{Command, by_id, object_info, program_by_id},
+};
 
 /// The start of the kernel's `struct bpf_prog_info`.
 #[repr(C)]
@@ -50,8 +53,7 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<UsedMap>> {
         let fd = by_id(Command::MapById, id)?;
         let mut info = NamedMapInfo::default();
         object_info(fd.as_fd(), &mut info)?;
-        let name = info.name.split(|byte| *byte == 0).next();
-        let name = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
+        let name = text(&info.name);
         Ok(UsedMap { id, name, fd })
     });
     maps.collect()

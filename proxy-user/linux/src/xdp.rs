@@ -3,33 +3,25 @@
 //! before XDP sees them (ethtool), and whether XDP can redirect frames to the interface (generic
 //! netlink). Used by `datapath::programs` and `agent`.
 
-use std::{io, ops::ControlFlow, os::fd::AsRawFd};
+use std::{io, os::fd::AsRawFd};
 
-use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::netlink::{Connection, attribute, encode};
-
-const GET_LINK: u16 = 18;
-/// Length of `struct ifinfomsg`.
-const LINK_HEADER: usize = 16;
+use super::{
+    answers::none_if,
+    netlink::{Connection, array, attribute, encode, number},
+    route::{LINK_HEADER, ask_link},
+};
 
 /// Returns the id of the program at an interface's XDP hook; None if there is none.
 pub fn attached_xdp(index: u32) -> io::Result<Option<u32>> {
-    let mut request = vec![0; LINK_HEADER];
-    request[4..8].copy_from_slice(&index.to_ne_bytes());
-    let mut found = None;
-    Connection::open(NETLINK_ROUTE)?.ask(GET_LINK, 0, &request, |answer| {
-        found = answer.get(LINK_HEADER..).and_then(program);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    ask_link(index, |answer| program(answer.get(LINK_HEADER..)?))
 }
 
 fn program(attributes: &[u8]) -> Option<u32> {
     const XDP: u16 = 43;
     const PROGRAM: u16 = 4;
-    let id = attribute(attribute(attributes, XDP)?, PROGRAM)?;
-    Some(u32::from_ne_bytes(id.try_into().ok()?)).filter(|id| *id != 0)
+    number(attribute(attributes, XDP)?, PROGRAM).filter(|id| *id != 0)
 }
 
 /// True if an interface has large receive offload (LRO) on; false if its driver does not know LRO.
@@ -59,14 +51,11 @@ pub fn has_lro(name: &str) -> io::Result<bool> {
     // SAFETY: the request names an interface and a value, which the kernel fills in.
     let asked =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    if asked == 0 {
-        return Ok(value.data & LRO != 0);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => Ok(false),
-        _ => Err(error),
-    }
+    let asked = match asked {
+        0 => Ok(value.data & LRO != 0),
+        _ => Err(io::Error::last_os_error()),
+    };
+    Ok(none_if(&[libc::EOPNOTSUPP], asked)?.unwrap_or(false))
 }
 
 /// True if XDP programs can redirect frames to an interface's driver; fails below Linux 6.3.
@@ -79,45 +68,36 @@ pub fn takes_redirected(index: u32) -> io::Result<bool> {
     const INTERFACE: u16 = 1;
     const FEATURES: u16 = 3;
     const NDO_XMIT: u64 = 1 << 2;
-    let family = ask_generic(
-        CONTROL,
-        GET_FAMILY,
-        &encode(FAMILY_NAME, b"netdev\0"),
-        FAMILY_ID,
-    )?;
-    let Some(family) = family.and_then(|id| Some(u16::from_ne_bytes(id.try_into().ok()?))) else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
+    let name = encode(FAMILY_NAME, b"netdev\0");
+    let family = ask_generic(CONTROL, GET_FAMILY, &name, FAMILY_ID)?;
+    let family = family.ok_or(io::ErrorKind::Unsupported)?;
     let index = encode(INTERFACE, &index.to_ne_bytes());
+    let family = u16::from_ne_bytes(family);
     let features = ask_generic(family, GET_DEVICE, &index, FEATURES)?;
-    let features = features.and_then(|bits| Some(u64::from_ne_bytes(bits.try_into().ok()?)));
-    Ok(features.is_some_and(|bits| bits & NDO_XMIT != 0))
+    Ok(features.is_some_and(|bits| u64::from_ne_bytes(bits) & NDO_XMIT != 0))
 }
 
 /// Sends a request by generic netlink and returns one attribute of the answer; None if it is
-/// missing.
-fn ask_generic(
+/// missing, or has another length.
+fn ask_generic<const N: usize>(
     family: u16,
     command: u8,
     attributes: &[u8],
     wanted: u16,
-) -> io::Result<Option<Vec<u8>>> {
+) -> io::Result<Option<[u8; N]>> {
     const VERSION: u8 = 1;
     /// Length of `struct genlmsghdr`.
     const HEADER: usize = 4;
     let request = [&[command, VERSION, 0, 0], attributes].concat();
-    let mut found = None;
-    Connection::open(NETLINK_GENERIC)?.ask(family, 0, &request, |answer| {
-        let attributes = answer.get(HEADER..).unwrap_or_default();
-        found = attribute(attributes, wanted).map(<[u8]>::to_vec);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    Connection::open(NETLINK_GENERIC)?.ask_one(family, &request, |answer| {
+        array(answer.get(HEADER..)?, wanted)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
     fn the_loopback_device_joins_nothing_and_has_no_program() {
@@ -132,9 +112,7 @@ mod tests {
         let nested = [encode(2, &[1]), encode(4, &7_u32.to_ne_bytes())].concat();
         let answer = encode(43, &nested);
         assert_eq!(program(&answer), Some(7));
-        for length in 0..answer.len() {
-            _ = program(&answer[..length]);
-        }
+        cut_off_anywhere(&answer, |bytes| _ = program(bytes));
         let none = encode(43, &encode(2, &[0]));
         assert_eq!(program(&none), None);
     }

@@ -2,15 +2,12 @@
 //! The findings of `portolan check`, how they are printed, and the exit status that follows from
 //! them.
 
-use std::process::ExitCode;
+use std::io;
 
-use anyhow::Context;
+use control::causes::chain;
 use serde::Serialize;
 
-use crate::{
-    Output,
-    terminal::{harmless, print},
-};
+use crate::{Output, terminal::print_report};
 
 /// How severe a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -74,6 +71,13 @@ impl Finding {
         Self::new(Level::InTheWay, about, found, remedy)
     }
 
+    /// Returns a finding that something of the node could not be read.
+    pub(crate) fn unread(what: &str, error: &io::Error) -> Self {
+        let found = format!("could not be read: {}", chain(error));
+        let remedy = "run this command as root in the node's own network namespace";
+        Self::differs(what, found, remedy)
+    }
+
     /// Returns the finding as one line, with a second one for the remedy if it has one.
     pub(crate) fn line(&self) -> String {
         let Self {
@@ -118,24 +122,13 @@ impl Report {
 
     /// Returns the exit status. 0: no finding is more than a note, 1: something differs, 3:
     /// something keeps portolan from serving.
-    pub(crate) fn status(&self) -> ExitCode {
-        self.code().into()
-    }
-    fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         code_of(self.findings.iter().map(|finding| finding.level))
     }
 
     /// Prints the findings, the worst first, in this output format.
     pub(crate) fn print(&self, output: Output) -> anyhow::Result<()> {
-        let text = match output {
-            Output::Json => serde_json::to_string_pretty(self).context("write JSON")?,
-            Output::Yaml => {
-                let text = serde_saphyr::to_string(self).context("write YAML")?;
-                text.trim_end().to_owned()
-            }
-            Output::Table => harmless(&self.text()),
-        };
-        print(&format!("{text}\n")).context("write")
+        print_report(output, self, || self.text())
     }
 
     fn text(&self) -> String {

@@ -7,6 +7,7 @@ use datapath::{ChainPosition, ForeignHook, Foreseen, has_tcx};
 use linux::{NftChain, filter_qdiscs, interfaces::Interface};
 
 use super::finding::Finding;
+use crate::some;
 
 /// Socket hooks of other service proxies: the beginning of the program's name, and the proxy.
 const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
@@ -35,7 +36,7 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
             format!(
                 "{} would run behind portolan's: at ingress they see packets of services translated already, with the endpoint's \
                  address",
-                some(behind.iter().map(String::as_str))
+                some(&behind)
             ),
             "see docs/coexistence.md, and check policies that name service addresses",
         ));
@@ -68,7 +69,7 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
         let names: BTreeSet<_> = of_it
             .map(|one| format!("{} at {}", one.name, one.hook))
             .collect();
-        (!names.is_empty()).then(|| some(names.iter().map(String::as_str)))
+        (!names.is_empty()).then(|| some(&names))
     };
     let proxies = SERVICE_PROXIES.iter().filter_map(|(_, proxy)| {
         Some(Finding::in_the_way(
@@ -133,7 +134,7 @@ pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
                 format!("rules of kube-proxy's mode {mode}"),
                 format!(
                     "{}: they stay when kube-proxy ends, and cost time; portolan sees every packet before them",
-                    some(names.iter().map(String::as_str))
+                    some(&names)
                 ),
                 "remove them when kube-proxy's connections have ended: docs/migrate.md, \"Clean up after kube-proxy\"",
             ));
@@ -155,22 +156,11 @@ fn drops(chains: &[NftChain]) -> Option<Finding> {
             format!(
                 "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
                  does if it is told to",
-                some(drops.iter().map(String::as_str))
+                some(&drops)
             ),
             "set portolan.acceptForward: true, unless the CNI accepts them",
         )
     })
-}
-
-/// Returns the first four names as text, and how many more there are.
-pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 4;
-    let more = names.len().saturating_sub(SHOWN);
-    let shown = names.take(SHOWN).collect::<Vec<_>>().join(", ");
-    match more {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 #[cfg(test)]
@@ -235,11 +225,8 @@ mod tests {
             chain("ip", "nat", "KUBE-SERVICES"),
         ]);
         assert_eq!(found.len(), 2);
-        assert!(
-            found[0]
-                .found
-                .starts_with("table ip kube-proxy, table ip6 kube-proxy: they stay")
-        );
+        let stay = "table ip kube-proxy, table ip6 kube-proxy: they stay";
+        assert!(found[0].found.starts_with(stay));
         assert_eq!(found[1].about, "rules of kube-proxy's mode iptables");
     }
 
@@ -250,11 +237,7 @@ mod tests {
         assert_eq!(rules(&[forward.clone()]), [], "at another hook");
         forward.forward = true;
         let found = rules(&[forward]);
-        assert!(
-            found[0]
-                .found
-                .starts_with("FORWARD in table ip filter drops"),
-            "{found:?}"
-        );
+        let drops = "FORWARD in table ip filter drops";
+        assert!(found[0].found.starts_with(drops), "{found:?}");
     }
 }

@@ -13,9 +13,10 @@ use datapath::{
 };
 use linux::interfaces::Interface;
 
-use super::{finding::Finding, foreign::some, unread};
+use super::finding::Finding;
 use crate::{
     agent::Agent,
+    some,
     warnings::{self, WarningRow},
 };
 
@@ -41,12 +42,12 @@ pub(super) fn findings(
     let is_shadow = pins::check_shadow(pin_dir, false).is_err();
     match datapath::present(pin_dir) {
         Ok(present) => found.extend(interfaces_without(&present, interfaces)),
-        Err(error) => found.push(unread("what is attached", &error)),
+        Err(error) => found.push(Finding::unread("what is attached", &error)),
     }
     let hooks = if is_shadow { &[] } else { hooks };
     match missing_socket_hooks(pin_dir, hooks) {
         Ok(missing) => found.extend(hooks_without(&missing)),
-        Err(error) => found.push(unread("socket hooks", &error)),
+        Err(error) => found.push(Finding::unread("socket hooks", &error)),
     }
     match lasting(pin_dir) {
         Ok(dangling) => found.extend(references(&dangling)),
@@ -104,7 +105,7 @@ fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Fin
             "tc programs",
             format!(
                 "none is attached at {}: packets of services pass there untranslated",
-                some(names.iter().map(String::as_str))
+                some(&names)
             ),
             "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
         )
@@ -117,7 +118,7 @@ fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
             "socket hooks",
             format!(
                 "not attached: {}; processes of the node may reach no service",
-                some(missing.iter().copied())
+                some(missing)
             ),
             "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
         )

@@ -21,8 +21,8 @@ use std::{
 
 use agent::unserved_node_ports;
 use anyhow::{Context, bail};
-use config::{Config, telemetry};
-use control::{causes::chain, object::Warning};
+use config::Config;
+use control::object::Warning;
 use datapath::maps::pins;
 use linux::interfaces::{Interface, Interfaces};
 use serde::Serialize;
@@ -33,6 +33,7 @@ use super::{
     Output,
     agent::{Agent, AgentArgs},
     run::{Given, KUBECONFIG, node_name},
+    runtime, status_of,
 };
 
 /// Arguments of `portolan check`, beside those that say where settings and objects come from, as of
@@ -58,27 +59,17 @@ pub struct CheckArgs {
     pub given: Given,
 }
 
-/// The exit status for arguments or objects that cannot be read; the same as clap's.
-const BAD_INPUT: u8 = 2;
-
 /// Prints the findings, and returns the exit status that belongs to the worst one.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let printed = look(args).and_then(|report| {
         report.print(args.output)?;
-        Ok(report.status())
+        Ok(report.code())
     });
-    printed.unwrap_or_else(|error| {
-        telemetry::fail(&error);
-        BAD_INPUT.into()
-    })
+    status_of(printed)
 }
 
 fn look(args: &CheckArgs) -> anyhow::Result<Report> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         tokio::select! {
@@ -135,7 +126,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
         report.extend(ipvs::findings(interfaces));
     }
     if args.migration || args.drift {
-        let node = node(config)?;
+        let node = node_name(config.hostname_override.as_deref())?;
         let cluster = services::read(source, config, &node).await?;
         if args.migration {
             report.extend(services::findings(&cluster, config, interfaces));
@@ -159,10 +150,7 @@ fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
 /// Returns those findings that need no loading of programs. `portolan dump` puts them into its
 /// archive.
 pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
+    let runtime = runtime()?;
     let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
     let interfaces = interfaces.current();
     // Listening sockets need an entered tokio runtime.
@@ -187,7 +175,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
 fn rules() -> Vec<Finding> {
     match linux::nft_chains() {
         Ok(chains) => foreign::rules(&chains),
-        Err(error) => vec![unread("nf_tables", &error)],
+        Err(error) => vec![Finding::unread("nf_tables", &error)],
     }
 }
 
@@ -198,22 +186,10 @@ fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) ->
     let mut findings = foreign::shadows(&shadows);
     match datapath::foresee(&config.pin_directory, &shadows, interfaces, cgroup) {
         Ok(found) => findings.extend(foreign::programs(&found)),
-        Err(error) => findings.push(unread("programs of others", &error)),
+        Err(error) => findings.push(Finding::unread("programs of others", &error)),
     }
     findings.extend(foreign::qdiscs(interfaces));
     findings
-}
-
-fn node(config: &Config) -> anyhow::Result<String> {
-    node_name(config.hostname_override.as_deref())
-}
-
-fn unread(what: &str, error: &std::io::Error) -> Finding {
-    Finding::differs(
-        what,
-        format!("could not be read: {}", chain(error)),
-        "run this command as root in the node's own network namespace",
-    )
 }
 
 impl From<Warning> for Finding {

@@ -5,22 +5,18 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
-use config::{Config, SocketBalancing, UnallocatedClusterIps};
+use config::{Config, SocketBalancing};
 use control::{
     change::{Batch, Change},
-    model::{Converter, Endpoints, Object, Service},
+    model::{Endpoints, Object, Service},
 };
 use linux::interfaces::{Interface, InterfaceKind};
 use proxy_common::Protocol;
-use source::{
-    ObjectSource,
-    api_server::{Access, ApiServer},
-    manifests::Manifests,
-};
+use source::ObjectSource;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{finding::Finding, foreign::some};
-use crate::run::Given;
+use super::finding::Finding;
+use crate::{run::Given, some};
 
 /// How long to wait for the first lists of objects.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,22 +28,13 @@ pub(super) struct Cluster {
 
 /// Reads all objects of the cluster once, from the manifests or the API server in `given`.
 pub(super) async fn read(given: &Given, config: &Config, node: &str) -> anyhow::Result<Cluster> {
-    match &given.manifests {
-        Some(folder) => {
-            let converter = Converter::new(node).with_link_local(config.serve_link_local);
-            listed(Manifests::new(folder, converter)).await
-        }
-        None => {
-            let access = Access::new(config.kubeconfig.clone(), given.master.clone()).context(
-                "--migration compares with the cluster's services; `portolan check` alone looks at the node only",
-            )?;
-            let cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-            let source = ApiServer::new(access, node)
-                .with_service_cidrs(cidrs)
-                .with_link_local(config.serve_link_local);
-            listed(source).await
-        }
+    if let Some(source) = given.manifests(config, node) {
+        return listed(source).await;
     }
+    let source = given.api_server(config, node).context(
+        "--migration compares with the cluster's services; `portolan check` alone looks at the node only",
+    )?;
+    listed(source).await
 }
 
 async fn listed(source: impl ObjectSource) -> anyhow::Result<Cluster> {
@@ -123,7 +110,7 @@ fn of_services(services: &[&Service], config: &Config, interfaces: &[Interface])
     let named = |wanted: &dyn Fn(&Service) -> bool| {
         let names = services.iter().filter(|service| wanted(service));
         let names: Vec<_> = names.map(|service| service.name.to_string()).collect();
-        (!names.is_empty()).then(|| some(names.iter().map(String::as_str)))
+        (!names.is_empty()).then(|| some(&names))
     };
     if config.socket_balancing == SocketBalancing::All
         && let Some(names) = named(&|service| service.affinity_timeout != 0)

@@ -4,10 +4,12 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use config::Config;
 use linux::interfaces::Interfaces;
 use serde::Serialize;
+
+use crate::runtime;
 
 /// A network interface of the host.
 #[derive(Debug, Serialize)]
@@ -26,11 +28,8 @@ pub(super) struct InterfaceRow {
 
 /// Returns every interface of this network namespace.
 pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
+    let patterns = config.interface_patterns();
+    let interfaces = runtime()?.block_on(Interfaces::open(patterns))?;
     let rows = interfaces.current().iter().map(|interface| {
         let link = Path::new("/sys/class/net").join(&interface.name);
         InterfaceRow {

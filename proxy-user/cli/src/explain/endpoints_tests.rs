@@ -114,9 +114,6 @@ fn endpoints_that_only_kubernetes_lists_are_added() {
         ]
     );
     assert_eq!(rows[1].because, "not ready");
-    assert!(
-        rows[2]
-            .because
-            .starts_with("listed by Kubernetes, and not in the maps")
-    );
+    let absent = "listed by Kubernetes, and not in the maps";
+    assert!(rows[2].because.starts_with(absent));
 }

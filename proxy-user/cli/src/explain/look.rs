@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use control::causes::chain;
 use datapath::{
     DatapathError, ForeignVerdict,
     maps::pins,
@@ -71,7 +70,9 @@ pub(super) fn read(
         if probe && !host.by_socket {
             match ask_foreign(place, asked) {
                 Ok(verdicts) => place.verdicts = verdicts,
-                Err(error) => host.unread.push(unread("foreign tc programs", &error)),
+                Err(error) => host
+                    .unread
+                    .push(Finding::unread("foreign tc programs", &error)),
             }
         }
         let word = reader.interface_word(place.index)?.unwrap_or(0);
@@ -223,11 +224,13 @@ fn number(name: &str) -> Option<u64> {
 fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
     match forward_chains(host.v6) {
         Ok(chains) => host.chains = chains,
-        Err(error) => host.unread.push(unread("chains that forward", &error)),
+        Err(error) => host
+            .unread
+            .push(Finding::unread("chains that forward", &error)),
     }
     match linux::nft_chains() {
         Ok(chains) => host.kube_proxy = chains,
-        Err(error) => host.unread.push(unread("nf_tables", &error)),
+        Err(error) => host.unread.push(Finding::unread("nf_tables", &error)),
     }
     let count = number("netfilter/nf_conntrack_count").unwrap_or(0);
     if count > TRACKED {
@@ -253,14 +256,8 @@ fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
     });
     match visited {
         Ok(()) => host.tracked = tracked,
-        Err(error) => host.unread.push(unread("nf_conntrack", &error)),
+        Err(error) => host.unread.push(Finding::unread("nf_conntrack", &error)),
     }
-}
-
-fn unread(what: &str, error: &io::Error) -> Finding {
-    let found = format!("could not be read: {}", chain(error));
-    let remedy = "run this command as root in the node's own network namespace";
-    Finding::differs(what, found, remedy)
 }
 
 fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {

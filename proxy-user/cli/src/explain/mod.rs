@@ -21,7 +21,6 @@ mod words;
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::{Context, Result};
-use config::telemetry;
 use control::causes::chain;
 use datapath::{
     maps::pins,
@@ -37,7 +36,7 @@ use self::{
     question::From,
     report::{DryRunRow, Pointed, Report, ServiceRow},
 };
-use super::{Output, Pins, check::finding::Finding};
+use super::{Output, Pins, check::finding::Finding, status_of};
 
 /// Arguments of `portolan explain`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -86,21 +85,13 @@ portolan explain --from pod/shop/cart-5d9 --to service/shop/pay:http --kubeconfi
 portolan explain --from node --to service/default/kubernetes --probe\n  \
 portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
 
-/// The exit status for arguments and maps that cannot be read; the same as clap's.
-const BAD_INPUT: u8 = 2;
-
 /// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
     let printed = explain(args).and_then(|report| {
         report.print(args.output)?;
         Ok(report.code())
     });
-    printed
-        .unwrap_or_else(|error| {
-            telemetry::fail(&error);
-            BAD_INPUT
-        })
-        .into()
+    status_of(printed)
 }
 
 fn explain(args: &ExplainArgs) -> Result<Report> {

@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use control::causes::chain;
 use source::{
     SourceError,
@@ -115,9 +115,5 @@ fn in_cluster() -> Option<String> {
 }
 
 fn wait<T>(asked: impl Future<Output = Result<T, SourceError>>) -> Result<Result<T, SourceError>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    Ok(runtime.block_on(asked))
+    Ok(crate::runtime()?.block_on(asked))
 }

@@ -134,26 +134,39 @@ mod tests {
         assert_eq!(protocol("UDP").expect("one"), Protocol::UDP);
     }
 
-    #[rstest]
-    #[case("")]
-    #[case("pod/cart")]
-    #[case("pod/shop/")]
-    #[case("10.0.0.1:http")]
-    #[case("300.0.0.1")]
-    fn a_client_that_is_none_is_named_in_one_line(#[case] text: &str) {
-        let error = from(text).expect_err("a mistake").to_string();
-        assert!(error.starts_with(&format!("--from {text}: ")) && !error.contains('\n'));
-    }
+    const ADDRESS: &str = "write an address (10.0.0.7)";
+    const POD: &str = "write a pod as pod/NAMESPACE/NAME";
+    const PORT: &str = "write an address with a port (";
+    const SERVICE: &str = "write a service as service/NAMESPACE/NAME";
 
     #[rstest]
-    #[case("10.96.0.1")]
-    #[case("10.96.0.1:0")]
-    #[case("service/cart")]
-    #[case("service/shop/cart:")]
-    #[case("service/shop/cart/80")]
-    fn a_destination_that_is_none_is_named_in_one_line(#[case] text: &str) {
-        let error = to(text).expect_err("a mistake").to_string();
-        assert!(error.starts_with(&format!("--to {text}: ")) && !error.contains('\n'));
-        assert!(protocol("icmp").is_err());
+    #[case("--from", "", ADDRESS)]
+    #[case("--from", "pod/cart", POD)]
+    #[case("--from", "pod/shop/", POD)]
+    #[case("--from", "10.0.0.1:http", ADDRESS)]
+    #[case("--from", "300.0.0.1", ADDRESS)]
+    #[case("--from", "10.40.1", ADDRESS)]
+    #[case("--to", "10.96.0.1", PORT)]
+    #[case("--to", "10.96.0.1:0", PORT)]
+    #[case("--to", "service/cart", SERVICE)]
+    #[case("--to", "service/shop/cart:", SERVICE)]
+    #[case("--to", "service/shop/cart/80", SERVICE)]
+    #[case("--protocol", "icmp", "services have tcp, udp and sctp")]
+    fn bad_input_is_named_in_one_line_that_says_what_to_write(
+        #[case] flag: &str,
+        #[case] text: &str,
+        #[case] advice: &str,
+    ) {
+        let refused = match flag {
+            "--from" => from(text).map(drop),
+            "--to" => to(text).map(drop),
+            _ => protocol(text).map(drop),
+        };
+        let said = refused.expect_err("a mistake").to_string();
+        let expected = format!("{flag} {text}: {advice}");
+        assert!(
+            said.starts_with(&expected) && !said.contains('\n'),
+            "{said}"
+        );
     }
 }

@@ -2,14 +2,14 @@
 //! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
 //! exit status.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
 use crate::{
     Output,
     check::finding::{Finding, Level, code_of},
-    terminal::{harmless, print},
+    terminal::print_report,
 };
 
 /// A finding with the documentation page that explains it.
@@ -146,15 +146,7 @@ impl Report {
     }
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
-        let text = match output {
-            Output::Json => serde_json::to_string_pretty(self).context("write JSON")?,
-            Output::Yaml => {
-                let text = serde_saphyr::to_string(self).context("write YAML")?;
-                text.trim_end().to_owned()
-            }
-            Output::Table => harmless(&self.text()),
-        };
-        print(&format!("{text}\n")).context("write")
+        print_report(output, self, || self.text())
     }
 
     pub(super) fn text(&self) -> String {

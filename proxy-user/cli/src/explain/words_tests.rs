@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
+use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
+use Origin::{External, Host, Pod};
 use datapath::read::AffineEndpoint;
 use rstest::rstest;
 
@@ -47,59 +49,31 @@ const DETECTS: u32 = Settings::DETECTS_PODS;
 const ALL: u32 = DETECTS | Settings::MASQUERADE_ALL;
 
 #[rstest]
+#[case(ClusterIp, 0, DETECTS, Pod, false, "kept: a pod asks a cluster IP")]
+#[case(ClusterIp, 0, DETECTS, External, true, "masqueraded: no pod asks")]
+#[case(ClusterIp, 0, ALL, Pod, true, "masqueraded: masqueradeAll")]
+#[case(ClusterIp, 0, 0, External, false, "kept: pods are not detected")]
 #[case(
-    FrontendKind::ClusterIp,
+    NodePort,
     0,
     DETECTS,
-    Origin::Pod,
-    false,
-    "kept: a pod asks a cluster IP"
-)]
-#[case(
-    FrontendKind::ClusterIp,
-    0,
-    DETECTS,
-    Origin::External,
-    true,
-    "masqueraded: no pod asks"
-)]
-#[case(
-    FrontendKind::ClusterIp,
-    0,
-    ALL,
-    Origin::Pod,
-    true,
-    "masqueraded: masqueradeAll"
-)]
-#[case(
-    FrontendKind::ClusterIp,
-    0,
-    0,
-    Origin::External,
-    false,
-    "kept: pods are not detected"
-)]
-#[case(
-    FrontendKind::NodePort,
-    0,
-    DETECTS,
-    Origin::Pod,
+    Pod,
     true,
     "masqueraded: with externalTrafficPolicy"
 )]
 #[case(
-    FrontendKind::LoadBalancer,
+    LoadBalancer,
     LOCAL,
     DETECTS,
-    Origin::Host,
+    Host,
     true,
     "masqueraded: the node's own"
 )]
 #[case(
-    FrontendKind::LoadBalancer,
+    LoadBalancer,
     LOCAL,
     DETECTS,
-    Origin::External,
+    External,
     false,
     "kept: externalTrafficPolicy Local"
 )]
@@ -127,7 +101,7 @@ fn the_reason_of_a_masquerade_is_that_of_the_policy(
 
 #[test]
 fn hairpin_and_the_nodes_own_rules_are_named() {
-    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    let mut one = explained(ClusterIp, 0, DETECTS, Pod);
     one.to = vec!["10.40.1.10:8080".parse().expect("an address")];
     let said = source(&one, &asked(PACKET)).expect("a source");
     assert_eq!(said, "masqueraded: the client reaches itself (hairpin)");
@@ -137,12 +111,7 @@ fn hairpin_and_the_nodes_own_rules_are_named() {
         said.ends_with("masqueraded where the client reaches itself (hairpin)"),
         "{said}"
     );
-    let mut one = explained(
-        FrontendKind::NodePort,
-        0,
-        Settings::MARK_ONLY,
-        Origin::External,
-    );
+    let mut one = explained(NodePort, 0, Settings::MARK_ONLY, External);
     one.masquerades = true;
     let said = source(&one, &asked(PACKET)).expect("a source");
     assert!(said.contains("only marked"), "{said}");
@@ -160,7 +129,7 @@ fn hairpin_and_the_nodes_own_rules_are_named() {
 #[case(Counter::Untouched, Level::Differs)]
 #[case(Counter::SocketUntouched, Level::Differs)]
 fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {
-    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    let mut one = explained(ClusterIp, 0, DETECTS, Pod);
     one.counter = counter;
     let said = refusal(&one, &asked(PACKET)).expect("a finding");
     assert_eq!(said.finding.level, level);
@@ -172,7 +141,7 @@ fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[cas
 
 #[test]
 fn affinity_says_to_whom_and_for_how_long() {
-    let mut one = explained(FrontendKind::ClusterIp, 0, DETECTS, Origin::Pod);
+    let mut one = explained(ClusterIp, 0, DETECTS, Pod);
     assert_eq!(affinity(&one, &asked(PACKET)), None);
     one.frontend.as_mut().expect("it").affinity_timeout = 600;
     let said = affinity(&one, &asked(PACKET)).expect("words");
@@ -190,7 +159,7 @@ fn affinity_says_to_whom_and_for_how_long() {
 
 #[test]
 fn the_way_back_says_who_puts_which_address_back() {
-    let mut one = explained(FrontendKind::NodePort, 0, DETECTS, Origin::External);
+    let mut one = explained(NodePort, 0, DETECTS, External);
     let own = Some([10, 40, 0, 1].into());
     let said = way_back(&one, &asked(PACKET), own).expect("words");
     assert!(

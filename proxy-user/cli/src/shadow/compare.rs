@@ -5,13 +5,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    net::SocketAddr,
 };
 
 use datapath::read::{Decision, Fate};
 use linux::Tracked;
 use proxy_common::verdict::is_hairpin;
 use serde::Serialize;
+
+use crate::some;
 
 /// Whether the other proxy has treated a connection as portolan would. The texts describe the
 /// connection.
@@ -39,6 +40,12 @@ pub(super) struct Row {
 }
 
 impl Row {
+    fn of(service: String) -> Self {
+        Self {
+            service,
+            ..Self::default()
+        }
+    }
     pub(super) fn connections(&self) -> u32 {
         self.same + self.different + self.masqueraded_differently
     }
@@ -102,24 +109,16 @@ pub(super) struct Comparison(BTreeMap<String, Row>);
 impl Comparison {
     /// Creates a comparison with these service ports, without any connection yet.
     pub(super) fn new(services: BTreeSet<String>) -> Self {
-        let rows = services.into_iter().map(|service| {
-            let row = Row {
-                service: service.clone(),
-                ..Row::default()
-            };
-            (service, row)
-        });
-        Self(rows.collect())
+        let rows = services.into_iter();
+        Self(
+            rows.map(|service| (service.clone(), Row::of(service)))
+                .collect(),
+        )
     }
 
     pub(super) fn add(&mut self, decision: &Decision, connection: &Tracked) {
-        let row = self
-            .0
-            .entry(decision.service.clone())
-            .or_insert_with(|| Row {
-                service: decision.service.clone(),
-                ..Row::default()
-            });
+        let row = self.0.entry(decision.service.clone());
+        let row = row.or_insert_with_key(|service| Row::of(service.clone()));
         let example = match judge(&decision.fate, connection) {
             Judgement::Same => {
                 row.same += 1;
@@ -170,7 +169,7 @@ fn judge(fate: &Fate, connection: &Tracked) -> Judgement {
         } else {
             sent(&backend)
         };
-        return Judgement::Different(format!("{said}; portolan: one of {}", some(endpoints)));
+        return Judgement::Different(format!("{said}; portolan: one of {}", some(&**endpoints)));
     }
     let is_masqueraded = reply.dst.ip() != client.ip();
     match masquerade {
@@ -192,24 +191,9 @@ fn judge(fate: &Fate, connection: &Tracked) -> Judgement {
     }
 }
 
-/// Returns the first four endpoints as text, and how many more there are.
-fn some(endpoints: &BTreeSet<SocketAddr>) -> String {
-    const SHOWN: usize = 4;
-    let shown: Vec<_> = endpoints
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect();
-    let shown = shown.join(", ");
-    match endpoints.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
+    use std::{net::SocketAddr, rc::Rc};
 
     use proxy_common::Protocol;
 
@@ -260,26 +244,18 @@ mod tests {
 
     #[test]
     fn one_to_another_backend_names_both() {
-        let Judgement::Different(said) =
-            judge(&forward(Some(false)), &connection("10.40.9.9:8080", CLIENT))
-        else {
-            panic!("different");
+        let said = |fate: &Fate, backend| match judge(fate, &connection(backend, CLIENT)) {
+            Judgement::Different(said) => said,
+            other => panic!("{other:?}"),
         };
+        let kept = forward(Some(false));
         assert_eq!(
-            said,
+            said(&kept, "10.40.9.9:8080"),
             "TCP 10.40.1.10:40000 -> 172.30.1.1:80 went to 10.40.9.9:8080; portolan: one of 10.40.1.10:8080, 10.40.1.20:8080, 10.40.2.20:8080"
         );
-        let untranslated = judge(&forward(Some(false)), &connection("172.30.1.1:80", CLIENT));
-        assert!(
-            matches!(untranslated, Judgement::Different(said) if said.contains("untranslated"))
-        );
-        let refused = judge(
-            &Fate::Refuse("rejected"),
-            &connection("10.40.1.20:8080", CLIENT),
-        );
-        assert!(
-            matches!(refused, Judgement::Different(said) if said.ends_with("portolan: rejected"))
-        );
+        assert!(said(&kept, "172.30.1.1:80").contains("untranslated"));
+        let refused = said(&Fate::Refuse("rejected"), "10.40.1.20:8080");
+        assert!(refused.ends_with("portolan: rejected"), "{refused}");
     }
 
     #[test]
@@ -317,12 +293,8 @@ mod tests {
         let results: Vec<_> = rows.iter().map(Row::result).collect();
         assert_eq!(results, ["different", "never seen"]);
         assert_eq!(rows[0].connections(), 3);
-        assert!(
-            rows[0]
-                .example
-                .as_ref()
-                .is_some_and(|said| said.contains("10.40.9.9"))
-        );
+        let example = rows[0].example.as_ref().expect("an example");
+        assert!(example.contains("10.40.9.9"), "{example}");
         let summary = Summary::of(&rows);
         assert!(summary.differs());
         assert_eq!(

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use config::{Config, telemetry};
+use config::Config;
 use datapath::{
     DEFAULT_PIN_DIR, SHADOW_PIN_DIR, cleanup,
     maps::pins::{check_shadow, generations, is_held},
@@ -24,8 +24,9 @@ use serde::Serialize;
 
 use self::compare::{Comparison, Summary};
 use super::{
-    Output, examples,
+    Output, examples, status_of,
     table::{Column, Tone, column, plain, print_table, toned},
+    terminal::print_report,
 };
 
 /// The columns of the report's table; each row is a service port.
@@ -36,14 +37,7 @@ const COLUMNS: &[Column<compare::Row>] = &[
     column("SAME", 1, |row| plain(row.same)),
     column("DIFFERENT", 0, |row| {
         let different = row.different + row.masqueraded_differently;
-        toned(
-            different,
-            if different > 0 {
-                Tone::Bad
-            } else {
-                Tone::Plain
-            },
-        )
+        toned(different, Tone::Bad.when(different > 0))
     }),
     column("FOR-EXAMPLE", 2, |row| plain(row.example.as_deref())),
 ];
@@ -80,13 +74,7 @@ struct Report<'a> {
 /// Compares, prints the report, and returns the exit status: 1 if something differs.
 pub(super) fn run(command: &ShadowCommand) -> ExitCode {
     let ShadowCommand::Report(args) = command;
-    match report(args) {
-        Ok(differs) => u8::from(differs).into(),
-        Err(error) => {
-            telemetry::fail(&error);
-            2.into()
-        }
-    }
+    status_of(report(args).map(u8::from))
 }
 
 fn report(args: &ReportArgs) -> Result<bool> {
@@ -116,32 +104,21 @@ fn report(args: &ReportArgs) -> Result<bool> {
         summary,
         counted,
     };
-    match args.output {
-        Output::Json => {
-            println!(
-                "{}",
-                serde_json::to_string_pretty(&report).context("write JSON")?
-            );
-        }
-        Output::Yaml => print!(
-            "{}",
-            serde_saphyr::to_string(&report).context("write YAML")?
-        ),
-        Output::Table => {
-            print_table(COLUMNS, &rows)?;
-            println!("{}", report.summary);
-            let counted = report
-                .counted
-                .iter()
-                .map(|(name, count)| format!("{name} {count}"));
-            let counted: Vec<_> = counted.collect();
-            let counted = match counted.is_empty() {
-                true => "-".to_owned(),
-                false => counted.join(", "),
-            };
-            println!("packets that the shadow has counted: {counted}");
-        }
+    if args.output == Output::Table {
+        print_table(COLUMNS, &rows)?;
     }
+    print_report(args.output, &report, || {
+        let counted = report.counted.iter();
+        let counted = counted.map(|(name, count)| format!("{name} {count}"));
+        let counted = match &*counted.collect::<Vec<_>>() {
+            [] => "-".to_owned(),
+            counted => counted.join(", "),
+        };
+        format!(
+            "{}\npackets that the shadow has counted: {counted}",
+            report.summary
+        )
+    })?;
     Ok(differs)
 }
 

@@ -4,12 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use datapath::{HOOK_COUNT, present};
 use linux::interfaces::Interfaces;
 use serde::Serialize;
 
-use crate::agent::{Agent, AgentArgs, metric};
+use crate::{
+    agent::{Agent, AgentArgs, metric},
+    runtime,
+};
 
 /// How many hooks or interfaces should have programs, and how many have them.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -47,12 +50,8 @@ pub(super) fn attached(
         problems.push(format!("what is attached cannot be read: {error}"));
         Default::default()
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
     let patterns = agent.config.interface_patterns();
-    let interfaces = runtime.block_on(Interfaces::open(patterns));
+    let interfaces = runtime()?.block_on(Interfaces::open(patterns));
     let wanted: Vec<_> = match &interfaces {
         Ok(all) => all.current().iter().filter(|one| one.attach).collect(),
         Err(error) => {

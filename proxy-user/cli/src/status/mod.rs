@@ -6,6 +6,7 @@ mod attached;
 mod screen;
 
 use std::{
+    io::Write,
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -102,7 +103,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
         is_well = status.problems.is_empty();
         match &args.look.output {
             Format::Table | Format::Wide => screen::write(out, page, &status)?,
-            Format::Name => writeln_names(out, &status)?,
+            // One word for scripts: `healthy`, `unhealthy` or `unreachable`.
+            Format::Name => writeln!(out, "{}", status.agent.word())?,
             other => document(out, other, &status)?,
         }
         Ok(())
@@ -112,11 +114,6 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Writes one word for scripts (`--output name`): `healthy`, `unhealthy` or `unreachable`.
-fn writeln_names(out: &mut impl std::io::Write, status: &Status) -> std::io::Result<()> {
-    writeln!(out, "{}", status.agent.word())
 }
 
 impl AgentStatus {

@@ -61,10 +61,7 @@ fn lines(status: &Status) -> Vec<Line> {
         interfaces.attached, interfaces.wanted, status.attached_by, hooks.attached, hooks.wanted
     );
     let is_whole = |count: Count| count.attached == count.wanted;
-    let tone = match is_whole(interfaces) && is_whole(hooks) {
-        true => Tone::Good,
-        false => Tone::Bad,
-    };
+    let tone = good_or(Tone::Bad, is_whole(interfaces) && is_whole(hooks));
     add("Attached", attached, tone);
     if !status.uplinks.is_empty() {
         let uplinks = status.uplinks.iter();
@@ -92,15 +89,7 @@ fn lines(status: &Status) -> Vec<Line> {
             map.entries.unwrap_or_default(),
         );
         let text = format!("  {fill:>3}% {} ({entries} of {})", map.name, map.capacity);
-        add(
-            "",
-            text,
-            if is_nearly_full(map) {
-                Tone::Bad
-            } else {
-                Tone::Plain
-            },
-        );
+        add("", text, Tone::Bad.when(is_nearly_full(map)));
     }
     let known = status.warnings.as_deref();
     let text = match known {
@@ -108,36 +97,25 @@ fn lines(status: &Status) -> Vec<Line> {
         Some([]) => "none".to_owned(),
         Some(all) => format!("{}; `portolan warnings` has them whole", all.len()),
     };
-    let tone = if known == Some(&[]) {
-        Tone::Good
-    } else {
-        Tone::Warn
-    };
-    add("Warnings", text, tone);
+    add("Warnings", text, good_or(Tone::Warn, known == Some(&[])));
     for warning in known.into_iter().flatten().take(NAMED) {
-        add(
-            "",
-            format!("  {}: {}", warning.object, warning.reason),
-            Tone::Warn,
-        );
+        let text = format!("  {}: {}", warning.object, warning.reason);
+        add("", text, Tone::Warn);
     }
     let text = match status.problems.len() {
         0 => "none".to_owned(),
         count => count.to_string(),
     };
-    add(
-        "Problems",
-        text,
-        if status.problems.is_empty() {
-            Tone::Good
-        } else {
-            Tone::Bad
-        },
-    );
+    let is_well = status.problems.is_empty();
+    add("Problems", text, good_or(Tone::Bad, is_well));
     for problem in status.problems.iter().take(NAMED) {
         add("", format!("  {problem}"), Tone::Bad);
     }
     lines
+}
+
+fn good_or(other: Tone, is_good: bool) -> Tone {
+    if is_good { Tone::Good } else { other }
 }
 
 fn agent(status: &Status) -> (String, Tone) {
@@ -165,8 +143,7 @@ fn agent(status: &Status) -> (String, Tone) {
         memory,
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
-    let tone = if code == 200 { Tone::Good } else { Tone::Bad };
-    (parts.join(", "), tone)
+    (parts.join(", "), good_or(Tone::Bad, code == 200))
 }
 
 fn sync(status: &Status) -> (String, Tone) {
@@ -184,10 +161,7 @@ fn sync(status: &Status) -> (String, Tone) {
     let heard = sync.heard_seconds.iter();
     parts.extend(heard.map(|(kind, seconds)| format!("{kind} heard {} ago", duration(*seconds))));
     let is_good = sync.failed_services == 0 && sync.last_seconds.is_some();
-    (
-        parts.join(", "),
-        if is_good { Tone::Plain } else { Tone::Bad },
-    )
+    (parts.join(", "), Tone::Bad.when(!is_good))
 }
 
 /// Formats a duration with one unit, the largest in which it is at least 2, as kubectl shows ages.

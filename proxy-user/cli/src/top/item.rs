@@ -2,9 +2,19 @@
 //! What the rows of all tables of `top` have in common: a text that the filter searches, and an
 //! order.
 
-use std::cmp::{Ordering, Reverse};
+use std::{
+    cmp::{Ordering, Reverse},
+    fmt::{self, Display, Formatter},
+    net::SocketAddr,
+};
 
-use crate::render::{Column, Value};
+use datapath::read::ServicePort;
+use serde::Serialize;
+
+use crate::{
+    args::{Of, Select},
+    render::{Column, Value},
+};
 
 /// A type whose values are the rows of one of `top`'s tables.
 pub(super) trait Item {
@@ -16,12 +26,41 @@ pub(super) trait Item {
     fn weight(&self) -> [u64; 4];
 }
 
-/// Returns how tables show a service port.
-pub(super) fn service_port(service: &str, port_name: &str) -> String {
-    match (service, port_name) {
-        ("", _) => "(others)".to_owned(),
-        (service, "") => service.to_owned(),
-        (service, port) => format!("{service}:{port}"),
+/// The service port that a row is about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct OfPort {
+    /// The service's namespace and name; empty if the row is about no single service port.
+    pub(super) service: String,
+    pub(super) port_name: String,
+    pub(super) port: u16,
+    pub(super) protocol: &'static str,
+}
+
+impl OfPort {
+    pub(super) fn new(port: Option<&ServicePort>) -> Self {
+        Self {
+            service: port.map_or_else(String::new, |port| port.service.clone()),
+            port_name: port.map_or_else(String::new, |port| port.port_name.clone()),
+            port: port.map_or(0, |port| port.port),
+            protocol: port.map_or("-", |port| port.protocol),
+        }
+    }
+    /// Returns whether the user's arguments select a row about this service port and backend.
+    pub(super) fn is_selected(&self, select: &Select, backend: Option<SocketAddr>) -> bool {
+        let of = Of::new(&self.service, &self.port_name, self.port);
+        select.wants(of, self.protocol, backend.as_slice())
+    }
+}
+
+/// Writes the service port as tables show it.
+impl Display for OfPort {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (&*self.service, &*self.port_name) {
+            ("", _) => f.write_str("(others)"),
+            (service, "") => f.write_str(service),
+            (service, port) => write!(f, "{service}:{port}"),
+        }
     }
 }
 
@@ -51,11 +90,4 @@ pub(super) fn sort<R: Item>(rows: &mut [R], column: Option<&Column<R>>, reverse:
     if reverse {
         rows.reverse();
     }
-}
-
-/// Returns the column with this heading; ignores case, and takes spaces and underscores as dashes.
-pub(super) fn column<'a, R>(columns: &'a [Column<R>], heading: &str) -> Option<&'a Column<R>> {
-    let heading = heading.replace([' ', '_'], "-");
-    let is_it = |one: &&Column<R>| one.heading.eq_ignore_ascii_case(&heading);
-    columns.iter().find(is_it)
 }

@@ -12,7 +12,7 @@ use super::{
     reasons::{self, ReasonRow, Tally},
     rows::{self, Before, TopRow},
 };
-use crate::args::{Of, Select};
+use crate::args::Select;
 
 /// The contents of the maps at one time.
 pub(super) struct Sample {
@@ -77,14 +77,7 @@ impl Looks {
         });
         let now = &self.now;
         let mut rows = rows::rows(&now.counted, before.as_ref(), &now.names, backends);
-        rows.retain(|row| {
-            let of = Of {
-                service: &row.service,
-                port_name: &row.port_name,
-                port: Some(row.port),
-            };
-            select.wants(of, row.protocol, row.endpoint.as_slice())
-        });
+        rows.retain(|row| row.of.is_selected(select, row.endpoint));
         rows
     }
 
@@ -92,14 +85,7 @@ impl Looks {
         let before = self.before.as_ref();
         let before = before.map(|before| before.tally()).zip(self.seconds());
         let mut rows = reasons::rows(self.now.tally(), before, &self.now.names);
-        rows.retain(|row| {
-            let of = Of {
-                service: &row.service,
-                port_name: &row.port_name,
-                port: Some(row.port),
-            };
-            select.wants(of, row.protocol, &[])
-        });
+        rows.retain(|row| row.of.is_selected(select, None));
         rows
     }
 

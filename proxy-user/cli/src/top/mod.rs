@@ -30,7 +30,7 @@ use super::{
     BadInput, Pins,
     args::{Look, Select, no_headings, seconds},
     format::{Format, document},
-    list::{again, no_column},
+    list::{again, is_heading, no_column},
     render::Column,
     table::table,
     terminal::Page,
@@ -222,14 +222,8 @@ fn write(
 /// Returns the heading of the column that the user's `wanted` means.
 fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
     let headings = shown.headings(true);
-    let name = wanted.replace([' ', '_'], "-");
-    let mut found = headings
-        .iter()
-        .filter(|one| one.eq_ignore_ascii_case(&name));
-    found
-        .next()
-        .copied()
-        .ok_or_else(|| no_column(wanted, &headings))
+    let found = headings.iter().find(|one| is_heading(one, wanted));
+    found.copied().ok_or_else(|| no_column(wanted, &headings))
 }
 
 /// The page, the arguments, and the rows of the program table, with which other tables are drawn.

@@ -11,18 +11,18 @@ use datapath::read::ServicePort;
 use proxy_common::Counter;
 use serde::Serialize;
 
-use super::item::Item;
-use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
+use super::item::{Item, OfPort};
+use crate::{
+    counters::rate,
+    render::{Column, Tone, WIDE, column, cut, plain, toned},
+};
 
 /// How many packets and calls of a service port were refused for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {
-    /// The service's namespace and name; empty for refusals that belong to no service port.
-    pub(super) service: String,
-    pub(super) port_name: String,
-    pub(super) port: u16,
-    pub(super) protocol: &'static str,
+    #[serde(flatten)]
+    pub(super) of: OfPort,
     pub(super) reason: &'static str,
     pub(super) count: u64,
     /// Refusals per second; None at the first sample.
@@ -73,18 +73,12 @@ pub(super) fn rows(
 ) -> Vec<ReasonRow> {
     let then = before.map(|(tally, seconds)| (tally.sums(), seconds));
     let row = |((service, counter), count): ((u32, Counter), u64)| {
-        let named = names.get(&service);
         let per_second = then.as_ref().map(|(then, seconds)| {
             let then = then.get(&(service, counter)).copied().unwrap_or_default();
-            // If the count has become smaller, the id now belongs to another service port.
-            let more = count.checked_sub(then).unwrap_or(count);
-            (more as f64 / seconds.max(0.001)).round() as u64
+            rate(count, then, *seconds)
         });
         ReasonRow {
-            service: named.map_or_else(String::new, |named| named.service.clone()),
-            port_name: named.map_or_else(String::new, |named| named.port_name.clone()),
-            port: named.map_or(0, |named| named.port),
-            protocol: named.map_or("-", |named| named.protocol),
+            of: OfPort::new(names.get(&service)),
             reason: counter.name(),
             count,
             per_second,
@@ -97,9 +91,7 @@ pub(super) fn rows(
 
 /// The columns of the table of reasons.
 pub(super) const COLUMNS: &[Column<ReasonRow>] = &[
-    cut("SERVICE", 0, |row| {
-        plain(super::item::service_port(&row.service, &row.port_name))
-    }),
+    cut("SERVICE", 0, |row| plain(row.of.to_string())),
     column("REASON", 0, |row| plain(row.reason)),
     column("COUNT", 0, |row| toned(row.count, Tone::Bad)),
     column("PER-SECOND", 1, |row| plain(row.per_second)),
@@ -109,13 +101,13 @@ pub(super) const COLUMNS: &[Column<ReasonRow>] = &[
 
 impl Item for ReasonRow {
     fn words(&self) -> String {
-        let service = super::item::service_port(&self.service, &self.port_name);
-        format!("{service} {}", self.reason)
+        format!("{} {}", self.of, self.reason)
     }
     fn by_name(&self, other: &Self) -> Ordering {
-        let name = |row: &Self| (row.port, row.reason);
-        let services = self.service.cmp(&other.service);
-        services.then_with(|| name(self).cmp(&name(other)))
+        fn name(row: &ReasonRow) -> impl Ord {
+            (&*row.of.service, row.of.port, row.reason)
+        }
+        name(self).cmp(&name(other))
     }
     fn weight(&self) -> [u64; 4] {
         [self.per_second.unwrap_or_default(), self.count, 0, 0]

@@ -12,8 +12,11 @@ use datapath::read::{Counted, CountedBackend, ServicePort};
 use proxy_common::{Counter, traffic::Traffic};
 use serde::Serialize;
 
-use super::item::{Item, service_port};
-use crate::render::{Column, Tone, WIDE, column, cut, plain, toned};
+use super::item::{Item, OfPort};
+use crate::{
+    counters::rate,
+    render::{Column, Tone, WIDE, column, cut, plain, toned},
+};
 
 /// The rates per second that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -30,11 +33,8 @@ pub(super) struct Rates {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TopRow {
-    /// The service's namespace and name; empty for traffic of no single service port.
-    pub(super) service: String,
-    pub(super) port_name: String,
-    pub(super) port: u16,
-    pub(super) protocol: &'static str,
+    #[serde(flatten)]
+    pub(super) of: OfPort,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) endpoint: Option<SocketAddr>,
     pub(super) connections: u64,
@@ -90,12 +90,8 @@ pub(super) fn rows(
             rates(&traffic, &then, *seconds)
         });
         let (service, backend) = whose;
-        let named = names.get(&service);
         TopRow {
-            service: named.map_or_else(String::new, |named| named.service.clone()),
-            port_name: named.map_or_else(String::new, |named| named.port_name.clone()),
-            port: named.map_or(0, |named| named.port),
-            protocol: named.map_or("-", |named| named.protocol),
+            of: OfPort::new(names.get(&service)),
             endpoint: backend.map(|(address, _)| address),
             connections: traffic.connections,
             packets_in: traffic.packets_in,
@@ -148,13 +144,8 @@ fn find(sums: &[(Whose, Traffic)], whose: Whose) -> Traffic {
     place.map_or_else(|_| Traffic::default(), |place| sums[place].1)
 }
 
-/// Returns the rates, rounded. If a number has become smaller, `now` belongs to another service
-/// port or backend, and all of it counts.
 fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
-    let rate = |now: u64, then: u64| {
-        let more = now.checked_sub(then).unwrap_or(now);
-        (more as f64 / seconds.max(0.001)).round() as u64
-    };
+    let rate = |now, then| rate(now, then, seconds);
     Rates {
         connections: rate(now.connections, then.connections),
         packets_in: rate(now.packets_in, then.packets_in),
@@ -169,15 +160,11 @@ impl TopRow {
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
-    /// Returns the service port as tables show it.
-    fn service_port(&self) -> String {
-        service_port(&self.service, &self.port_name)
-    }
     /// Returns the row's kind and name, as kubectl writes them.
     pub(super) fn name(&self) -> String {
         match self.endpoint {
             Some(endpoint) => format!("backend/{endpoint}"),
-            None => format!("service/{}", self.service_port()),
+            None => format!("service/{}", self.of),
         }
     }
 }
@@ -185,17 +172,16 @@ impl TopRow {
 impl Item for TopRow {
     fn words(&self) -> String {
         match self.endpoint {
-            Some(endpoint) => format!("{} {endpoint}", self.service_port()),
-            None => self.service_port(),
+            Some(endpoint) => format!("{} {endpoint}", self.of),
+            None => self.of.to_string(),
         }
     }
     fn by_name(&self, other: &Self) -> Ordering {
-        let name = |row: &Self| (row.port, row.endpoint);
-        let services = self.service.cmp(&other.service);
-        let ports = || self.port_name.cmp(&other.port_name);
-        services
-            .then_with(ports)
-            .then_with(|| name(self).cmp(&name(other)))
+        fn name(row: &TopRow) -> impl Ord {
+            let of = &row.of;
+            (&*of.service, &*of.port_name, of.port, row.endpoint)
+        }
+        name(self).cmp(&name(other))
     }
     /// Sorts by bytes per second, then by bytes, connections and refusals.
     fn weight(&self) -> [u64; 4] {
@@ -208,7 +194,7 @@ impl Item for TopRow {
 
 /// The columns of the tables of service ports and backends.
 pub(super) const COLUMNS: &[Column<TopRow>] = &[
-    cut("SERVICE", 0, |row| plain(row.service_port())),
+    cut("SERVICE", 0, |row| plain(row.of.to_string())),
     column("ENDPOINT", 0, |row| plain(row.endpoint)),
     column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
     column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
@@ -223,8 +209,7 @@ pub(super) const COLUMNS: &[Column<TopRow>] = &[
     column("INBYTES", 3, |row| plain(row.bytes_in)),
     column("OUTBYTES", 3, |row| plain(row.bytes_out)),
     column("REFUSED", 0, |row| {
-        let tone = [Tone::Plain, Tone::Bad][usize::from(row.refused() > 0)];
-        toned(row.refused(), tone)
+        toned(row.refused(), Tone::Bad.when(row.refused() > 0))
     }),
     column("RETRANS", 1, |row| plain(row.retransmitted_syns)),
     column("UNANSWERED", 2, |row| plain(row.unanswered_syns)),

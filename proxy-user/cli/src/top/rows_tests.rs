@@ -2,7 +2,11 @@
 //! Tests for the rates, sums and order of `top`.
 
 use super::*;
-use crate::{table::table, terminal::Page, top::item::sort};
+use crate::{
+    render::tests::{compare, page},
+    table::table,
+    top::item::sort,
+};
 
 fn port(service: &str) -> ServicePort {
     ServicePort {
@@ -53,8 +57,15 @@ pub(in crate::top) fn names() -> HashMap<u32, ServicePort> {
     (1..).zip(all.map(port)).collect()
 }
 
+fn two_seconds_after(counted: &Counted) -> Before<'_> {
+    Before {
+        counted,
+        seconds: 2.0,
+    }
+}
+
 fn services(rows: &[TopRow]) -> Vec<&str> {
-    rows.iter().map(|row| row.service.as_str()).collect()
+    rows.iter().map(|row| row.of.service.as_str()).collect()
 }
 
 #[test]
@@ -75,10 +86,7 @@ fn a_service_port_has_the_sum_of_its_backends_and_what_was_refused_of_it() {
 #[test]
 fn rates_are_of_what_came_between_two_looks() {
     let (then, now) = (counted(100), counted(150));
-    let before = Before {
-        counted: &then,
-        seconds: 2.0,
-    };
+    let before = two_seconds_after(&then);
     let mut rows = rows(&now, Some(&before), &names(), true);
     sort(&mut rows, None, false);
     let expected = Rates {
@@ -109,29 +117,23 @@ fn what_is_of_no_service_port_in_particular_is_called_others() {
     counted.others.packets_in = 9;
     counted.refused.push((0, Counter::DroppedHeld, 1));
     let rows = rows(&counted, None, &names(), false);
-    assert_eq!(rows[0].service_port(), "(others)");
+    assert_eq!(rows[0].of.to_string(), "(others)");
     assert_eq!((rows[0].packets_in, rows[0].refused()), (9, 1));
 }
 
 #[test]
 fn the_table_is_as_its_pictures_show() {
     let (then, now) = (counted(100), counted(150));
-    let before = Before {
-        counted: &then,
-        seconds: 2.0,
-    };
+    let before = two_seconds_after(&then);
     for (backends, name) in [(false, "services"), (true, "backends")] {
         let mut rows = rows(&now, Some(&before), &names(), backends);
         sort(&mut rows, None, false);
         for width in [80, 200] {
-            let page = Page {
-                width: Some(width),
-                ..Page::default()
-            };
+            let columns = columns(backends, true);
             let mut drawn = Vec::new();
-            table(&mut drawn, &page, &columns(backends, true), true, &rows).expect("to memory");
+            table(&mut drawn, &page(width), &columns, true, &rows).expect("to memory");
             let drawn = String::from_utf8(drawn).expect("text");
-            crate::render::tests::compare(&format!("top-{name}-{width}"), &drawn);
+            compare(&format!("top-{name}-{width}"), &drawn);
         }
     }
 }

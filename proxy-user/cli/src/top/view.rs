@@ -3,7 +3,7 @@
 //! Called by `live`, drawn by `screen`.
 
 use super::{
-    item::{Item, column, sort},
+    item::{Item, sort},
     looks::Looks,
     programs::{self, ProgramRow},
     reasons::{self, ReasonRow},
@@ -232,7 +232,8 @@ impl View {
         if !wanted.is_empty() {
             rows.retain(|row| row.words().to_lowercase().contains(wanted));
         }
-        let order = self.sorted_by().and_then(|by| column(columns, by));
+        let order = self.sorted_by();
+        let order = columns.iter().find(|one| Some(one.heading) == order);
         sort(rows, order, self.reverse);
     }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests with connections as ctnetlink encodes them.
 
+use std::net::Ipv6Addr;
+
 use super::*;
-use crate::netlink::encode;
+use crate::netlink::{encode, tests::damaged};
 
 /// Returns a connection from 10.0.0.1:40000 to a service at port 443, served by 10.0.0.2:8443.
 fn connection(status: u32, protocol: u8, v4: bool) -> Vec<u8> {
@@ -82,13 +84,7 @@ proptest::proptest! {
         bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..300,
     ) {
         _ = read(&bytes);
-        let mut damaged = connection(0x1ae, 6, true);
-        for (place, byte) in edits {
-            let place = usize::from(place) % damaged.len();
-            damaged[place] = byte;
-        }
-        damaged.truncate(length);
-        if let Some(found) = read(&damaged) {
+        if let Some(found) = read(&damaged(connection(0x1ae, 6, true), &edits, length)) {
             _ = (found.state(), found.tags());
         }
     }

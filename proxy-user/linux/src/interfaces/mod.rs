@@ -21,7 +21,7 @@ pub use netlink::{Interfaces, InterfacesError};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
 /// What an interface is on this node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum InterfaceKind {
     /// Leads out of the node.
     Uplink,
@@ -33,11 +33,12 @@ pub enum InterfaceKind {
     /// A bridge itself. The programs are never attached to it.
     Bridge,
     Loopback,
+    #[default]
     Other,
 }
 
 /// One interface.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
     pub index: u32,
     pub name: String,

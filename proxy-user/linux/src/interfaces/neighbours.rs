@@ -180,22 +180,20 @@ impl Tables {
     }
 
     fn take(&mut self, message: &NeighbourMessage, is_there: bool) {
+        use NeighbourAddress::{Inet, Inet6};
+        use NeighbourAttribute::{Controller, Destination, LinkLayerAddress};
         let header = &message.header;
-        let mac = message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                NeighbourAttribute::LinkLayerAddress(mac) => Mac::try_from(mac.as_slice()).ok(),
-                _ => None,
-            });
+        let (mut mac, mut bridge, mut address) = (None, None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                LinkLayerAddress(octets) => mac = Mac::try_from(octets.as_slice()).ok(),
+                Controller(index) => bridge = Some(*index),
+                Destination(Inet(v4)) => address = Some(IpAddr::from(*v4)),
+                Destination(Inet6(v6)) => address = Some(IpAddr::from(*v6)),
+                _ => {}
+            }
+        }
         if header.family == AddressFamily::Bridge {
-            let bridge = message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    NeighbourAttribute::Controller(bridge) => Some(*bridge),
-                    _ => None,
-                });
             // A permanent entry is the port's own address.
             if let (true, Some(bridge), Some(mac)) = (is_there, bridge, mac)
                 && header.state != NeighbourState::Permanent
@@ -204,18 +202,6 @@ impl Tables {
             }
             return;
         }
-        let address = message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
-                    Some(IpAddr::from(*address))
-                }
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
-                    Some(IpAddr::from(*address))
-                }
-                _ => None,
-            });
         let Some(address) = address else {
             return;
         };
@@ -278,22 +264,15 @@ fn question(address: IpAddr) -> RouteMessage {
 
 /// Returns the interface of a unicast route without a gateway; None for other routes.
 fn leads_to(route: &RouteMessage) -> Option<u32> {
-    let goes_on = |attribute: &RouteAttribute| {
-        matches!(
-            attribute,
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_)
-        )
-    };
-    if route.header.kind != RouteType::Unicast || route.attributes.iter().any(goes_on) {
-        return None;
+    let mut interface = None;
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => return None,
+            _ => {}
+        }
     }
-    route
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            RouteAttribute::Oif(interface) => Some(*interface),
-            _ => None,
-        })
+    interface.filter(|_| route.header.kind == RouteType::Unicast)
 }
 
 #[cfg(test)]

@@ -124,32 +124,27 @@ mod tests {
         }
     }
 
+    fn pod_link(interface: u32, mtu: u32) -> PodLink {
+        PodLink {
+            address: address(),
+            interface,
+            mtu,
+            destination: POD,
+            source: NODE,
+        }
+    }
+
     #[test]
     fn a_routed_pod_is_behind_its_own_interface() {
         let links = pod_links(&[interface(2, InterfaceKind::PodSide)], &neighbours(2));
-        let expected = PodLink {
-            address: address(),
-            interface: 2,
-            mtu: 1500,
-            destination: POD,
-            source: NODE,
-        };
-        assert_eq!(links, [expected]);
+        assert_eq!(links, [pod_link(2, 1500)]);
     }
 
     #[test]
     fn a_bridged_pod_is_behind_the_port_that_its_bridge_has_learned_and_gets_frames_from_the_bridge()
      {
         let all = [interface(3, InterfaceKind::Bridge), port(4), port(5)];
-        let links = pod_links(&all, &neighbours(3));
-        let expected = PodLink {
-            address: address(),
-            interface: 4,
-            mtu: 1400,
-            destination: POD,
-            source: NODE,
-        };
-        assert_eq!(links, [expected]);
+        assert_eq!(pod_links(&all, &neighbours(3)), [pod_link(4, 1400)]);
         let unlearned = Neighbours {
             ports: BTreeMap::new(),
             ..neighbours(3)

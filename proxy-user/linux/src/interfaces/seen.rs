@@ -48,8 +48,16 @@ impl Seen {
     /// Applies a message of the kernel; false if it does not describe the change fully, so that
     /// everything must be listed again.
     pub(super) fn take(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+        use RouteNetlinkMessage::{
+            DelAddress, DelLink, DelQueueDiscipline, DelTrafficChain, DelTrafficClass,
+            DelTrafficFilter, NewAddress, NewLink, NewQueueDiscipline, NewTrafficChain,
+            NewTrafficClass, NewTrafficFilter,
+        };
+        let NetlinkPayload::InnerMessage(message) = message else {
+            return false;
+        };
         match message {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+            NewLink(link) => {
                 if is_whole(link) {
                     self.links.insert(link.header.index, link_of(link));
                 } else if let Some(isolated) = port_is_isolated(link)
@@ -59,14 +67,14 @@ impl Seen {
                 }
                 true
             }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
+            DelLink(link) => {
                 // The kernel sends separate messages about the addresses of a removed link.
                 if is_whole(link) {
                     self.links.remove(&link.header.index);
                 }
                 true
             }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
+            NewAddress(address) => {
                 let Some(address) = address_of(address) else {
                     return false;
                 };
@@ -78,14 +86,14 @@ impl Seen {
                 // The first of several addresses decides, and a list may have another order.
                 self.has_one(address.link, address.net.addr().is_ipv4())
             }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
+            DelAddress(address) => {
                 let Some(address) = address_of(address) else {
                     return false;
                 };
                 self.addresses.retain(|known| !is_same(known, &address));
                 true
             }
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(qdisc)) => {
+            NewQueueDiscipline(qdisc) => {
                 if qdisc.header.parent == TcHandle::ROOT {
                     let link = u32::try_from(qdisc.header.index).ok();
                     let link = link.and_then(|index| self.links.get_mut(&index));
@@ -103,18 +111,10 @@ impl Seen {
                 true
             }
             // The interface gets its default discipline again, without a message.
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelQueueDiscipline(qdisc)) => {
-                qdisc.header.parent != TcHandle::ROOT
-            }
+            DelQueueDiscipline(qdisc) => qdisc.header.parent != TcHandle::ROOT,
             // Other objects of traffic control do not matter.
-            NetlinkPayload::InnerMessage(
-                RouteNetlinkMessage::NewTrafficFilter(_)
-                | RouteNetlinkMessage::DelTrafficFilter(_)
-                | RouteNetlinkMessage::NewTrafficChain(_)
-                | RouteNetlinkMessage::DelTrafficChain(_)
-                | RouteNetlinkMessage::NewTrafficClass(_)
-                | RouteNetlinkMessage::DelTrafficClass(_),
-            ) => true,
+            NewTrafficFilter(_) | DelTrafficFilter(_) | NewTrafficChain(_) | DelTrafficChain(_)
+            | NewTrafficClass(_) | DelTrafficClass(_) => true,
             _ => false,
         }
     }

@@ -5,33 +5,27 @@ use super::*;
 use rstest::rstest;
 
 fn link(index: u32, name: &str, kind: &str, master: Option<u32>) -> Link {
+    // A hardware port gives the bridge its own address.
+    let last = match kind {
+        "" | "bridge" => 1,
+        _ => index as u8,
+    };
     Link {
         index,
         name: name.into(),
         kind: kind.into(),
         master,
-        lower: None,
         mtu: 1500,
-        qdisc: String::new(),
-        peer_elsewhere: false,
-        filters_vlans: false,
-        isolated: false,
         loopback: name == "lo",
         ethernet: true,
-        // A hardware port gives the bridge its own address.
-        mac: vec![
-            2,
-            0,
-            0,
-            0,
-            0,
-            if kind.is_empty() || kind == "bridge" {
-                1
-            } else {
-                index as u8
-            },
-        ],
+        mac: vec![2, 0, 0, 0, 0, last],
+        ..Link::default()
     }
+}
+
+fn names(interfaces: &[Interface], are_wanted: impl Fn(&Interface) -> bool) -> Vec<String> {
+    let wanted = interfaces.iter().filter(|interface| are_wanted(interface));
+    wanted.map(|interface| interface.name.clone()).collect()
 }
 
 fn node() -> Vec<Link> {
@@ -55,11 +49,7 @@ fn attached(patterns: &[&str]) -> Vec<String> {
         pods: None,
         ..Patterns::default()
     };
-    describe(&node(), &[], &patterns)
-        .into_iter()
-        .filter(|interface| interface.attach)
-        .map(|interface| interface.name)
-        .collect()
+    names(&describe(&node(), &[], &patterns), |one| one.attach)
 }
 
 #[test]
@@ -183,9 +173,7 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
         ..Patterns::default()
     };
     let interfaces = describe(&node(), &[], &patterns);
-    let of_pods = interfaces.iter().filter(|interface| interface.pods);
-    let names: Vec<_> = of_pods.map(|interface| interface.name.as_str()).collect();
-    assert_eq!(names, expected);
+    assert_eq!(names(&interfaces, |one| one.pods), expected);
 }
 
 /// A VLAN's tagged frames are left to the VLAN's interface, unless that has no programs, or a
@@ -226,9 +214,7 @@ fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
     let mut links = node();
     links.push(link(10, "eth2", "", Some(3)));
     let interfaces = describe(&links, &[], &Patterns::default());
-    let ports = interfaces.iter().filter(|interface| interface.bridge_port);
-    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
-    assert_eq!(names, ["veth1"]);
+    assert_eq!(names(&interfaces, |one| one.bridge_port), ["veth1"]);
 }
 
 #[test]
@@ -238,7 +224,5 @@ fn pods_at_an_open_vswitch_are_told_by_their_ports() {
     links.push(link(21, "pod-1", "veth", Some(20)));
     links.push(link(22, "eth3", "", Some(20)));
     let interfaces = describe(&links, &[], &Patterns::default());
-    let ports = interfaces.iter().filter(|interface| interface.switch_port);
-    let names: Vec<_> = ports.map(|interface| interface.name.as_str()).collect();
-    assert_eq!(names, ["pod-1"]);
+    assert_eq!(names(&interfaces, |one| one.switch_port), ["pod-1"]);
 }

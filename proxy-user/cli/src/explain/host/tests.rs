@@ -3,7 +3,10 @@
 use datapath::ChainMember;
 
 use super::*;
-use crate::check::finding::{Level, code_of};
+use crate::check::finding::{
+    Level::{self, Differs, InTheWay, Note},
+    code_of,
+};
 
 const PORT: u32 = 7;
 
@@ -85,13 +88,13 @@ fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
     one.incoming.as_mut().expect("it").hooks[1].ours = false;
     finds(
         &one,
-        Level::InTheWay,
+        InTheWay,
         "attached at egress of this interface of the client",
     );
     one.by_socket = true;
     assert_eq!(findings(&one), [], "a socket hook has translated it");
     one.missing_socket_hooks = vec!["connect_v4"];
-    finds(&one, Level::InTheWay, "not attached: connect_v4");
+    finds(&one, InTheWay, "not attached: connect_v4");
 
     let mut one = host();
     let outgoing = one.endpoints[0].outgoing.as_mut().expect("it");
@@ -100,7 +103,7 @@ fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
     one.endpoints[0].masqueraded = true;
     finds(
         &one,
-        Level::InTheWay,
+        InTheWay,
         "attached at ingress of this interface of an endpoint",
     );
 }
@@ -115,14 +118,14 @@ fn foreign_programs_are_told_by_their_place() {
     one.incoming.as_mut().expect("it").hooks[0].before = vec![police()];
     finds(
         &one,
-        Level::Differs,
+        Differs,
         "program 4 (police) runs before portolan's at ingress",
     );
     for (verdict, level, words) in [
-        (ForeignVerdict::Next, Level::Note, "passes this packet on"),
-        (ForeignVerdict::Ends, Level::InTheWay, "ends the chain"),
-        (ForeignVerdict::Drops, Level::InTheWay, "drops the packet"),
-        (ForeignVerdict::Redirects, Level::InTheWay, "elsewhere"),
+        (ForeignVerdict::Next, Note, "passes this packet on"),
+        (ForeignVerdict::Ends, InTheWay, "ends the chain"),
+        (ForeignVerdict::Drops, InTheWay, "drops the packet"),
+        (ForeignVerdict::Redirects, InTheWay, "elsewhere"),
     ] {
         one.incoming.as_mut().expect("it").verdicts = vec![verdict];
         finds(&one, level, words);
@@ -131,7 +134,7 @@ fn foreign_programs_are_told_by_their_place() {
     one.incoming.as_mut().expect("it").hooks[0].behind = vec![police()];
     finds(
         &one,
-        Level::Note,
+        Note,
         "program 4 (police) runs behind portolan's at ingress",
     );
 }
@@ -140,20 +143,20 @@ fn foreign_programs_are_told_by_their_place() {
 fn a_source_is_believed_by_its_route() {
     let mut one = host();
     one.to_client = Some(leaves(8));
-    finds(&one, Level::Note, "leads through another one");
+    finds(&one, Note, "leads through another one");
     one.rp_filter = 1;
     finds(
         &one,
-        Level::InTheWay,
+        InTheWay,
         "net.ipv4.conf.pod7.rp_filter: is 1 (strict)",
     );
     one.redirected = true;
-    finds(&one, Level::Note, "leads through another one");
+    finds(&one, Note, "leads through another one");
     let mut one = host();
     (one.incoming, one.to_client) = (None, Some(Routed::Ended("blackhole")));
     finds(
         &one,
-        Level::InTheWay,
+        InTheWay,
         "no way back to it: a route of kind blackhole ends it",
     );
 }
@@ -163,7 +166,7 @@ fn forwarding_matters_to_what_is_forwarded() {
     let mut one = host();
     one.not_forwarding = Some("net.ipv4.ip_forward".into());
     one.endpoints[0].routed = Routed::Refused;
-    finds(&one, Level::InTheWay, "net.ipv4.ip_forward: is 0");
+    finds(&one, InTheWay, "net.ipv4.ip_forward: is 0");
     one.endpoints[0].routed = Routed::Here;
     assert_eq!(findings(&one), [], "the endpoint is on this node");
     one.endpoints[0].routed = leaves(9);
@@ -186,22 +189,18 @@ fn one_bad_endpoint_of_two_only_differs() {
             deaf: deaf.map(ToOwned::to_owned),
             ..endpoint()
         };
-        finds(&one, Level::InTheWay, words);
+        finds(&one, InTheWay, words);
         one.endpoints.push(endpoint());
-        finds(&one, Level::Differs, words);
+        finds(&one, Differs, words);
     }
     let mut one = host();
     one.endpoints[0].silent = Some([10, 0, 0, 9].into());
-    finds(
-        &one,
-        Level::Differs,
-        "neighbour 10.0.0.9 was asked for in vain",
-    );
+    finds(&one, Differs, "neighbour 10.0.0.9 was asked for in vain");
     let mut one = host();
     one.endpoints[0].mtu = Some(1400);
     finds(
         &one,
-        Level::Differs,
+        Differs,
         "an MTU of 1400, the client's interface one of 1500",
     );
 }
@@ -218,22 +217,14 @@ fn a_chain_that_drops_is_in_the_way_unless_something_accepts() {
         chains: vec![chain],
         ..host()
     };
-    finds(
-        &with(chain(false, false)),
-        Level::InTheWay,
-        "no rule that accepts",
-    );
+    finds(&with(chain(false, false)), InTheWay, "no rule that accepts");
     finds(
         &with(chain(true, false)),
-        Level::Differs,
+        Differs,
         "unless one of its rules",
     );
     // Portolan's own rules accept only packets that portolan masquerades.
-    finds(
-        &with(chain(false, true)),
-        Level::InTheWay,
-        "no rule that accepts",
-    );
+    finds(&with(chain(false, true)), InTheWay, "no rule that accepts");
     let mut one = with(chain(false, true));
     one.endpoints[0].masqueraded = true;
     assert_eq!(findings(&one), []);
@@ -253,8 +244,8 @@ fn what_others_hold_is_counted_with_an_example() {
         };
         2
     ];
-    finds(&one, Level::Differs, "holds 2 connections of this client");
+    finds(&one, Differs, "holds 2 connections of this client");
     let mut one = host();
     one.shadow = true;
-    finds(&one, Level::InTheWay, "they only count");
+    finds(&one, InTheWay, "they only count");
 }
