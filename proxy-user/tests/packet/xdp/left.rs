@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets that XDP passes to tc: unchanged, and counted by tc only.
 
-use proxy_common::{
-    FlowEntry, FlowKind, FlowState, Port, V4, maps,
-    xdp::{Abilities, Uplink},
-};
+use proxy_common::{FlowEntry, FlowKind, FlowState, Port, V4, maps, xdp::Abilities};
 use rstest::rstest;
 
-use super::node::{INSIDE, INSIDE_MAC, Node, OUTSIDE};
-use crate::packets::{NODE_MAC, Tcp, at, raw, tcp, udp};
+use super::node::{INSIDE, Node, OUTSIDE};
+use crate::{
+    network::length,
+    packets::{Tcp, at, raw, tcp, udp},
+    service::{Addresses, IPV4, IPV6},
+};
 
 #[rstest]
-fn segments_that_change_a_flow_and_packets_of_none(#[values(false, true)] v6: bool) {
-    let node = Node::new(v6, false);
+fn segments_that_change_a_flow_and_packets_of_none(#[values(IPV4, IPV6)] a: Addresses) {
+    let node = Node::new(a, false);
     let source = node.establish();
     let (client, service, backend) = (node.client(), node.service(), node.backend());
     for flags in [Tcp::Syn, Tcp::SynAck, Tcp::Fin, Tcp::Rst] {
@@ -26,43 +27,20 @@ fn segments_that_change_a_flow_and_packets_of_none(#[values(false, true)] v6: bo
     node.left(&raw(client.ip(), service.ip(), 6, &[0; 12]), OUTSIDE);
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Frame {
-    SomebodyElses,
-    Broadcast,
-    Tagged,
-    CutShort,
-    Fragment,
-    LaterFragment,
-    Options,
-}
-
 #[rstest]
-fn frames_that_only_the_stack_may_judge(
-    #[values(
-        Frame::SomebodyElses,
-        Frame::Broadcast,
-        Frame::Tagged,
-        Frame::CutShort,
-        Frame::Fragment,
-        Frame::LaterFragment,
-        Frame::Options
-    )]
-    frame: Frame,
-) {
-    let node = Node::new(false, false);
+#[case::to_somebody_else(|packet: &mut Vec<u8>| packet[5] ^= 0xf0)]
+#[case::broadcast(|packet: &mut Vec<u8>| packet[..6].fill(0xff))]
+#[case::tagged(|packet: &mut Vec<u8>| drop(packet.splice(12..12, [0x81, 0, 0, 5])))]
+#[case::cut_short(|packet: &mut Vec<u8>| packet.truncate(packet.len() - 1))]
+#[case::fragment(|packet: &mut Vec<u8>| packet[20] |= 0x20)]
+#[case::later_fragment(|packet: &mut Vec<u8>| packet[21] = 1)]
+#[case::options(|packet: &mut Vec<u8>| packet[14] = 0x46)]
+fn frames_that_only_the_stack_may_judge(#[case] change: fn(&mut Vec<u8>)) {
+    let node = Node::new(IPV4, false);
     node.establish();
     let mut packet = node.question(b"payload");
     node.taken(&packet, OUTSIDE);
-    match frame {
-        Frame::SomebodyElses => packet[5] ^= 0xf0,
-        Frame::Broadcast => packet[..6].fill(0xff),
-        Frame::Tagged => drop(packet.splice(12..12, [0x81, 0, 0, 5])),
-        Frame::CutShort => packet.truncate(packet.len() - 1),
-        Frame::Fragment => packet[20] |= 0x20,
-        Frame::LaterFragment => packet[21] = 1,
-        Frame::Options => packet[14] = 0x46,
-    }
+    change(&mut packet);
     node.left(&packet, OUTSIDE);
 }
 
@@ -88,7 +66,7 @@ fn flows_that_are_not_settled(
     )]
     entry: Entry,
 ) {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     let source = node.establish();
     let (question, answer) = (node.question(b""), node.answer(source, b""));
     node.taken(&question, OUTSIDE);
@@ -112,73 +90,41 @@ fn flows_that_are_not_settled(
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Obstacle {
-    NoNeighbour,
-    NoRoute,
-    NoForwarding,
-    NotPermittedIn,
-    NotPermittedOut,
-    ToThisNode,
-}
+const DOES_NOT_RECEIVE: Abilities = Abilities {
+    receives: false,
+    ..Abilities::ALL
+};
+const DOES_NOT_SEND: Abilities = Abilities {
+    sends: false,
+    ..Abilities::ALL
+};
 
 #[rstest]
-fn ways_that_only_the_stack_knows(
-    #[values(false, true)] v6: bool,
-    #[values(
-        Obstacle::NoNeighbour,
-        Obstacle::NoRoute,
-        Obstacle::NoForwarding,
-        Obstacle::NotPermittedIn,
-        Obstacle::NotPermittedOut,
-        Obstacle::ToThisNode
-    )]
-    way: Obstacle,
-) {
-    let node = Node::new(v6, false);
+#[case::no_neighbour(|node: &Node| node.remove("neigh"))]
+#[case::no_route(|node: &Node| node.remove("route"))]
+#[case::no_forwarding(|node: &Node| node.network.set(&[
+    ("ipv4/conf/outside/forwarding", "0"),
+    ("ipv6/conf/outside/forwarding", "0"),
+]))]
+#[case::not_permitted_in(|node: &Node| node.permit(OUTSIDE, DOES_NOT_RECEIVE))]
+#[case::not_permitted_out(|node: &Node| node.permit(INSIDE, DOES_NOT_SEND))]
+#[case::to_this_node(|node: &Node| {
+    let (backend, length) = (node.addresses.backend, length(node.addresses));
+    node.network.ip(&format!("addr add {backend}/{length} dev lo\n"));
+})]
+fn ways_that_only_the_stack_knows(#[values(IPV4, IPV6)] a: Addresses, #[case] obstruct: fn(&Node)) {
+    let node = Node::new(a, false);
     node.establish();
     let question = node.question(b"");
     node.taken(&question, OUTSIDE);
-    let backend = node.addresses.backend;
-    let length = if v6 { 128 } else { 32 };
-    match way {
-        Obstacle::NoNeighbour => node.ip(&format!("neigh del {backend} dev inside\n")),
-        Obstacle::NoRoute => node.ip(&format!("route del {backend}/{length} dev inside\n")),
-        Obstacle::NoForwarding => node.set(&[
-            ("ipv4/conf/outside/forwarding", "0"),
-            ("ipv6/conf/outside/forwarding", "0"),
-        ]),
-        Obstacle::NotPermittedIn => {
-            let receives = false;
-            let word = Uplink::new(
-                NODE_MAC,
-                Abilities {
-                    receives,
-                    ..Abilities::ALL
-                },
-            );
-            node.world.set_uplink(OUTSIDE, word);
-        }
-        Obstacle::NotPermittedOut => {
-            let sends = false;
-            let word = Uplink::new(
-                INSIDE_MAC,
-                Abilities {
-                    sends,
-                    ..Abilities::ALL
-                },
-            );
-            node.world.set_uplink(INSIDE, word);
-        }
-        Obstacle::ToThisNode => node.ip(&format!("addr add {backend}/{length} dev lo\n")),
-    }
+    obstruct(&node);
     node.world.change_routes();
     node.left(&question, OUTSIDE);
 }
 
 #[test]
 fn a_datagram_whose_backend_has_gone() {
-    let mut node = Node::new(false, true);
+    let mut node = Node::new(IPV4, true);
     node.establish();
     let question = node.question(b"");
     node.taken(&question, OUTSIDE);
@@ -188,7 +134,7 @@ fn a_datagram_whose_backend_has_gone() {
 
 #[test]
 fn a_datagram_before_the_client_has_answered_in_turn() {
-    let node = Node::new(false, true);
+    let node = Node::new(IPV4, true);
     let (client, service) = (node.client(), node.service());
     let first = udp(client, service, b"first");
     node.left(&first, OUTSIDE);
