@@ -4,13 +4,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use etherparse::PacketHeaders;
 use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, icmp, icmp_sum, packet_over, seen, tcp, udp},
+    packets::{Tcp, addresses, at, icmp, icmp_sum, packet_over, seen, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
-    world::{NEXT, SHOT, World},
+    world::{NEXT, Outcome, SHOT, World},
 };
 
 pub(crate) const TOO_BIG: ([u8; 2], [u8; 2]) = ([3, 4], [2, 0]);
@@ -36,13 +37,16 @@ fn quote(error: &[u8]) -> &[u8] {
     &error[14 + if is_v6 { 40 } else { 20 } + 8..]
 }
 
-/// The addresses of an error and the quoted ends; checks every checksum.
-pub(crate) fn read(error: &[u8]) -> (IpAddr, IpAddr, SocketAddr, SocketAddr) {
+/// Expects an error between these addresses about a packet between these ends; checks every
+/// checksum.
+#[track_caller]
+pub(crate) fn expect_error(outcome: &Outcome, between: [IpAddr; 2], ends: [SocketAddr; 2]) {
+    let error = &outcome.packet;
     assert_eq!(icmp_sum(error), 0, "the ICMP checksum");
-    let headers = etherparse::PacketHeaders::from_ethernet_slice(error).expect("a packet");
-    let (src, dst) = crate::packets::addresses(&headers);
+    let headers = PacketHeaders::from_ethernet_slice(error).expect("a packet");
+    assert_eq!(addresses(&headers), between.into());
     let quoted = seen(&[&error[..14], quote(error)].concat());
-    (src, dst, quoted.src, quoted.dst)
+    assert_eq!([quoted.src, quoted.dst], ends);
 }
 
 fn world(a: Addresses) -> World {
@@ -63,10 +67,7 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
     assert_eq!(inside.packet, complaint);
     let outside = world.egress(&inside.packet, false);
     assert_eq!(outside.fate(), (NEXT, Counter::IcmpTranslated));
-    assert_eq!(
-        read(&outside.packet),
-        (service.ip(), client.ip(), client, service)
-    );
+    expect_error(&outside, [service.ip(), client.ip()], [client, service]);
 }
 
 /// RFC 792 requires only the IP header and eight bytes. They come back as the client sent them.
@@ -118,10 +119,7 @@ fn a_backend_learns_that_its_answer_was_too_big(#[values(IPV4, IPV6)] a: Address
     let inside = world.ingress(&error(client.ip(), service.ip(), TOO_BIG, &answer));
     assert!(!inside.marked);
     assert_eq!(inside.counter, Counter::IcmpTranslated);
-    assert_eq!(
-        read(&inside.packet),
-        (client.ip(), backend.ip(), backend, client)
-    );
+    expect_error(&inside, [client.ip(), backend.ip()], [backend, client]);
 }
 
 #[rstest]
@@ -132,37 +130,27 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[values(IPV4, IP
     let source = seen(&sent).src;
 
     let inside = world.ingress(&error(a.other_node_address, source.ip(), TOO_BIG, &sent));
-    assert_eq!(
-        read(&inside.packet),
-        (a.other_node_address, client.ip(), client, backend)
+    expect_error(
+        &inside,
+        [a.other_node_address, client.ip()],
+        [client, backend],
     );
     let outside = world.egress(&inside.packet, inside.marked);
-    assert_eq!(
-        read(&outside.packet),
-        (service.ip(), client.ip(), client, service)
-    );
+    expect_error(&outside, [service.ip(), client.ip()], [client, service]);
 
-    let answer = tcp(backend, source, Tcp::SynAck, b"");
-    let seen_here = world.ingress(&answer).packet;
-    let answer = world.egress(&seen_here, false).packet;
+    let syn_ack = tcp(backend, source, Tcp::SynAck, b"");
+    let answer = world.ingress(&syn_ack).packet;
+    let answer = world.egress(&answer, false).packet;
     let inside = world.ingress(&error(client.ip(), service.ip(), TOO_BIG, &answer));
     assert!(inside.marked);
     let outside = world.egress(&inside.packet, true);
     assert!(!outside.marked);
-    assert_eq!(
-        read(&outside.packet),
-        (source.ip(), backend.ip(), backend, source)
-    );
+    expect_error(&outside, [source.ip(), backend.ip()], [backend, source]);
 
     // An error of this node about the answer quotes the packet with the client's own address.
-    let seen_here = world
-        .ingress(&tcp(backend, source, Tcp::SynAck, b""))
-        .packet;
+    let seen_here = world.ingress(&syn_ack).packet;
     let own = world.egress(&error(a.node, backend.ip(), TOO_BIG, &seen_here), false);
-    assert_eq!(
-        read(&own.packet),
-        (source.ip(), backend.ip(), backend, source)
-    );
+    expect_error(&own, [source.ip(), backend.ip()], [backend, source]);
 }
 
 #[rstest]

@@ -33,37 +33,26 @@ fn a_segment_with_a_guessed_number_ends_no_connection(
         from_client(Tcp::Ack, (101 + sent, 7001 + sent));
         from_backend(Tcp::Ack, (7001 + sent, 101 + sent));
     }
-    assert_eq!(connection.state(&world), "established");
+    let state = || connection.state(&world);
+    assert_eq!(state(), "established");
 
     from_backend(end, (GUESS, GUESS));
     from_backend(end, (7001, GUESS));
-    assert_eq!(
-        connection.state(&world),
-        "established",
-        "the backend's is forged"
-    );
+    assert_eq!(state(), "established", "the backend's is forged");
     if shared {
         // Through a pod's own interface no one else's packets come.
         from_client(end, (GUESS, GUESS));
         from_client(end, (101, GUESS));
-        assert_eq!(
-            connection.state(&world),
-            "established",
-            "the client's is forged"
-        );
+        assert_eq!(state(), "established", "the client's is forged");
     }
     from_backend(Tcp::SynAck, (GUESS, 101 + far));
     from_backend(end, (GUESS + 1, 101 + far));
-    assert_eq!(
-        connection.state(&world),
-        "established",
-        "nobody has asked again"
-    );
+    assert_eq!(state(), "established", "nobody has asked again");
 
     from_backend(end, (7001 + far, 101 + far));
-    assert_ne!(connection.state(&world), "established", "the backend's own");
+    assert_ne!(state(), "established", "the backend's own");
     from_client(end, (101 + far, 7001 + far));
-    assert_eq!(connection.state(&world), "closed");
+    assert_eq!(state(), "closed");
 }
 
 #[rstest]

@@ -158,11 +158,8 @@ fn the_end_of_a_connection_that_xdp_carried_is_believed() {
     let fin = numbered(node.client(), node.service(), Tcp::Fin, (number, 2001), b"");
     node.left(&fin, OUTSIDE);
     node.by_tc(&fin);
-    assert!(
-        entry(&node, FlowKind::ORIGINAL)
-            .state
-            .has(FlowState::CLIENT_FIN)
-    );
+    let state = entry(&node, FlowKind::ORIGINAL).state;
+    assert!(state.has(FlowState::CLIENT_FIN));
 }
 
 #[rstest]
