@@ -3,9 +3,9 @@
 //! are passed to the stack.
 
 mod between_pods;
-mod left;
 mod node;
 mod offload;
+mod passed_to_stack;
 mod routes;
 
 use std::net::IpAddr;

@@ -2,8 +2,8 @@
 //! `xdp`: packets of known flows between a client and a backend that are both behind uplinks, and
 //! all the packets that are passed to tc.
 
-mod left;
 mod node;
+mod passed_to_tc;
 
 use proxy_common::{Counter, FlowEntry, FlowKind, FlowState, V4, maps, xdp::Abilities};
 use rstest::rstest;
