@@ -2,6 +2,8 @@
 //! Benchmark of writing service plans into the maps: a full sync, one change among many services,
 //! memory. Needs root. `cargo bench -p proxy-user --bench apply`.
 
+#[path = "support/plan.rs"]
+mod plan;
 mod support;
 
 use std::{
@@ -12,53 +14,32 @@ use std::{
 
 use control::{
     object::ObjectName,
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
+    plan::{FamilyPlan, ServicePlan},
 };
 use datapath::Datapath;
 use lab::node::bpffs::PinDir;
-use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4};
+use proxy_common::{FrontendKind, Protocol, V4};
 
+use plan::{family, service};
 use support::open;
 
 const RUNS: usize = 10;
 
 fn plan(n: u32, endpoints: u32, first: u32) -> ServicePlan {
     let [_, b, c, d] = n.to_be_bytes();
-    let flags = ServiceFlags::new(FrontendKind::ClusterIp).0 | ServiceFlags::HAS_ENDPOINTS;
     let cluster_ip = V4 {
         octets: [10, b, c, d],
     };
-    let backends = (first..first + endpoints)
-        .map(|k| {
-            let [_, b, c, d] = (n * 10 + k).to_be_bytes();
-            BackendPlan {
-                address: V4 {
-                    octets: [11, b, c, d],
-                },
-                port: Port::from_host(8080),
-                sets: EndpointSet::CLUSTER,
-            }
-        })
-        .collect();
+    let backends = (first..first + endpoints).map(|k| {
+        let [_, b, c, d] = (n * 10 + k).to_be_bytes();
+        V4 {
+            octets: [11, b, c, d],
+        }
+    });
+    let v4 = family(FrontendKind::ClusterIp, (cluster_ip, 80), backends, 8080);
     ServicePlan {
-        ports: vec![PortPlan {
-            name: "".into(),
-            protocol: Protocol::TCP,
-            port: Port::from_host(80),
-            affinity_timeout: 0,
-            source_ranges: Vec::new(),
-            v4: FamilyPlan {
-                frontends: vec![FrontendPlan {
-                    address: cluster_ip,
-                    port: Port::from_host(80),
-                    flags: ServiceFlags(flags),
-                }],
-                backends,
-            },
-            v6: FamilyPlan::default(),
-        }],
         guarded_v4: vec![cluster_ip],
-        ..ServicePlan::default()
+        ..service(Protocol::TCP, v4, FamilyPlan::default())
     }
 }
 

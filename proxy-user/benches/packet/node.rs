@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 use anyhow::Result;
 use control::{
     object::ObjectName,
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
+    plan::{FamilyPlan, ServicePlan},
 };
 use datapath::{
     Capacities, Datapath, Options,
@@ -15,9 +15,12 @@ use datapath::{
 };
 use etherparse::PacketBuilder;
 use linux::{Plain, get_pinned};
-use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
+use proxy_common::{FrontendKind, Protocol, Settings, V4, V6};
 
-use crate::bare::{CLIENTS, Offsets};
+use crate::{
+    bare::{CLIENTS, Offsets},
+    plan::{self, family},
+};
 
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
@@ -106,7 +109,7 @@ const LOOPBACK_MAC: [u8; 6] = [0; 6];
 pub(crate) trait Ends: Family {
     /// Returns the address with the number `n` in its last bytes.
     fn address(n: u32) -> Self;
-    fn port_plan(family: FamilyPlan<Self>) -> PortPlan;
+    fn service(family: FamilyPlan<Self>) -> ServicePlan;
     const OFFSETS: Offsets;
     /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
     /// 0.
@@ -137,18 +140,6 @@ pub(crate) trait Ends: Family {
     }
 }
 
-fn plan_of(v4: FamilyPlan<V4>, v6: FamilyPlan<V6>) -> PortPlan {
-    PortPlan {
-        name: "".into(),
-        protocol: Protocol::TCP,
-        port: Port::from_host(SERVICE_PORT),
-        affinity_timeout: 0,
-        source_ranges: Vec::new(),
-        v4,
-        v6,
-    }
-}
-
 impl Ends for V4 {
     fn address(n: u32) -> Self {
         let [_, b, c, d] = n.to_be_bytes();
@@ -156,8 +147,8 @@ impl Ends for V4 {
             octets: [10, b, c, d],
         }
     }
-    fn port_plan(family: FamilyPlan<Self>) -> PortPlan {
-        plan_of(family, FamilyPlan::default())
+    fn service(family: FamilyPlan<Self>) -> ServicePlan {
+        plan::service(Protocol::TCP, family, FamilyPlan::default())
     }
     const OFFSETS: Offsets = Offsets {
         src: 26,
@@ -178,8 +169,8 @@ impl Ends for V6 {
         octets[12..].copy_from_slice(&n.to_be_bytes());
         Self { octets }
     }
-    fn port_plan(family: FamilyPlan<Self>) -> PortPlan {
-        plan_of(FamilyPlan::default(), family)
+    fn service(family: FamilyPlan<Self>) -> ServicePlan {
+        plan::service(Protocol::TCP, FamilyPlan::default(), family)
     }
     const OFFSETS: Offsets = Offsets {
         src: 34,
@@ -194,21 +185,12 @@ impl Ends for V6 {
 }
 
 fn service<A: Ends>(n: u32) -> ServicePlan {
-    let frontend = FrontendPlan {
-        address: A::address(n),
-        port: Port::from_host(SERVICE_PORT),
-        flags: ServiceFlags::new(FrontendKind::ClusterIp).with(ServiceFlags::HAS_ENDPOINTS, true),
-    };
-    let backend = BackendPlan {
-        address: A::address(BACKENDS + n),
-        port: Port::from_host(BACKEND_PORT),
-        sets: EndpointSet::CLUSTER,
-    };
-    ServicePlan {
-        ports: vec![A::port_plan(FamilyPlan {
-            frontends: vec![frontend],
-            backends: vec![backend],
-        })],
-        ..ServicePlan::default()
-    }
+    let frontend = (A::address(n), SERVICE_PORT);
+    let backend = std::iter::once(A::address(BACKENDS + n));
+    A::service(family(
+        FrontendKind::ClusterIp,
+        frontend,
+        backend,
+        BACKEND_PORT,
+    ))
 }

@@ -9,6 +9,8 @@
 //! that it was seen just now.
 
 mod node;
+#[path = "../support/plan.rs"]
+mod plan;
 
 use anyhow::Result;
 use clap::Parser;

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use control::{
     object::ObjectName,
-    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
+    plan::{FamilyPlan, ServicePlan},
 };
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
@@ -27,12 +27,14 @@ use linux::{
     interfaces::{Interface, InterfaceKind},
 };
 use proxy_common::{
-    Backend, BackendId, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port,
-    Protocol, ServiceFlags, Settings, V4,
+    Backend, BackendId, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKind, Port, Protocol,
+    Settings, V4,
     flow::{ClientInterface, Offload, SPARE},
     maps,
     xdp::Abilities,
 };
+
+use crate::plan::{self, family};
 
 const NODE_PORT: u16 = 30_080;
 const BACKEND_PORT: u16 = 8080;
@@ -169,31 +171,15 @@ fn interface() -> Interface {
 }
 
 fn service() -> ServicePlan {
-    let v4 = FamilyPlan {
-        frontends: vec![FrontendPlan {
-            address: V4 { octets: [0; 4] },
-            port: Port::from_host(NODE_PORT),
-            flags: ServiceFlags::new(FrontendKind::NodePort)
-                .with(ServiceFlags::HAS_ENDPOINTS, true),
-        }],
-        backends: vec![BackendPlan {
-            address: V4 { octets: BACKEND },
-            port: Port::from_host(BACKEND_PORT),
-            sets: EndpointSet::CLUSTER,
-        }],
-    };
-    ServicePlan {
-        ports: vec![PortPlan {
-            name: "".into(),
-            protocol: Protocol::UDP,
-            port: Port::from_host(80),
-            affinity_timeout: 0,
-            source_ranges: Vec::new(),
-            v4,
-            v6: FamilyPlan::default(),
-        }],
-        ..ServicePlan::default()
-    }
+    let any = V4 { octets: [0; 4] };
+    let backend = std::iter::once(V4 { octets: BACKEND });
+    let v4 = family(
+        FrontendKind::NodePort,
+        (any, NODE_PORT),
+        backend,
+        BACKEND_PORT,
+    );
+    plan::service(Protocol::UDP, v4, FamilyPlan::default())
 }
 
 /// Inserts the entries of established flows for the direction to the backend; XDP looks up no

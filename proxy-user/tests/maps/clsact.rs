@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for attachments by filters of the clsact qdisc, as on kernels without tcx.
 
-use datapath::{
-    Datapath,
-    cleanup::{cleanup, planned},
-};
+use datapath::cleanup::{cleanup, planned};
 
 use crate::{
     attach::{add_veth, interface},
@@ -15,8 +12,7 @@ use crate::{
 fn filters_outlive_the_agent_and_are_replaced() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
         let ids = |text: &str| -> Vec<String> {
@@ -34,13 +30,13 @@ fn filters_outlive_the_agent_and_are_replaced() {
         drop(datapath);
         assert_eq!(ids(&filters("ingress")), old, "stays without an agent");
 
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         datapath.attach(&veth).expect("attaches");
         let new = ids(&filters("ingress"));
         assert_eq!(new.len(), 1);
         assert_ne!(new, old, "replaced");
         drop(datapath);
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         assert!(datapath.attach_only(&[]).is_empty());
         assert_eq!(filters("ingress") + &filters("egress"), "");
     });
@@ -50,11 +46,10 @@ fn filters_outlive_the_agent_and_are_replaced() {
 fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
         let has_clsact = |name: &str| run(&format!("tc qdisc show dev {name}")).contains("clsact");
         let [own, shared, foreign, kept] = ["own", "shared", "foreign", "kept"].map(add_veth);
         run("tc qdisc add dev foreign clsact");
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         for interface in [&own, &shared, &foreign, &kept] {
             datapath.attach(interface).expect("attaches");
         }
@@ -62,7 +57,7 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
         drop(datapath);
 
         // The next agent removes the qdisc. It knows from the pins that portolan made it.
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         datapath.attach(&own).expect("attaches again");
         for interface in [&own, &shared, &foreign] {
             datapath.detach(interface.index).expect("detaches");
@@ -88,8 +83,7 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
 fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
         run("ip link del v0");
@@ -108,8 +102,7 @@ fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
 fn the_egress_program_is_not_put_at_ingress() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         // The CNI plugin `bandwidth` leaves such a qdisc. The kernel accepts filters for egress
         // there, and runs them at ingress.
@@ -128,8 +121,7 @@ fn the_egress_program_is_not_put_at_ingress() {
 fn a_removed_qdisc_and_a_filter_of_others_in_place_of_ours_are_found_and_put_right() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");
         let filters =

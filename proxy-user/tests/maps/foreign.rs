@@ -113,8 +113,7 @@ fn what_is_at_ingress_of_a_ports_bridge_is_found() {
 fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
     in_netns(|| {
         let pins = PinDir::new();
-        let options = pins.clsact_options();
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         let [same, behind, other_kind, before] = [(); 4].map(|()| foreign());
         run("tc qdisc add dev v0 clsact");
@@ -137,7 +136,7 @@ fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
         assert_eq!(beside(&datapath, &veth)[0], now_before);
         drop(datapath);
 
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_clsact();
         datapath
             .attach(&veth)
             .expect("attaches to the same filters");
@@ -155,32 +154,27 @@ fn an_interface_redirects_only_while_it_is_said_to() {
         let mut datapath = pins.open();
         let mut veth = add_veth("v0");
         let words = pins.table::<u32, u64>(maps::INTERFACES);
+        let index = veth.index;
         let redirects = || {
-            let word = words
-                .lookup(&veth.index)
-                .expect("readable")
-                .expect("stored");
+            let word = words.lookup(&index).expect("readable").expect("stored");
             interface::bits(word) & interface::REDIRECTS != 0
         };
         datapath.attach(&veth).expect("attaches");
         assert!(!redirects(), "not before anybody has looked");
-        datapath.set_redirects(veth.index, true).expect("stored");
+        datapath.set_redirects(index, true).expect("stored");
         assert!(redirects());
         drop(datapath);
         let mut datapath = pins.open();
-        let index = veth.index;
         assert!(redirects(), "while no agent runs");
         datapath.attach(&veth).expect("attaches");
         assert!(redirects(), "until somebody has looked again");
         datapath.set_redirects(index, false).expect("stored");
         assert!(!redirects());
         datapath.detach(index).expect("detaches");
-        datapath
-            .set_redirects(index, true)
-            .expect("nothing to store");
+        let stored = datapath.set_redirects(index, true);
+        stored.expect("nothing to store");
         veth.pods = true;
         datapath.attach(&veth).expect("attaches");
-        let word = words.lookup(&index).expect("readable").expect("stored");
-        assert_eq!(interface::bits(word) & interface::REDIRECTS, 0);
+        assert!(!redirects());
     });
 }

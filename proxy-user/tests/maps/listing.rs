@@ -9,14 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::Capacities;
-use proxy_common::{
-    BackendId, FlowEntry, FlowKey, FlowState, Port, Protocol, ServiceId, V4,
-    flow::{ClientInterface, FlowKind, Offload, SPARE},
-    maps,
-};
+use proxy_common::{FlowEntry, FlowKey, Port, Protocol, V4, maps};
 
-use crate::support::{PinDir, SMALL, in_netns, name, plan, program, v4};
+use crate::support::{ENTRY, PinDir, apply, in_netns, name, plan, program, v4, with_reply};
 
 const FLOWS: u32 = 500_000;
 /// The limit for the peak memory of the listing process, in KiB.
@@ -27,41 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Returns the entries of a flow: original and reply.
 fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
     let [_, b, c, d] = number.to_be_bytes();
-    let (client, frontend, backend) = (v4(10, b, c, d), v4(10, 96, 0, 1), v4(10, 1, 0, 7));
-    let (port, at) = (Port::from_host(40_000), Port::from_host(80));
-    let key = FlowKey::new(client, port, frontend, at, Protocol::TCP);
-    let entry = FlowEntry {
-        check: 0,
-        kind: FlowKind::ORIGINAL,
-        flags: 0,
-        port: Port::from_host(8080),
-        address: backend,
-        masquerade: v4(0, 0, 0, 0),
-        client_port: port,
-        masquerade_port: Port::ANY,
-        service: ServiceId(1),
-        backend: BackendId(1),
-        generation: 1,
-        interface: ClientInterface::SHARED,
-        state: FlowState::ESTABLISHED,
-        last_seen: 0,
-        sequence: 0,
-        reuse: 0,
-        slot: 0,
-        offload: Offload::NONE,
-        _pad: SPARE,
-    };
-    let reply_key = FlowKey::new(backend, entry.port, client, port, Protocol::TCP);
-    let reply = FlowEntry {
-        kind: FlowKind::REPLY,
-        address: frontend,
-        port: at,
-        ..entry
-    };
-    [
-        (key, entry.sealed(&key)),
-        (reply_key, reply.sealed(&reply_key)),
-    ]
+    let (client, frontend) = (v4(10, b, c, d), v4(10, 96, 0, 1));
+    let port = Port::from_host(80);
+    let key = FlowKey::new(client, ENTRY.client_port, frontend, port, Protocol::TCP);
+    with_reply(key, ENTRY)
 }
 
 /// Runs the command, checks its time and memory, and returns its output.
@@ -108,16 +72,9 @@ fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
 fn half_a_million_flows_are_listed_and_filtered_in_little_memory() {
     in_netns(|| {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        options.capacities = Capacities {
-            flows: 4 * FLOWS,
-            ..SMALL
-        };
-        let mut datapath = datapath::Datapath::open(&options).expect("opens");
-        let failures = datapath
-            .apply(&[(name("cart"), plan(v4(10, 96, 0, 1), &[7]))])
-            .failures;
-        assert!(failures.is_empty(), "{failures:?}");
+        let mut datapath = pins.open_with(|options| options.capacities.flows = 4 * FLOWS);
+        let cart = (name("cart"), plan(v4(10, 96, 0, 1), &[7]));
+        apply(&mut datapath, &[cart]);
         let (keys, values): (Vec<_>, Vec<_>) = (0..FLOWS).flat_map(entries).unzip();
         let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
         assert!(table.update_all(&keys, &values).is_empty());

@@ -8,12 +8,10 @@ use control::plan::ServicePlan;
 use datapath::Datapath;
 use proxy_common::{Block, Record, ServiceFlags, V4, maps, select::maglev};
 
-use crate::support::{PinDir, expected, name, picture, plan, v4};
+use crate::support::{PinDir, apply, expected, name, picture, plan, v4};
 
 fn with_slots(pins: &PinDir, slots: u32) -> Datapath {
-    let mut options = pins.options();
-    options.capacities.slots = slots;
-    Datapath::open(&options).expect("opens")
+    pins.open_with(|options| options.capacities.slots = slots)
 }
 
 fn service(endpoints: &[u8], is_maglev: bool) -> ServicePlan {
@@ -27,26 +25,24 @@ fn service(endpoints: &[u8], is_maglev: bool) -> ServicePlan {
 fn a_table_is_written_once_and_again_only_when_endpoints_change() {
     let pins = PinDir::new();
     let mut datapath = with_slots(&pins, 16_384);
-    let mut apply = |endpoints: &[u8], is_maglev| {
+    let mut publish = |endpoints: &[u8], is_maglev| {
         let plan = service(endpoints, is_maglev);
-        let result = datapath.apply(&[(name("cart"), plan.clone())]);
-        assert!(result.failures.is_empty(), "{:?}", result.failures);
+        let written = apply(&mut datapath, &[(name("cart"), plan.clone())]);
         let wanted = BTreeMap::from([(name("cart"), plan)]);
         assert_eq!(picture(&pins), expected(&wanted));
-        result.written
+        written
     };
-    assert!(apply(&[1, 2, 3], true) > maglev::size(3));
-    assert_eq!(apply(&[1, 2, 3], true), 0);
-    assert!(apply(&[1, 3, 4, 5, 6], true) > maglev::size(5));
-    assert!(apply(&[1, 3, 4, 5, 6], false) < 20, "a list");
-    assert!(apply(&[1, 3], true) > maglev::size(2));
+    assert!(publish(&[1, 2, 3], true) > maglev::size(3));
+    assert_eq!(publish(&[1, 2, 3], true), 0);
+    assert!(publish(&[1, 3, 4, 5, 6], true) > maglev::size(5));
+    assert!(publish(&[1, 3, 4, 5, 6], false) < 20, "a list");
+    assert!(publish(&[1, 3], true) > maglev::size(2));
     drop(datapath);
 
     let mut datapath = with_slots(&pins, 16_384);
     let again = datapath.apply(&[(name("cart"), service(&[1, 3], true))]);
     assert_eq!(again.written, 0, "adopted");
-    let none = datapath.apply(&[(name("cart"), service(&[], true))]);
-    assert!(none.failures.is_empty(), "{:?}", none.failures);
+    apply(&mut datapath, &[(name("cart"), service(&[], true))]);
 }
 
 #[test]
@@ -54,17 +50,14 @@ fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_serv
     let pins = PinDir::new();
     // The slots suffice for one table, but not for a second one at the same time.
     let mut datapath = with_slots(&pins, 1500);
-    let first = datapath.apply(&[(name("cart"), service(&[1, 2, 3], true))]);
-    assert!(first.failures.is_empty(), "{:?}", first.failures);
+    apply(&mut datapath, &[(name("cart"), service(&[1, 2, 3], true))]);
     let result = datapath.apply(&[(name("cart"), service(&[2, 3, 4], true))]);
     let [failure] = &result.failures[..] else {
         panic!("{:?}", result.failures)
     };
     let reason = failure.reason.to_string();
-    assert!(
-        reason.contains("1031 in a row are needed, 469 are free"),
-        "{reason}"
-    );
+    let needed = "1031 in a row are needed, 469 are free";
+    assert!(reason.contains(needed), "{reason}");
     // There are no slots for a table, so each remaining endpoint has one slot; endpoints that are
     // gone get nothing.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
@@ -74,8 +67,7 @@ fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_serv
     assert_eq!(blocks[0].count(), 2);
 
     // After the previous table has been removed, the new one fits.
-    let result = datapath.apply(&[(name("cart"), service(&[2, 3, 4], true))]);
-    assert!(result.failures.is_empty(), "{:?}", result.failures);
+    apply(&mut datapath, &[(name("cart"), service(&[2, 3, 4], true))]);
     let wanted = BTreeMap::from([(name("cart"), service(&[2, 3, 4], true))]);
     assert_eq!(picture(&pins), expected(&wanted));
 }

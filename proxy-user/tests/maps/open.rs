@@ -18,14 +18,32 @@ fn refusal(options: &Options) -> DatapathError {
     }
 }
 
+#[track_caller]
+fn expect_parts(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+/// Makes new maps the ones that serve.
+fn take_over(datapath: &mut Datapath) {
+    datapath.carry_over().expect("nothing to carry");
+    datapath.take_over().expect("taken over");
+}
+
+/// Expects that the maps before these are of this layout.
+fn expect_predecessors(datapath: &Datapath) {
+    let before = format!("v{LAYOUT_VERSION}");
+    assert_eq!(datapath.predecessors(), Some(before));
+}
+
 #[test]
 fn a_second_agent_is_refused_with_the_directory_and_the_holder() {
     let pins = PinDir::new();
     let first = pins.open();
     let error = refusal(&pins.options()).to_string();
-    assert!(error.contains(&*pins.0.to_string_lossy()), "{error}");
     let pid = format!("pid {}", std::process::id());
-    assert!(error.contains(&pid), "{error}");
+    expect_parts(&error, &[&*pins.0.to_string_lossy(), &pid]);
     drop(first);
     pins.open();
 }
@@ -39,7 +57,7 @@ fn a_directory_outside_a_bpf_file_system_is_refused_with_the_command_that_mounts
         ..Options::default()
     });
     let command = format!("mount -t bpf bpf {}", pin_dir.display());
-    assert!(error.to_string().contains(&command), "{error}");
+    expect_parts(&error.to_string(), &[&command]);
     assert!(!pin_dir.exists(), "nothing is left behind");
 }
 
@@ -53,10 +71,7 @@ fn without_privilege_the_message_names_the_capabilities() {
         refusal(&options)
     });
     let error = error.join().expect("the thread ends").to_string();
-    assert!(
-        error.contains("CAP_BPF") && error.contains("root"),
-        "{error}"
-    );
+    expect_parts(&error, &["CAP_BPF", "root"]);
 }
 
 #[expect(
@@ -74,28 +89,21 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
     let pins = PinDir::new();
     drop(pins.open());
     let first = generations(&pins.0).expect("pins");
-    let mut options = pins.options();
-    options.capacities.backends *= 2;
-    let larger = || Datapath::open(&options).expect("opens");
+    let larger = || pins.open_with(|options| options.capacities.backends *= 2);
     let begun = larger();
-    assert_eq!(
-        begun.predecessors().as_deref(),
-        Some(&*format!("v{LAYOUT_VERSION}"))
-    );
+    expect_predecessors(&begun);
     assert!(!begun.may_attach(), "nothing is carried over yet");
     drop(begun);
     assert_eq!(generations(&pins.0).expect("pins").len(), 2);
 
     // Back to the first size: the first maps were not taken over from, so they are the right ones.
     let mut back = pins.open();
-    back.carry_over().expect("nothing to carry");
-    back.take_over().expect("taken over");
+    take_over(&mut back);
     assert_eq!(generations(&pins.0).expect("pins"), first);
     drop(back);
 
     let mut again = larger();
-    again.carry_over().expect("nothing to carry");
-    again.take_over().expect("taken over");
+    take_over(&mut again);
     assert_eq!(again.predecessors(), None);
     let left = generations(&pins.0).expect("pins");
     assert_eq!((left.len(), left[0].number), (1, 1));
@@ -104,10 +112,6 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
 #[test]
 fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
     let pins = PinDir::new();
-    let take_over = |datapath: &mut Datapath| {
-        datapath.carry_over().expect("nothing to carry");
-        datapath.take_over().expect("taken over");
-    };
     let first = pins.open();
     let mut larger = pins.options();
     larger.capacities.frontends *= 2;
@@ -162,12 +166,8 @@ fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
     drained.update(&0, &1).expect("written");
     // Drained maps do not serve, whatever their sizes.
     let mut datapath = pins.open();
-    assert_eq!(
-        datapath.predecessors().as_deref(),
-        Some(&*format!("v{LAYOUT_VERSION}"))
-    );
-    datapath.carry_over().expect("nothing to carry");
-    datapath.take_over().expect("taken over");
+    expect_predecessors(&datapath);
+    take_over(&mut datapath);
     assert_eq!(generations(&pins.0).expect("pins").len(), 1);
 }
 
@@ -180,8 +180,5 @@ fn a_foreign_map_under_one_of_our_names_is_refused() {
     let foreign = linux::create_map(linux::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
     linux::pin(&foreign, &path).expect("pinned");
     let error = refusal(&pins.options()).to_string();
-    assert!(
-        error.contains("frontends_v6") && error.contains("key size"),
-        "{error}"
-    );
+    expect_parts(&error, &["frontends_v6", "key size"]);
 }

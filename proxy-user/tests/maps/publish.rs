@@ -12,7 +12,7 @@ use proxy_common::{
 };
 
 use crate::support::{
-    PinDir, SMALL, backend, expected, frontend, name, picture, plan, port, port_name, v4, v6,
+    PinDir, SMALL, apply, backend, expected, frontend, name, picture, plan, port, port_name, v4, v6,
 };
 
 fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePlan>) -> usize {
@@ -20,13 +20,16 @@ fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePla
         .iter()
         .map(|(name, plan)| (name.clone(), plan.clone()))
         .collect();
-    let result = datapath.apply(&changes);
-    assert!(result.failures.is_empty(), "{:?}", result.failures);
-    result.written
+    apply(datapath, &changes)
 }
 
 fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
     BTreeMap::from([(name, plan)])
+}
+
+fn settings(pins: &PinDir) -> Settings {
+    let table = pins.table::<u32, Settings>(maps::SETTINGS);
+    table.lookup(&0).expect("readable").expect("stored")
 }
 
 fn record_id(pins: &PinDir, address: V4) -> u32 {
@@ -68,8 +71,7 @@ fn a_dual_stack_service_with_everything_reads_back_as_planned() {
     assert!(apply_all(&mut datapath, &services) > 0);
     assert_eq!(picture(&pins), expected(&services));
 
-    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
-    let settings = settings.lookup(&0).expect("readable").expect("stored");
+    let settings = settings(&pins);
     assert!(settings.services_v4.contains(v4(10, 96, 0, 1)));
     assert!(settings.services_v6.contains(v6("fd00:96::1")));
     assert!(!settings.services_v4.contains(v4(203, 0, 113, 5)));
@@ -86,19 +88,14 @@ fn a_dual_stack_service_with_everything_reads_back_as_planned() {
 fn ranges_of_services_far_apart_do_not_hold_what_lies_between() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
-    let services: BTreeMap<_, _> = [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)]
-        .into_iter()
-        .map(|address| {
-            (
-                name(&format!("s{}", address.octets[1])),
-                plan(address, &[1]),
-            )
-        })
-        .collect();
-    apply_all(&mut datapath, &services);
-    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
-    let stored = settings.lookup(&0).expect("readable").expect("stored");
-    for address in [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)] {
+    let addresses = [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)];
+    let service = |address: V4| {
+        let name = name(&format!("s{}", address.octets[1]));
+        (name, plan(address, &[1]))
+    };
+    apply(&mut datapath, &addresses.map(service));
+    let stored = settings(&pins);
+    for address in addresses {
         assert!(stored.services_v4.contains(address));
     }
     assert!(!stored.services_v4.contains(v4(203, 0, 113, 5)));
@@ -120,16 +117,16 @@ fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
         ports: vec![port],
         ..ServicePlan::default()
     };
-    apply_all(&mut datapath, &one(name("cart"), plan));
-    let settings = pins.table::<u32, Settings>(maps::SETTINGS);
-    let before = settings.lookup(&0).expect("readable").expect("stored");
+    apply(&mut datapath, &[(name("cart"), plan)]);
+    let stored = || settings(&pins);
+    let before = stored();
     drop(datapath);
     let datapath = pins.open();
-    let stored = || settings.lookup(&0).expect("readable").expect("stored");
     assert_eq!(stored(), before);
     drop(datapath);
     // The ranges are restored whatever has happened to the element.
-    settings.update(&0, &Settings::EMPTY).expect("an element");
+    let table = pins.table::<u32, Settings>(maps::SETTINGS);
+    table.update(&0, &Settings::EMPTY).expect("an element");
     let mut datapath = pins.open();
     for (address, _) in external {
         assert!(stored().external_v4.contains(address));
@@ -211,15 +208,13 @@ fn a_generation_moves_when_its_backend_goes_and_never_back() {
     };
     let mut seen = generations();
     for round in 0..40 {
-        apply_all(
-            &mut datapath,
-            &one(name("cart"), plan(address, &[round, round + 1])),
-        );
+        let cart = plan(address, &[round, round + 1]);
+        apply(&mut datapath, &[(name("cart"), cart)]);
         // Only the backend's sets change, so the generation must stay.
         let mut unselected = plan(address, &[round, round + 1]);
         unselected.ports[0].v4.backends[0].sets = EndpointSet::NONE;
         let before = generations();
-        apply_all(&mut datapath, &one(name("cart"), unselected));
+        apply(&mut datapath, &[(name("cart"), unselected)]);
         assert_eq!(generations(), before);
         let now = generations();
         assert!(now.iter().zip(&seen).all(|(now, seen)| now >= seen));
@@ -265,9 +260,7 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
     ];
     for (map, key, shrink) in cases {
         let pins = PinDir::new();
-        let mut options = pins.options();
-        shrink(&mut options.capacities);
-        let mut datapath = Datapath::open(&options).expect("opens");
+        let mut datapath = pins.open_with(|options| shrink(&mut options.capacities));
         let mut services = BTreeMap::new();
         for n in 1..=4 {
             let mut plan = two_frontends(n, &[n, n + 100]);
@@ -304,9 +297,7 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
 #[test]
 fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
     let pins = PinDir::new();
-    let mut options = pins.options();
-    options.capacities.backends = 4;
-    let mut datapath = Datapath::open(&options).expect("opens");
+    let mut datapath = pins.open_with(|options| options.capacities.backends = 4);
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
     // Two endpoints go and three come, but only two would fit. No new one is published, but the old

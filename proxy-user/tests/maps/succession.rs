@@ -1,54 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for what new maps take over, entry by entry.
 
-use control::plan::ServicePlan;
 use datapath::{
     Datapath,
     maps::{pins::generations, tables::Table},
     read::Reader,
 };
-use linux::{PerCpu, get_pinned};
+use linux::PerCpu;
 use proxy_common::{
-    Backend, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
-    ServiceId, V4,
-    flow::{ClientInterface, Offload, SPARE},
+    Backend, BackendId, Counter, FlowEntry, FlowKey, FlowState, Port, Protocol, ServiceId, V4,
     maps,
     traffic::{RefusedKey, Traffic},
 };
 
-use crate::support::{PinDir, name, plan, v4};
-
-const CLIENT: Port = Port::from_host(40_000);
+use crate::support::{ENTRY, PinDir, apply, name, plan, v4};
 
 fn original_key() -> FlowKey<V4> {
     let to = (v4(10, 0, 0, 1), Port::from_host(80));
-    FlowKey::new(v4(10, 1, 9, 9), CLIENT, to.0, to.1, Protocol::TCP)
+    FlowKey::new(
+        v4(10, 1, 9, 9),
+        ENTRY.client_port,
+        to.0,
+        to.1,
+        Protocol::TCP,
+    )
 }
 
 /// Returns the original entry of a flow to the service's backend with this id.
 fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> {
-    FlowEntry {
-        check: 0,
-        kind: FlowKind::ORIGINAL,
-        flags: 0,
-        port: Port::from_host(8080),
+    let entry = FlowEntry {
         address: v4(10, 1, 0, 2),
-        masquerade: v4(0, 0, 0, 0),
-        client_port: CLIENT,
-        masquerade_port: Port::ANY,
         service: ServiceId(service),
         backend,
         generation,
-        interface: ClientInterface::SHARED,
-        state: FlowState::ESTABLISHED,
         last_seen: 1,
         sequence: 7,
-        reuse: 0,
         slot: 3,
-        offload: Offload::NONE,
-        _pad: SPARE,
-    }
-    .sealed(&original_key())
+        ..ENTRY
+    };
+    entry.sealed(&original_key())
 }
 
 /// Publishes the services. Their order decides the ids of services and backends.
@@ -58,8 +48,7 @@ fn publish(datapath: &mut Datapath, first: &[&str]) {
             "cart" => (v4(10, 0, 0, 1), &[1, 2]),
             _ => (v4(10, 0, 0, 9), &[7, 8, 9]),
         };
-        let plans: [(_, ServicePlan); 1] = [(name(service), plan(address, endpoints))];
-        assert!(datapath.apply(&plans).failures.is_empty());
+        apply(datapath, &[(name(service), plan(address, endpoints))]);
     }
 }
 
@@ -81,9 +70,7 @@ fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
     old.update(&original_key(), &flow).expect("entered");
     drop(first);
 
-    let mut options = pins.options();
-    options.capacities.flows *= 2;
-    let mut second = Datapath::open(&options).expect("opens");
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
     publish(&mut second, &[]);
     let carried = second.carry_over().expect("carried over");
     assert_eq!((carried.flows, carried.lost), (1, 0));
@@ -118,22 +105,15 @@ fn port_bits_and_counters_go_on() {
     drop(pins.open());
     let bits = pins.array::<u64>(maps::PORTS);
     bits.set_bits(5, 0x40);
-    let counters = pins.path_of(maps::COUNTERS);
-    let mut numbers = vec![0; 3];
-    numbers[2] = 41;
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     direct.update(&7, &0x1234).expect("written");
-    let pinned = get_pinned(&counters, false).expect("pinned");
-    linux::per_cpu_add(pinned, &numbers).expect("counted");
+    linux::per_cpu_add(pins.pinned(maps::COUNTERS), &[0, 0, 41]).expect("counted");
 
-    let mut options = pins.options();
-    options.capacities.flows *= 2;
-    let mut second = Datapath::open(&options).expect("opens");
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
     second.carry_over().expect("carried over");
     second.take_over().expect("taken over");
     assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
-    let pinned = get_pinned(&pins.path_of(maps::COUNTERS), false).expect("pinned");
-    let sums = linux::per_cpu_sums(pinned).expect("readable");
+    let sums = linux::per_cpu_sums(pins.pinned(maps::COUNTERS)).expect("readable");
     assert_eq!(sums[2], 41, "counted once");
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     let known = direct.lookup(&7).expect("readable");
@@ -147,12 +127,10 @@ fn what_is_counted_of_backends_and_service_ports_goes_on_under_their_new_ids() {
     publish(&mut first, &["another"]);
     let (id, backend) = backend_of(&pins);
     let traffic = |pins: &PinDir| -> PerCpu<u32, Traffic> {
-        let pinned = get_pinned(&pins.path_of(maps::TRAFFIC_V4), false).expect("pinned");
-        PerCpu::new(pinned).expect("of this type")
+        PerCpu::new(pins.pinned(maps::TRAFFIC_V4)).expect("of this type")
     };
     let refused = |pins: &PinDir| -> PerCpu<RefusedKey, u64> {
-        let pinned = get_pinned(&pins.path_of(maps::REFUSED), false).expect("pinned");
-        PerCpu::new(pinned).expect("of this type")
+        PerCpu::new(pins.pinned(maps::REFUSED)).expect("of this type")
     };
     let mut values = traffic(&pins).lookup(&id.0).expect("readable").expect("it");
     for value in &mut values {
@@ -170,9 +148,7 @@ fn what_is_counted_of_backends_and_service_ports_goes_on_under_their_new_ids() {
     refused(&pins).update(&key, &counts).expect("stored");
     drop(first);
 
-    let mut options = pins.options();
-    options.capacities.flows *= 2;
-    let mut second = Datapath::open(&options).expect("opens");
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
     publish(&mut second, &[]);
     second.carry_over().expect("carried over");
     second.carry_over().expect("carried over again");

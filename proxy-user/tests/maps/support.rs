@@ -7,6 +7,7 @@ use std::{
     ffi::OsString,
     fs,
     net::Ipv4Addr,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -27,8 +28,12 @@ use datapath::{
 use linux::{LpmKey, Plain, get_pinned};
 use nix::{mount::MsFlags, sched::CloneFlags};
 use proxy_common::{
-    Backend, Block, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
-    ServiceId, V4, V6, maps, select::maglev, service::ServiceName,
+    Backend, BackendId, Block, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKey,
+    FrontendKind, Port, Protocol, Record, ServiceFlags, ServiceId, V4, V6,
+    flow::{ClientInterface, Offload, SPARE},
+    maps,
+    select::maglev,
+    service::ServiceName,
 };
 
 /// Returns the command's path: the test build, or the program that PORTOLAN_MEASURED names, to
@@ -66,37 +71,37 @@ impl PinDir {
             ..Options::default()
         }
     }
-    /// Returns the same options without tcx.
-    pub(crate) fn clsact_options(&self) -> Options {
-        Options {
-            attachment: Attachment::Clsact,
-            ..self.options()
-        }
-    }
     pub(crate) fn open(&self) -> Datapath {
-        Datapath::open(&self.options()).expect("open the datapath: the tests need root")
+        self.open_with(|_| {})
+    }
+    /// Opens the datapath with changed options.
+    pub(crate) fn open_with(&self, change: impl FnOnce(&mut Options)) -> Datapath {
+        let mut options = self.options();
+        change(&mut options);
+        Datapath::open(&options).expect("open the datapath: the tests need root")
+    }
+    /// Opens the datapath with filters instead of tcx.
+    pub(crate) fn open_clsact(&self) -> Datapath {
+        self.open_with(|options| options.attachment = Attachment::Clsact)
     }
     /// Opens the datapath with the default sizes, except for a small table of flows.
     pub(crate) fn open_default(&self) -> Datapath {
-        let options = Options {
-            capacities: Capacities {
+        self.open_with(|options| {
+            options.capacities = Capacities {
                 flows: 4096,
                 ..Capacities::default()
-            },
-            ..self.options()
-        };
-        Datapath::open(&options).expect("opened")
+            };
+        })
     }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
-        Table::new(get_pinned(&map_path(&self.0, map), false).expect("pinned")).expect("a table")
+        Table::new(self.pinned(map)).expect("a table")
     }
-    /// Returns the path where a map is pinned now.
-    pub(crate) fn path_of(&self, map: &str) -> PathBuf {
-        map_path(&self.0, map)
+    /// Opens the map that is pinned under this name now.
+    pub(crate) fn pinned(&self, map: &str) -> OwnedFd {
+        get_pinned(&map_path(&self.0, map), false).expect("pinned")
     }
     pub(crate) fn array<T: Plain>(&self, map: &str) -> MappedArray<T> {
-        let fd = get_pinned(&map_path(&self.0, map), false).expect("pinned");
-        let array = MappedArray::new(fd).expect("an array");
+        let array = MappedArray::new(self.pinned(map)).expect("an array");
         array.ensure(0, array.capacity()).expect("mapped");
         array
     }
@@ -213,6 +218,59 @@ pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
         },
         v6: FamilyPlan::default(),
     }
+}
+
+/// Applies changes, none of which may fail; returns how many elements were written.
+#[track_caller]
+pub(crate) fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan)]) -> usize {
+    let result = datapath.apply(changes);
+    assert!(result.failures.is_empty(), "{:?}", result.failures.first());
+    result.written
+}
+
+/// The original entry of an established connection from port 40000 to a backend's port 8080.
+pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
+    check: 0,
+    kind: FlowKind::ORIGINAL,
+    flags: 0,
+    port: Port::from_host(8080),
+    address: V4 {
+        octets: [10, 1, 0, 1],
+    },
+    masquerade: V4 { octets: [0; 4] },
+    client_port: Port::from_host(40_000),
+    masquerade_port: Port::ANY,
+    service: ServiceId(1),
+    backend: BackendId(1),
+    generation: 0,
+    interface: ClientInterface::SHARED,
+    state: FlowState::ESTABLISHED,
+    last_seen: 0,
+    sequence: 0,
+    reuse: 0,
+    slot: 0,
+    offload: Offload::NONE,
+    _pad: SPARE,
+};
+
+/// Returns both entries of a flow, of which this is the original one.
+pub(crate) fn with_reply(
+    key: FlowKey<V4>,
+    entry: FlowEntry<V4>,
+) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
+    let mut reply_key = key;
+    entry.reply_key_into(&key, &mut reply_key);
+    let reply = FlowEntry {
+        kind: FlowKind::REPLY,
+        port: key.dst_port,
+        address: key.dst,
+        state: FlowState::NEW,
+        ..entry
+    };
+    [
+        (key, entry.sealed(&key)),
+        (reply_key, reply.sealed(&reply_key)),
+    ]
 }
 
 /// The contents of the maps as text.

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for `portolan top` with many services in the maps, each with endpoints of its own.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use crate::{
-    explain::{plans, spent},
-    support::{PinDir, in_netns, program},
+    explain::{plans, run_often},
+    support::{PinDir, apply, in_netns},
 };
 
 const SERVICES: u32 = 50_000;
@@ -24,35 +21,14 @@ fn fifty_thousand_services_are_shown_once_in_little_time() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_default();
-        let plans = plans(SERVICES, ENDPOINTS);
-        let result = datapath.apply(&plans);
-        assert!(result.failures.is_empty(), "{:?}", result.failures.first());
-        for arguments in [&["--once"][..], &["--once", "--limit", "20"]] {
-            let mut times = Vec::new();
-            let before = spent();
-            for _ in 0..RUNS {
-                let begun = Instant::now();
-                let output = Command::new(program())
-                    .arg("top")
-                    .args(arguments)
-                    .arg("--pin-dir")
-                    .arg(&pins.0)
-                    .output()
-                    .expect("run");
-                times.push(begun.elapsed());
+        apply(&mut datapath, &plans(SERVICES, ENDPOINTS));
+        let (all, few) = (&["top", "--once"][..], &["top", "--once", "--limit", "20"]);
+        for (arguments, services) in [(all, SERVICES), (few, 20)] {
+            let took = run_often(&pins, arguments, RUNS, |output| {
                 assert!(output.status.success(), "{output:?}");
                 let lines = output.stdout.split(|byte| *byte == b'\n').count();
-                let expected = if arguments.len() > 1 { 20 } else { SERVICES };
-                assert!(lines > expected as usize, "{lines}");
-            }
-            let spent = (spent() - before) / RUNS as u32;
-            times.sort_unstable();
-            let took = times[RUNS / 2];
-            println!(
-                "@@ figure top {arguments:?} microseconds {} processor {}",
-                took.as_micros(),
-                spent.as_micros()
-            );
+                assert!(lines > services as usize, "{lines}");
+            });
             assert!(took < LIMIT, "{took:?}");
         }
     });

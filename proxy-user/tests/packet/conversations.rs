@@ -2,54 +2,38 @@
 //! Complete connections and datagram exchanges: request and reply through both hooks.
 
 use proxy_common::{
-    Counter, EndpointSet, FrontendKind, Protocol, Settings,
+    Counter, FrontendKind, Protocol, Settings,
     masquerade::{Marks, PortRanges},
 };
 use rstest::rstest;
 
 use crate::{
-    errors::{TOO_BIG, error, read},
+    errors::{TOO_BIG, error, expect_error},
     packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
-    service::{Addresses, Service},
+    service::{Addresses, IPV4, IPV6, Service},
     world::{Context, LOOPBACK, NEXT, SHOT, World},
 };
 
 #[rstest]
 fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (client, service, backend) = a.ends();
 
     let first = world.ingress(&tcp(client, service, Tcp::Syn, b""));
-    assert_eq!(
-        (first.verdict, first.marked, first.counter),
-        (NEXT, false, Counter::ForwardedNew)
-    );
-    assert_eq!(
-        (seen(&first.packet).src, seen(&first.packet).dst),
-        (client, backend)
-    );
-    let out = world.egress(&first.packet, false);
-    assert_eq!(
-        (out.packet, out.counter),
-        (first.packet, Counter::Untouched)
-    );
+    assert_eq!(first.fate(), (NEXT, Counter::ForwardedNew));
+    assert!(!first.marked);
+    assert_eq!(first.ends(), (client, backend));
+    let passed = world.egress(&first.packet, false);
+    passed.expect_untouched(&first.packet);
 
     let answer = tcp(backend, client, Tcp::SynAck, b"");
-    let inside = world.ingress(&answer);
-    assert_eq!(
-        (&inside.packet, inside.counter),
-        (&answer, Counter::Untouched),
-        "no port that a service has"
-    );
+    // To no port that a service has.
+    world.expect_untouched(&answer);
     let outside = world.egress(&answer, false);
     assert_eq!(outside.counter, Counter::ReplyTranslated);
-    assert_eq!(
-        (seen(&outside.packet).src, seen(&outside.packet).dst),
-        (service, client)
-    );
+    assert_eq!(outside.ends(), (service, client));
 
     let second = world.ingress(&tcp(client, service, Tcp::Ack, b"GET / HTTP/1.1\r\n"));
     assert_eq!(second.counter, Counter::ForwardedHit);
@@ -58,10 +42,9 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(
 }
 
 #[rstest]
-fn a_repeated_syn_does_not_establish_a_connection(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_repeated_syn_does_not_establish_a_connection(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (client, service, backend) = a.ends();
     for _ in 0..3 {
         world.ingress(&tcp(client, service, Tcp::Syn, b""));
         world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
@@ -72,75 +55,58 @@ fn a_repeated_syn_does_not_establish_a_connection(#[values(false, true)] v6: boo
 }
 
 #[rstest]
-fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (
-        at(a.outsider, 40_000),
-        at(a.cluster_ip, 80),
-        at(a.backend, 8080),
-    );
+    let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
 
     let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
     assert!(inside.marked);
     let out = world.egress(&inside.packet, true);
     assert_eq!((out.marked, out.counter), (false, Counter::Masqueraded));
-    let source = seen(&out.packet).src;
-    assert_eq!((source.ip(), seen(&out.packet).dst), (a.node, backend));
+    let source = out.src();
+    assert_eq!((source.ip(), out.dst()), (a.node, backend));
     assert!(PortRanges::DEFAULT.contains(source.port()), "{source}");
 
     let again = world.forward(&tcp(client, service, Tcp::Syn, b""));
-    assert_eq!(
-        seen(&again.packet).src,
-        source,
-        "a flow keeps its masquerade port"
-    );
+    assert_eq!(again.src(), source, "a flow keeps its masquerade port");
 
     let answer = world.ingress(&tcp(backend, source, Tcp::SynAck, b""));
     assert_eq!(answer.counter, Counter::ReplyUnmasqueraded);
-    assert_eq!(
-        (seen(&answer.packet).src, seen(&answer.packet).dst),
-        (backend, client)
-    );
+    assert_eq!(answer.ends(), (backend, client));
     let outside = world.egress(&answer.packet, false);
-    assert_eq!(
-        (seen(&outside.packet).src, seen(&outside.packet).dst),
-        (service, client)
-    );
+    assert_eq!(outside.ends(), (service, client));
 }
 
 /// flannel masquerades such packets: they come from outside and go to other nodes' pods.
 #[rstest]
 fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let (client, backend) = (at(a.outsider, 40_000), at(a.backend, 8080));
-    let ours = world.forward(&tcp(client, at(a.cluster_ip, 80), Tcp::Syn, b""));
-    let shared = seen(&ours.packet).src;
+    let (client, backend) = (a.outside_client(), a.endpoint());
+    let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
+    let shared = ours.src();
     assert_eq!(shared.ip(), a.node);
 
     let theirs = world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
     assert_eq!(theirs.counter, Counter::Masqueraded);
-    let other = seen(&theirs.packet).src;
-    assert_eq!((other.ip(), seen(&theirs.packet).dst), (a.node, backend));
+    let other = theirs.src();
+    assert_eq!((other.ip(), theirs.dst()), (a.node, backend));
     assert_ne!(other.port(), shared.port());
 
     for (to, from) in [(other, shared), (shared, client)] {
         let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
-        assert_eq!(seen(&answer.packet).dst, from);
+        assert_eq!(answer.dst(), from);
     }
     let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), FORWARDED);
-    assert_eq!(seen(&next.packet).src, other);
+    assert_eq!(next.src(), other);
 
     let complaint = error(a.other_node_address, a.node, TOO_BIG, &next.packet);
     let inside = world.ingress(&complaint);
-    assert_eq!(
-        read(&inside.packet),
-        (a.other_node_address, a.node, shared, backend),
-        "the sender's own port"
-    );
+    // The sender's own port.
+    expect_error(&inside, [a.other_node_address, a.node], [shared, backend]);
 }
 
 /// The context at egress of a packet with our mark that others have masqueraded.
@@ -153,19 +119,18 @@ const FORWARDED: Context = Context {
 
 #[rstest]
 fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] backend_first: bool,
 ) {
-    let a = Addresses::of(v6);
     let mut world = World::new(&[Service::web(a)]);
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5003, 0, 0]));
-    let (service, backend) = (at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (service, backend) = (a.service(), a.endpoint());
     // Every masquerade port has a flow.
     let flows: Vec<_> = (40_000..40_004)
         .map(|port| {
             let client = at(a.outsider, port);
             let syn = world.forward(&tcp(client, service, Tcp::Syn, b""));
-            let source = seen(&syn.packet).src;
+            let source = syn.src();
             world.forward(&tcp(backend, source, Tcp::SynAck, b""));
             world.forward(&tcp(client, service, Tcp::Ack, b""));
             (client, source)
@@ -173,85 +138,67 @@ fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
         .collect();
     let (client, shared) = flows[0];
     let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
-    let refused = begin();
-    assert_eq!(
-        (refused.verdict, refused.counter),
-        (SHOT, Counter::DroppedNoMasqueradePort),
-        "its answers would go to another client"
-    );
+    // Its answers would go to another client.
+    let refused = (SHOT, Counter::DroppedNoMasqueradePort);
+    assert_eq!(begin().fate(), refused);
     let ends = [(client, service), (backend, shared)];
     for n in [usize::from(backend_first), usize::from(!backend_first)] {
         let (from, to) = ends[n];
         world.forward(&tcp(from, to, Tcp::Fin, b""));
     }
     let syn = begin();
-    assert_eq!(seen(&syn.packet).src, shared, "it is free");
+    assert_eq!(syn.src(), shared, "it is free");
     let answer = world.ingress(&tcp(backend, shared, Tcp::SynAck, b""));
-    assert_eq!(
-        (seen(&answer.packet).dst, answer.counter),
-        (shared, Counter::Untouched)
-    );
+    assert_eq!((answer.dst(), answer.counter), (shared, Counter::Untouched));
     let late = world.forward(&tcp(at(a.outsider, 40_010), service, Tcp::Syn, b""));
-    assert_eq!(
-        (late.verdict, late.counter),
-        (SHOT, Counter::DroppedNoMasqueradePort),
-        "the port has theirs"
-    );
+    assert_eq!(late.fate(), refused, "the port has theirs");
 }
 
 #[rstest]
-fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (
-        at(a.outsider, 2000),
-        at(a.cluster_ip, 80),
-        at(a.backend, 8080),
-    );
+    let (client, service, backend) = (at(a.outsider, 2000), a.service(), a.endpoint());
     // A packet that others masquerade has come in at ingress before.
-    world.ingress(&tcp(at(a.outsider, 40_000), service, Tcp::Syn, b""));
+    world.ingress(&tcp(a.outside_client(), service, Tcp::Syn, b""));
     let theirs = tcp(at(a.node, client.port()), backend, Tcp::Syn, b"");
-    let out = world.egress_by(&theirs, FORWARDED);
-    assert_eq!((out.packet, out.counter), (theirs, Counter::Untouched));
+    let passed = world.egress_by(&theirs, FORWARDED);
+    passed.expect_untouched(&theirs);
     let ours = world.forward(&tcp(client, service, Tcp::Syn, b""));
     assert_eq!(ours.counter, Counter::Masqueraded);
-    assert_ne!(seen(&ours.packet).src.port(), client.port());
+    assert_ne!(ours.src().port(), client.port());
 }
 
 #[rstest]
-fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.outside_client(), a.service());
     for flags in [Tcp::Syn, Tcp::Ack] {
         let above = world.forward(&tcp(client, service, flags, b""));
         assert_eq!(above.counter, Counter::Masqueraded);
         let forwarded = Context {
-            came_by: LOOPBACK,
-            ..Context::default()
+            mark: 0,
+            ..FORWARDED
         };
-        let below = world.egress_by(&above.packet, forwarded);
-        assert_eq!(
-            (below.packet, below.counter),
-            (above.packet, Counter::Untouched)
-        );
+        let passed = world.egress_by(&above.packet, forwarded);
+        passed.expect_untouched(&above.packet);
     }
 }
 
 #[rstest]
-fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(IPV4, IPV6)] a: Addresses) {
     // Bit 15 is normally the drop mark's; the two marks exchange their bits.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
     let world = World::with(|options| options.marks = marks, &[Service::web(a)]);
-    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.outside_client(), a.service());
     let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
     assert!(inside.marked);
     let out = world.egress_with(&inside.packet, marks.masquerade);
     assert_eq!((out.marked, out.counter), (false, Counter::Masqueraded));
     // A mark alone drops nothing: a process may have set it.
     let passed = world.egress_with(&inside.packet, marks.drop);
-    assert_eq!((passed.verdict, passed.counter), (NEXT, Counter::Untouched));
+    assert_eq!(passed.fate(), (NEXT, Counter::Untouched));
 }
 
 #[rstest]
@@ -259,13 +206,12 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(false, true)] v6: bo
 #[case::that_other_bit(12)]
 fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
     #[case] bit: u32,
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let marks = Marks::with_masquerade_bit(bit).expect("a bit");
     let mut world = World::with(|options| options.marks = marks, &[Service::web(a)]);
     world.configure(|settings| settings.flags |= Settings::OTHERS_MASQUERADE);
-    let (client, service) = (at(a.outsider, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.outside_client(), a.service());
     let inside = world.ingress(&tcp(client, service, Tcp::Syn, b""));
     let beside = Marks::beside_rules(marks.masquerade);
     assert_eq!((inside.mark, beside & marks.masquerade), (beside, 0));
@@ -277,145 +223,106 @@ fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
 }
 
 #[rstest]
-fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (client, service, backend) = a.ends();
     let first = world.forward(&tcp(client, service, Tcp::Syn, b""));
-    assert_eq!(seen(&first.packet).dst, backend);
+    assert_eq!(first.dst(), backend);
     let marks = Marks::DEFAULT;
     for mark in [marks.masquerade, marks.drop, marks.masquerade | marks.drop] {
         let out = world.egress_with(&tcp(backend, client, Tcp::SynAck, b""), mark);
-        assert_eq!((out.verdict, out.counter), (NEXT, Counter::ReplyTranslated));
-        assert_eq!(seen(&out.packet).src, service);
+        assert_eq!(out.fate(), (NEXT, Counter::ReplyTranslated));
+        assert_eq!(out.src(), service);
         assert_eq!(out.marked, mark & marks.masquerade != 0, "the mark is left");
         // Ingress passes this packet to a backend's port, but no flow is masqueraded.
         let on = world.egress_with(&tcp(client, backend, Tcp::Ack, b""), mark);
-        assert_eq!((on.verdict, on.counter), (NEXT, Counter::Untouched));
+        assert_eq!(on.fate(), (NEXT, Counter::Untouched));
     }
 }
 
 #[rstest]
-fn a_pod_that_reaches_itself_is_masqueraded(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_pod_that_reaches_itself_is_masqueraded(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let out = world.forward(&tcp(
-        at(a.backend, 40_000),
-        at(a.cluster_ip, 80),
-        Tcp::Syn,
-        b"",
-    ));
-    assert_eq!(seen(&out.packet).src.ip(), a.node);
-    assert_eq!(seen(&out.packet).dst, at(a.backend, 8080));
+    let out = world.forward(&tcp(at(a.backend, 40_000), a.service(), Tcp::Syn, b""));
+    assert_eq!(out.src().ip(), a.node);
+    assert_eq!(out.dst(), a.endpoint());
 }
 
 #[rstest]
-fn sctp_has_the_right_checksum_when_its_port_is_translated(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 3868));
-    let world = World::new(&[Service::cluster_ip(
-        "m3ua",
-        Protocol::SCTP,
-        a.cluster_ip,
-        &[backend],
-    )]);
-    let transport = if v6 { 54 } else { 34 };
+fn sctp_has_the_right_checksum_when_its_port_is_translated(#[values(IPV4, IPV6)] a: Addresses) {
+    let (client, service) = (a.client(), a.service());
+    let world = World::new(&[Service::over(Protocol::SCTP, a)]);
+    let transport = a.transport();
     let inside = world.ingress(&sctp(client, service, true));
-    assert_eq!(
-        (inside.verdict, inside.counter),
-        (NEXT, Counter::ForwardedNew)
-    );
+    assert_eq!(inside.fate(), (NEXT, Counter::ForwardedNew));
     let mut bytes = inside.packet[transport..].to_vec();
     let crc: [u8; 4] = bytes[8..12].try_into().expect("four bytes");
     bytes[8..12].fill(0);
     assert_eq!(u32::from_le_bytes(crc), crc32c(&bytes));
-    assert_eq!(bytes[2..4], 3868_u16.to_be_bytes());
+    assert_eq!(bytes[2..4], 8080_u16.to_be_bytes());
 
+    // The device fills it in.
     let unfilled = world.ingress(&sctp(client, service, false));
-    assert_eq!(
-        unfilled.packet[transport + 8..transport + 12],
-        [0; 4],
-        "the device fills it in"
-    );
+    assert_eq!(unfilled.packet[transport + 8..transport + 12], [0; 4]);
 }
 
 #[test]
 fn a_datagram_without_a_checksum_stays_without() {
-    let a = Addresses::of(false);
-    let world = World::new(&[Service::cluster_ip(
-        "dns",
-        Protocol::UDP,
-        a.cluster_ip,
-        &[at(a.backend, 53)],
-    )]);
-    let mut packet = udp(at(a.pod, 40_000), at(a.cluster_ip, 80), b"?");
+    let a = IPV4;
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let mut packet = udp(a.client(), a.service(), b"?");
     packet[40..42].fill(0);
     let inside = world.ingress(&packet);
-    assert_eq!(seen(&inside.packet).dst, at(a.backend, 53));
+    assert_eq!(inside.dst(), a.endpoint());
     assert_eq!(inside.packet[40..42], [0, 0]);
 }
 
 #[rstest]
 fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
-    let mut service =
-        Service::cluster_ip("log", Protocol::UDP, a.cluster_ip, &[at(a.backend, 514)]);
-    service = service.with(None, 30_514, FrontendKind::NodePort, 0);
-    service.backends[0].1 = EndpointSet::CLUSTER;
-    let world = World::new(&[service]);
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_514)]);
     let (own, peer) = (at(a.node, 30_514), at(a.outsider, 9999));
-    assert_eq!(
-        world.egress(&udp(own, peer, b"?"), false).counter,
-        Counter::Untouched
-    );
+    let question = udp(own, peer, b"?");
+    assert_eq!(world.egress(&question, false).counter, Counter::Untouched);
     let answer = udp(peer, own, b"!");
     let inside = world.ingress(&answer);
-    assert_eq!(
-        (inside.packet, inside.counter),
-        (answer, Counter::UntouchedFlow)
-    );
+    assert_eq!(inside.counter, Counter::UntouchedFlow);
+    assert_eq!(inside.packet, answer);
     let request = world.ingress(&udp(at(a.outsider, 9998), own, b"?"));
     assert_eq!(request.counter, Counter::ForwardedNew);
 }
 
 #[rstest]
 fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
-    #[values(false, true)] v6: bool,
-    #[values(None, Some(()))] external_ip: Option<()>,
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(false, true)] is_external_ip: bool,
     #[values(false, true)] is_masqueraded_pod: bool,
 ) {
-    let a = Addresses::of(v6);
     // The frontend is a node port, or an external IP that is the node's address.
-    let (address, port, kind) = match external_ip {
-        Some(()) => (Some(a.node), 8444, FrontendKind::ExternalIp),
-        None => (None, 30_514, FrontendKind::NodePort),
+    let (address, port, kind) = if is_external_ip {
+        (Some(a.node), 8444, FrontendKind::ExternalIp)
+    } else {
+        (None, 30_514, FrontendKind::NodePort)
     };
     let service = |is_served: bool| {
-        let log = Service::cluster_ip("log", Protocol::UDP, a.cluster_ip, &[at(a.backend, 514)]);
-        let log = if is_served {
+        let log = Service::over(Protocol::UDP, a);
+        if is_served {
             log.with(address, port, kind, 0)
         } else {
             log
-        };
-        Service {
-            backends: vec![(at(a.backend, 514), EndpointSet::CLUSTER)],
-            ..log
         }
     };
     let mut world = World::new(&[service(true)]);
     let (own, peer) = (at(a.node, port), at(a.outsider, 9999));
-    let came_by = u32::from(is_masqueraded_pod && !v6);
+    let came_by = u32::from(is_masqueraded_pod && !a.is_v6());
     let context = Context {
         came_by,
         ..Context::default()
     };
     let (request, answer) = (udp(own, peer, b"?"), udp(peer, own, b"!"));
-    assert_eq!(
-        world.egress_by(&request, context).counter,
-        Counter::Untouched
-    );
+    let sent = world.egress_by(&request, context);
+    assert_eq!(sent.counter, Counter::Untouched);
     assert_eq!(world.ingress(&answer).counter, Counter::UntouchedFlow);
     let other = udp(at(a.outsider, 9998), own, b"?");
     assert_eq!(world.ingress(&other).counter, Counter::ForwardedNew);
@@ -423,39 +330,25 @@ fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
     // While no service is at the port, a process of the node answers. It does not keep the client
     // when the service is back.
     let client = at(a.outsider, 9997);
+    let (request, answer) = (udp(client, own, b"?"), udp(own, client, b"!"));
     world.apply(&service(false));
-    assert_eq!(
-        world.ingress(&udp(client, own, b"?")).counter,
-        Counter::Untouched
-    );
-    assert_eq!(
-        world.egress(&udp(own, client, b"!"), false).counter,
-        Counter::Untouched
-    );
+    assert_eq!(world.ingress(&request).counter, Counter::Untouched);
+    assert_eq!(world.egress(&answer, false).counter, Counter::Untouched);
     world.apply(&service(true));
-    assert_eq!(
-        world.ingress(&udp(client, own, b"?")).counter,
-        Counter::ForwardedNew
-    );
+    assert_eq!(world.ingress(&request).counter, Counter::ForwardedNew);
 }
 
 #[rstest]
-fn answers_to_another_nodes_masquerade_port_are_not_reset(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn answers_to_another_nodes_masquerade_port_are_not_reset(#[values(IPV4, IPV6)] a: Addresses) {
     // k3s' ServiceLB makes this case: the external IP is the address of another node, which may
     // masquerade from the frontend's port.
     let web = Service::web(a).with(Some(a.outsider), 8443, FrontendKind::LoadBalancer, 0);
     let world = World::new(&[web]);
-    let (backend, other_node) = (at(a.backend, 8080), at(a.outsider, 8443));
+    let (backend, other_node) = (a.endpoint(), at(a.outsider, 8443));
     for flags in [Tcp::SynAck, Tcp::Ack, Tcp::Fin] {
         let answer = tcp(backend, other_node, flags, b"");
-        let out = world.ingress(&answer);
-        assert_eq!(
-            (out.packet, out.counter),
-            (answer, Counter::Untouched),
-            "{flags:?}"
-        );
+        world.expect_untouched(&answer);
     }
-    let stray = tcp(at(a.pod, 40_000), other_node, Tcp::Ack, b"");
+    let stray = tcp(a.client(), other_node, Tcp::Ack, b"");
     assert_eq!(world.ingress(&stray).counter, Counter::RejectedUnknownFlow);
 }

@@ -3,12 +3,12 @@
 
 use std::net::SocketAddr;
 
-use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traffic};
+use proxy_common::{Counter, Protocol, ServiceFlags, traffic::Traffic};
 use rstest::rstest;
 
 use crate::{
     packets::{Tcp, at, seen, tcp, udp},
-    service::{Addresses, Service},
+    service::{Addresses, IPV4, IPV6, Service},
     world::World,
 };
 
@@ -34,13 +34,12 @@ fn bytes(packets: &[&[u8]]) -> u64 {
 
 #[rstest]
 fn packets_and_bytes_of_each_direction_are_counted_once(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] masqueraded: bool,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
     let client = at(if masqueraded { a.outsider } else { a.pod }, 40_000);
-    let (service, backend) = (at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (service, backend) = (a.service(), a.endpoint());
     let sent = [
         tcp(client, service, Tcp::Syn, b""),
         tcp(client, service, Tcp::Ack, b"question"),
@@ -57,7 +56,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
     ];
     for packet in &answers {
         let out = world.forward(packet);
-        assert_eq!(seen(&out.packet).dst, client);
+        assert_eq!(out.dst(), client);
     }
     let expected = Traffic {
         packets_in: 3,
@@ -74,11 +73,10 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
 
 #[rstest]
 fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
     let counts = |world: &World| {
         let traffic = of(world, backend);
@@ -102,12 +100,12 @@ fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(
 
 #[test]
 fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
-    let a = Addresses::of(false);
-    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
-    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends);
+    let a = IPV4;
+    let backends = a.endpoints();
+    let service = Service::web(a).backed_by(&backends);
     let world = World::new(&[service]);
-    let syn = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
-    let first = seen(&world.ingress(&syn).packet).dst;
+    let syn = tcp(a.client(), a.service(), Tcp::Syn, b"");
+    let first = world.ingress(&syn).dst();
     world.ingress(&syn);
     assert_eq!(world.ingress(&syn).counter, Counter::ForwardedElsewhere);
     let other = backends.into_iter().find(|backend| *backend != first);
@@ -127,15 +125,16 @@ fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
 }
 
 #[rstest]
-fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backend = at(a.backend, 8080);
+fn affinity_hits_are_the_connections_whose_backend_affinity_gave(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let backend = a.endpoint();
     let mut service = Service::cluster_ip("seat", Protocol::UDP, a.cluster_ip, &[backend]);
     service.affinity = 60;
     let world = World::new(&[service]);
     for port in [40_000, 40_001, 40_002] {
-        world.ingress(&udp(at(a.pod, port), at(a.cluster_ip, 80), b"?"));
-        world.ingress(&udp(at(a.pod, port), at(a.cluster_ip, 80), b"?"));
+        world.ingress(&udp(at(a.pod, port), a.service(), b"?"));
+        world.ingress(&udp(at(a.pod, port), a.service(), b"?"));
     }
     let traffic = of(&world, backend);
     let seen = [
@@ -147,20 +146,14 @@ fn affinity_hits_are_the_connections_whose_backend_affinity_gave(#[values(false,
 }
 
 #[rstest]
-fn what_is_refused_counts_for_its_service_port_by_reason(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn what_is_refused_counts_for_its_service_port_by_reason(#[values(IPV4, IPV6)] a: Addresses) {
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
     let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends)
-        .with(
-            Some(a.balancer),
-            80,
-            FrontendKind::LoadBalancer,
-            ServiceFlags::SOURCE_RANGES,
-        );
+        .at_balancer(a, ServiceFlags::SOURCE_RANGES);
     limited.sources = vec!["192.0.2.0/24", "2001:db8:2::/64"];
     let world = World::new(&[empty, limited]);
-    let client = at(a.outsider, 40_000);
+    let client = a.outside_client();
     let expected = [
         (a.cluster_ip, Tcp::Syn, Counter::RejectedNoEndpoint, 3),
         (a.balancer, Tcp::Syn, Counter::DroppedSource, 2),
@@ -197,12 +190,12 @@ fn what_is_refused_counts_for_its_service_port_by_reason(#[values(false, true)] 
 #[test]
 fn a_backend_with_the_id_of_another_begins_at_zero_and_the_old_ones_connections_do_not_count_for_it()
  {
-    let a = Addresses::of(false);
-    let (old, new) = (at(a.backend, 8080), at(a.other_backend, 8080));
-    let web = |backend| Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[backend]);
+    let a = IPV4;
+    let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
+    let web = |backend| Service::web(a).backed_by(&[backend]);
     let mut world = World::new(&[web(old)]);
     let id = |world: &World| world.counted().backends[0].backend_id;
-    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.client(), a.service());
     world.ingress(&tcp(client, service, Tcp::Syn, b""));
     let first = id(&world);
     world.remove("web");
@@ -220,7 +213,7 @@ fn a_backend_with_the_id_of_another_begins_at_zero_and_the_old_ones_connections_
     let before = world.counted().others;
     let packet = tcp(client, service, Tcp::Ack, b"more");
     let out = world.ingress(&packet);
-    assert_eq!(seen(&out.packet).dst, old);
+    assert_eq!(out.dst(), old);
     assert_eq!(of(&world, new), Traffic::default());
     let others = world.counted().others;
     assert_eq!(others.packets_in - before.packets_in, 1);

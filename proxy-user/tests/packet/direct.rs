@@ -8,37 +8,17 @@ use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, seen, tcp, udp},
-    service::{Addresses, Service},
+    packets::{Tcp, at, packet_over, tcp},
+    service::{Addresses, IPV4, IPV6, Service},
     world::World,
 };
 
-/// The ends of a connection that goes through a service or straight to the backend.
-#[derive(Clone, Copy)]
-struct Ends {
-    client: SocketAddr,
-    service: SocketAddr,
-    backend: SocketAddr,
-}
-
-fn ends(v6: bool, protocol: Protocol) -> (World, Ends) {
-    let a = Addresses::of(v6);
-    let ends = Ends {
-        client: at(a.pod, 40_000),
-        service: at(a.cluster_ip, 80),
-        backend: at(a.backend, 8080),
-    };
-    let service = Service::cluster_ip("web", protocol, a.cluster_ip, &[ends.backend]);
-    (World::new(&[service]), ends)
-}
+const TCP: Protocol = Protocol::TCP;
 
 /// Sends the client's first packet; returns the source that the backend sees.
 fn begin(world: &World, client: SocketAddr, to: SocketAddr, protocol: Protocol) -> SocketAddr {
-    let packet = match protocol {
-        Protocol::UDP => udp(client, to, b"?"),
-        _ => tcp(client, to, Tcp::Syn, b""),
-    };
-    seen(&world.ingress(&packet).packet).src
+    let packet = packet_over(protocol, client, to, Tcp::Syn);
+    world.ingress(&packet).src()
 }
 
 /// Sends the backend's packet; returns its source and destination as the client sees them.
@@ -48,27 +28,17 @@ fn answer(
     to: SocketAddr,
     protocol: Protocol,
 ) -> (SocketAddr, SocketAddr) {
-    let packet = match protocol {
-        Protocol::UDP => udp(backend, to, b"!"),
-        _ => tcp(backend, to, Tcp::SynAck, b""),
-    };
-    let seen = seen(&world.egress(&packet, false).packet);
-    (seen.src, seen.dst)
+    let packet = packet_over(protocol, backend, to, Tcp::SynAck);
+    world.egress(&packet, false).ends()
 }
 
 #[rstest]
 fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
-    let (
-        world,
-        Ends {
-            client,
-            service,
-            backend,
-        },
-    ) = ends(v6, protocol);
+    let world = World::new(&[Service::over(protocol, a)]);
+    let (client, service, backend) = a.ends();
     assert_eq!(begin(&world, client, service, protocol), client);
     assert_eq!(answer(&world, backend, client, protocol), (service, client));
     let other = begin(&world, client, backend, protocol);
@@ -79,72 +49,51 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
     // Later packets of both connections are translated as the first ones were.
     if protocol == Protocol::TCP {
         let data = tcp(client, backend, Tcp::Ack, b"data");
-        assert_eq!(seen(&world.ingress(&data).packet).src, other);
+        assert_eq!(world.ingress(&data).src(), other);
         let data = tcp(client, service, Tcp::Ack, b"data");
-        assert_eq!(seen(&world.ingress(&data).packet).src, client);
+        assert_eq!(world.ingress(&data).src(), client);
     }
 }
 
 #[rstest]
-fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[values(false, true)] v6: bool) {
-    let (
-        world,
-        Ends {
-            client,
-            service,
-            backend,
-        },
-    ) = ends(v6, Protocol::TCP);
-    begin(&world, client, service, Protocol::TCP);
-    answer(&world, backend, client, Protocol::TCP);
+fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
+    begin(&world, client, service, TCP);
+    answer(&world, backend, client, TCP);
     world.ingress(&tcp(client, service, Tcp::Ack, b""));
     world.ingress(&tcp(client, service, Tcp::Rst, b""));
-    assert_eq!(begin(&world, client, backend, Protocol::TCP), client);
-    assert_eq!(
-        answer(&world, backend, client, Protocol::TCP),
-        (backend, client)
-    );
+    assert_eq!(begin(&world, client, backend, TCP), client);
+    assert_eq!(answer(&world, backend, client, TCP), (backend, client));
     assert_eq!(world.flows().len(), 0);
 }
 
 #[rstest]
-fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[values(false, true)] v6: bool) {
-    let (
-        world,
-        Ends {
-            client,
-            service,
-            backend,
-        },
-    ) = ends(v6, Protocol::TCP);
-    assert_eq!(begin(&world, client, backend, Protocol::TCP), client);
-    let other = begin(&world, client, service, Protocol::TCP);
+fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
+    assert_eq!(begin(&world, client, backend, TCP), client);
+    let other = begin(&world, client, service, TCP);
     assert_ne!(other, client, "the backend must tell the two apart");
-    assert_eq!(
-        answer(&world, backend, other, Protocol::TCP),
-        (service, client)
-    );
-    assert_eq!(
-        answer(&world, backend, client, Protocol::TCP),
-        (backend, client)
-    );
+    assert_eq!(answer(&world, backend, other, TCP), (service, client));
+    assert_eq!(answer(&world, backend, client, TCP), (backend, client));
 }
 
 #[test]
 fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
-    let a = Addresses::of(false);
-    let (client, backend) = (at(a.pod, 40_000), at(a.backend, 8080));
+    let a = IPV4;
+    let (client, backend) = (a.client(), a.endpoint());
     let services = [("one", a.cluster_ip), ("two", a.other_cluster_ip)]
         .map(|(name, address)| Service::cluster_ip(name, Protocol::TCP, address, &[backend]));
     let world = World::new(&services);
-    let connect = |to| begin(&world, client, at(to, 80), Protocol::TCP);
+    let connect = |to| begin(&world, client, at(to, 80), TCP);
     assert_eq!(connect(a.cluster_ip), client);
     // Another CPU has written the reply entry and is about to write the original entry.
     world.forget_originals();
     let second = connect(a.other_cluster_ip);
     assert_ne!(second, client);
     assert_eq!(
-        answer(&world, backend, second, Protocol::TCP),
+        answer(&world, backend, second, TCP),
         (at(a.other_cluster_ip, 80), client)
     );
     world.forget_originals();
@@ -154,20 +103,14 @@ fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
 }
 
 #[rstest]
-fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[values(false, true)] v6: bool) {
-    let (
-        world,
-        Ends {
-            client,
-            service,
-            backend,
-        },
-    ) = ends(v6, Protocol::TCP);
+fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
     // Another sender uses this client's address.
     world.set_shared(true);
-    begin(&world, client, service, Protocol::TCP);
+    begin(&world, client, service, TCP);
     world.set_shared(false);
-    assert_eq!(begin(&world, client, backend, Protocol::TCP), client);
+    assert_eq!(begin(&world, client, backend, TCP), client);
     let answered = tcp(backend, client, Tcp::SynAck, b"");
     assert_eq!(world.egress(&answered, false).counter, Counter::Untouched);
 }

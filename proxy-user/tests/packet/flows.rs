@@ -3,27 +3,26 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use proxy_common::{Counter, FrontendKind, Protocol, masquerade::PortRanges};
+use proxy_common::{Counter, Protocol, masquerade::PortRanges};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, seen, tcp, udp},
-    service::{Addresses, Service},
+    packets::{Tcp, at, packet_over, tcp, udp},
+    service::{Addresses, IPV4, IPV6, Service},
     world::World,
 };
 
 #[rstest]
-fn masqueraded_clients_with_one_port_never_share_a_source(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn masqueraded_clients_with_one_port_never_share_a_source(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = World::new(&[Service::web(a)]);
     // There are hardly more ports than clients: the search must find the free ones.
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5009, 0, 0]));
     let sources: BTreeSet<_> = (0..8)
         .map(|n| {
             let client = at(a.outsider, 40_000 + n);
-            let out = world.forward(&tcp(client, at(a.cluster_ip, 80), Tcp::Syn, b""));
+            let out = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
             assert_eq!(out.counter, Counter::Masqueraded);
-            seen(&out.packet).src.port()
+            out.src().port()
         })
         .collect();
     assert_eq!(sources.len(), 8);
@@ -32,84 +31,59 @@ fn masqueraded_clients_with_one_port_never_share_a_source(#[values(false, true)]
 
 #[rstest]
 fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_port(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
-    let backend = at(a.backend, 8080);
+    let backend = a.endpoint();
     let other = Service::cluster_ip("other", Protocol::UDP, a.other_cluster_ip, &[backend]);
     let first = Service::cluster_ip("first", Protocol::UDP, a.cluster_ip, &[backend]);
     let world = World::new(&[first, other]);
-    let client = at(a.pod, 40_000);
+    let client = a.client();
     for service in [a.cluster_ip, a.other_cluster_ip].map(|address| at(address, 80)) {
         let inside = world.ingress(&udp(client, service, b"ping"));
-        let as_seen = seen(&inside.packet).src;
+        let as_seen = inside.src();
         assert_eq!(as_seen.ip(), client.ip());
-        assert_eq!(
-            as_seen == client,
-            service.ip() == a.cluster_ip,
-            "only the second is translated"
-        );
+        // Only the second is translated.
+        assert_eq!(as_seen == client, service == a.service());
         let answer = world.egress(&udp(backend, as_seen, b"pong"), false);
-        assert_eq!(
-            (seen(&answer.packet).src, seen(&answer.packet).dst),
-            (service, client)
-        );
+        assert_eq!(answer.ends(), (service, client));
     }
 }
 
 #[rstest]
 fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let (old, new) = (at(a.backend, 53), at(a.other_backend, 53));
     for protocol in [Protocol::UDP, Protocol::TCP] {
         let service = |backend| Service::cluster_ip("dns", protocol, a.cluster_ip, &[backend]);
         let mut world = World::new(&[service(old)]);
         let send = |world: &World, begin: Tcp| {
-            let (client, dst) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
-            let packet = if protocol == Protocol::UDP {
-                udp(client, dst, b"?")
-            } else {
-                tcp(client, dst, begin, b"")
-            };
+            let (client, dst) = (a.client(), a.service());
+            let packet = packet_over(protocol, client, dst, begin);
             let outcome = world.ingress(&packet);
-            (seen(&outcome.packet).dst, outcome.counter)
+            (outcome.dst(), outcome.counter)
         };
         assert_eq!(send(&world, Tcp::Syn), (old, Counter::ForwardedNew));
         world.apply(&service(new));
-        let expected = if protocol == Protocol::UDP {
-            (new, Counter::ForwardedNew)
-        } else {
-            (old, Counter::ForwardedHit)
+        let gone = (a.service(), Counter::Untouched);
+        let (expected, at_last) = match protocol {
+            Protocol::UDP => ((new, Counter::ForwardedNew), gone),
+            _ => ((old, Counter::ForwardedHit), (old, Counter::ForwardedHit)),
         };
         assert_eq!(send(&world, Tcp::Ack), expected);
         world.remove("dns");
-        let last = send(&world, Tcp::Ack);
-        let gone = (at(a.cluster_ip, 80), Counter::Untouched);
-        assert_eq!(
-            last,
-            if protocol == Protocol::UDP {
-                gone
-            } else {
-                expected
-            }
-        );
+        assert_eq!(send(&world, Tcp::Ack), at_last);
     }
 }
 
 #[rstest]
-fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = (at(a.pod, 40_000), at(a.cluster_ip, 80), at(a.backend, 8080));
+    let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
     assert_eq!(world.ingress(&syn).counter, Counter::ForwardedNew);
-    assert_eq!(
-        world.ingress(&syn).counter,
-        Counter::ForwardedHit,
-        "sent again"
-    );
+    let again = world.ingress(&syn);
+    assert_eq!(again.counter, Counter::ForwardedHit);
     world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
     world.ingress(&tcp(client, service, Tcp::Fin, b""));
     world.egress(&tcp(backend, client, Tcp::Fin, b""), false);
@@ -120,27 +94,22 @@ fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(false, true)] v6: b
 
 #[rstest]
 fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
-    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
-    let service =
-        |backends: &[SocketAddr]| {
-            let mut service = Service::cluster_ip("seat", Protocol::TCP, a.cluster_ip, backends)
-                .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0);
-            service.affinity = 60;
-            service
-        };
+    let backends = a.endpoints();
+    let service = |backends: &[SocketAddr]| {
+        let mut service =
+            Service::cluster_ip("seat", Protocol::TCP, a.cluster_ip, backends).at_balancer(a, 0);
+        service.affinity = 60;
+        service
+    };
     let mut world = World::new(&[service(&backends)]);
     let mut port = 40_000;
     let mut reach = |world: &World, address| {
         port += 1;
-        seen(
-            &world
-                .ingress(&tcp(at(a.pod, port), at(address, 80), Tcp::Syn, b""))
-                .packet,
-        )
-        .dst
+        world
+            .ingress(&tcp(at(a.pod, port), at(address, 80), Tcp::Syn, b""))
+            .dst()
     };
     let held = reach(&world, a.cluster_ip);
     for _ in 0..20 {
@@ -162,19 +131,13 @@ fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(
 }
 
 #[rstest]
-fn without_affinity_every_backend_is_reached(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
-    let world = World::new(&[Service::cluster_ip(
-        "web",
-        Protocol::TCP,
-        a.cluster_ip,
-        &backends,
-    )]);
+fn without_affinity_every_backend_is_reached(#[values(IPV4, IPV6)] a: Addresses) {
+    let backends = a.endpoints();
+    let world = World::new(&[Service::web(a).backed_by(&backends)]);
     let reached: BTreeSet<_> = (0..64)
         .map(|n| {
-            let packet = tcp(at(a.pod, 40_000 + n), at(a.cluster_ip, 80), Tcp::Syn, b"");
-            seen(&world.ingress(&packet).packet).dst
+            let packet = tcp(at(a.pod, 40_000 + n), a.service(), Tcp::Syn, b"");
+            world.ingress(&packet).dst()
         })
         .collect();
     assert_eq!(reached, backends.into());

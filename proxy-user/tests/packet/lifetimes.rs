@@ -5,14 +5,14 @@ use std::{net::SocketAddr, thread};
 
 use linux::test_run;
 use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKey, FlowKind, FrontendKind, Protocol, V4, V6, flow::coarse,
-    maps, masquerade::PortRanges,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, Protocol, V4, V6, flow::coarse, maps,
+    masquerade::PortRanges,
 };
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, numbered, seen, tcp, udp},
-    service::{Addresses, Service},
+    packets::{Tcp, at, numbered, tcp, udp},
+    service::{Addresses, IPV4, IPV6, Service},
     world::{Context, World},
 };
 
@@ -36,7 +36,7 @@ impl<'a> Connection<'a> {
             world,
             client,
             service,
-            backend: seen(&outcome.packet).dst,
+            backend: outcome.dst(),
         }
     }
     fn client_sends(&self, flags: Tcp) -> Counter {
@@ -53,18 +53,18 @@ impl<'a> Connection<'a> {
         assert_eq!(self.client_sends(Tcp::Ack), Counter::ForwardedHit);
         self
     }
+    fn is_established(&self) -> bool {
+        self.state() == "established"
+    }
     fn state(&self) -> &'static str {
-        let mut flows = self.world.flows().into_iter();
-        let own = flows.find(|flow| flow.client == self.client && flow.frontend == self.service);
-        own.map_or("gone", |flow| flow.state)
+        self.world.state(self.client, self.service)
     }
 }
 
 #[rstest]
-fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let service = at(a.cluster_ip, 80);
+    let service = a.service();
     let open: Vec<_> = (0..20)
         .map(|n| Connection::begin(&world, at(a.pod, 10_000 + n), service).establish())
         .collect();
@@ -85,16 +85,10 @@ fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(false, t
 }
 
 #[rstest]
-fn datagrams_without_a_second_question_give_way_at_once(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backend = at(a.backend, 53);
-    let world = World::new(&[Service::cluster_ip(
-        "dns",
-        Protocol::UDP,
-        a.cluster_ip,
-        &[backend],
-    )]);
-    let service = at(a.cluster_ip, 80);
+fn datagrams_without_a_second_question_give_way_at_once(#[values(IPV4, IPV6)] a: Addresses) {
+    let backend = a.endpoint();
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let service = a.service();
     for n in 0..1000 {
         let client = at(a.pod, 20_000 + n);
         let asked = world.ingress(&udp(client, service, b"?"));
@@ -107,11 +101,10 @@ fn datagrams_without_a_second_question_give_way_at_once(#[values(false, true)] v
 
 #[rstest]
 fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let service = at(a.cluster_ip, 80);
+    let service = a.service();
     let open: Vec<_> = (0..450)
         .map(|n| Connection::begin(&world, at(a.pod, 10_000 + n), service).establish())
         .collect();
@@ -121,38 +114,27 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
         connection.backend_sends(Tcp::Fin);
         assert_eq!(connection.state(), "closed");
     }
-    assert!(
-        open.iter()
-            .all(|connection| connection.state() == "established")
-    );
+    assert!(open.iter().all(Connection::is_established));
     // Fills the table with established connections only.
     let mut refused = None;
     for n in 0..600 {
-        let syn = tcp(at(a.pod, 30_000 + n), service, Tcp::Syn, b"");
-        let outcome = world.ingress(&syn);
+        let client = at(a.pod, 30_000 + n);
+        let outcome = world.ingress(&tcp(client, service, Tcp::Syn, b""));
         if outcome.counter == Counter::DroppedFlowTableFull {
             refused = Some(n);
             break;
         }
-        let backend = seen(&outcome.packet).dst;
-        world.egress(
-            &tcp(backend, at(a.pod, 30_000 + n), Tcp::SynAck, b""),
-            false,
-        );
-        world.ingress(&tcp(at(a.pod, 30_000 + n), service, Tcp::Ack, b""));
+        world.egress(&tcp(outcome.dst(), client, Tcp::SynAck, b""), false);
+        world.ingress(&tcp(client, service, Tcp::Ack, b""));
     }
     assert!(refused.is_some_and(|n| n > 40), "{refused:?}");
-    assert!(
-        open.iter()
-            .all(|connection| connection.state() == "established")
-    );
+    assert!(open.iter().all(Connection::is_established));
 }
 
 #[rstest]
-fn only_the_right_acknowledgement_establishes(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn only_the_right_acknowledgement_establishes(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let connection = Connection::begin(&world, a.client(), a.service());
     connection.backend_sends(Tcp::SynAck);
     let mut forged = tcp(connection.client, connection.service, Tcp::Ack, b"");
     let acknowledgement = forged.len() - 12;
@@ -165,11 +147,10 @@ fn only_the_right_acknowledgement_establishes(#[values(false, true)] v6: bool) {
 
 #[rstest]
 fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let service = at(a.cluster_ip, 80);
+    let service = a.service();
     for round in 0..20 {
         let open: Vec<_> = (0..40)
             .map(|n| Connection::begin(&world, at(a.pod, 10_000 + round * 40 + n), service))
@@ -201,10 +182,9 @@ fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(
 }
 
 #[rstest]
-fn a_connection_goes_on_after_a_forged_reset(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_connection_goes_on_after_a_forged_reset(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
+    let connection = Connection::begin(&world, a.client(), a.service()).establish();
     connection.client_sends(Tcp::Rst);
     assert_eq!(connection.state(), "closed");
     connection.client_sends(Tcp::Ack);
@@ -213,19 +193,18 @@ fn a_connection_goes_on_after_a_forged_reset(#[values(false, true)] v6: bool) {
 
 #[rstest]
 fn masquerade_ports_of_closed_connections_are_free_and_those_of_open_ones_are_not(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(Tcp::Fin, Tcp::Rst)] end: Tcp,
     #[values(false, true)] backend_first: bool,
 ) {
-    let a = Addresses::of(v6);
     let mut world = World::new(&[Service::web(a)]);
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5007, 0, 0]));
-    let service = at(a.cluster_ip, 80);
+    let service = a.service();
     let connect = |port: u16| {
         let client = at(a.outsider, port);
         let out = world.forward(&tcp(client, service, Tcp::Syn, b""));
         (out.counter == Counter::Masqueraded).then(|| {
-            let (source, backend) = (seen(&out.packet).src, seen(&out.packet).dst);
+            let (source, backend) = out.ends();
             world.forward(&tcp(backend, source, Tcp::SynAck, b""));
             world.forward(&tcp(client, service, Tcp::Ack, b""));
             (client, source, backend)
@@ -252,15 +231,14 @@ fn masquerade_ports_of_closed_connections_are_free_and_those_of_open_ones_are_no
 }
 
 #[rstest]
-fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
-    let mut service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends);
+fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(IPV4, IPV6)] a: Addresses) {
+    let backends = a.endpoints();
+    let mut service = Service::web(a).backed_by(&backends);
     let mut world = World::new(std::slice::from_ref(&service));
     let send = |world: &World, port| {
-        let syn = tcp(at(a.pod, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let syn = tcp(at(a.pod, port), a.service(), Tcp::Syn, b"");
         let outcome = world.ingress(&syn);
-        (outcome.counter, seen(&outcome.packet).dst)
+        (outcome.counter, outcome.dst())
     };
     for port in 40_000..40_010 {
         let (counter, first) = send(&world, port);
@@ -273,10 +251,8 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(false, true)]
         let late = tcp(first, at(a.pod, port), Tcp::SynAck, b"");
         assert_eq!(world.egress(&late, false).counter, Counter::Untouched);
         let answer = tcp(second, at(a.pod, port), Tcp::SynAck, b"");
-        assert_eq!(
-            world.egress(&answer, false).counter,
-            Counter::ReplyTranslated
-        );
+        let answer = world.egress(&answer, false);
+        assert_eq!(answer.counter, Counter::ReplyTranslated);
         assert_eq!(send(&world, port), (Counter::ForwardedHit, second));
     }
     service.affinity = 600;
@@ -288,20 +264,14 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(false, true)]
 }
 
 #[rstest]
-fn a_port_that_comes_again_repeats_no_syn(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backends = [at(a.backend, 8080), at(a.other_backend, 8080)];
-    let world = World::new(&[Service::cluster_ip(
-        "web",
-        Protocol::TCP,
-        a.cluster_ip,
-        &backends,
-    )]);
-    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+fn a_port_that_comes_again_repeats_no_syn(#[values(IPV4, IPV6)] a: Addresses) {
+    let backends = a.endpoints();
+    let world = World::new(&[Service::web(a).backed_by(&backends)]);
+    let (client, service) = (a.client(), a.service());
     let send = |sequence| {
         let syn = numbered(client, service, Tcp::Syn, (sequence, 0), b"");
         let outcome = world.ingress(&syn);
-        (outcome.counter, seen(&outcome.packet).dst)
+        (outcome.counter, outcome.dst())
     };
     let (counter, first) = send(1);
     assert_eq!(counter, Counter::ForwardedNew);
@@ -330,13 +300,12 @@ fn pass(world: &World, v6: bool, seconds: u64) {
 
 #[rstest]
 fn datagrams_follow_their_frontend_to_another_service_within_a_second(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let service = |name, cluster_ip, backend, has_balancer: bool| {
         let service = Service::cluster_ip(name, Protocol::UDP, cluster_ip, &[at(backend, 53)]);
         if has_balancer {
-            service.with(Some(a.balancer), 80, FrontendKind::LoadBalancer, 0)
+            service.at_balancer(a, 0)
         } else {
             service
         }
@@ -346,41 +315,34 @@ fn datagrams_follow_their_frontend_to_another_service_within_a_second(
     let mut world = World::new(&[one(true), two(false)]);
     let send = |world: &World, client, to| {
         let outcome = world.ingress(&udp(client, at(to, 80), b"?"));
-        (outcome.counter, seen(&outcome.packet).dst.ip())
+        (outcome.counter, outcome.dst().ip())
     };
-    let (client, other) = (at(a.outsider, 40_000), at(a.pod, 40_000));
+    let (client, other) = (a.outside_client(), a.client());
     let begun = (Counter::ForwardedNew, a.backend);
     assert_eq!(send(&world, client, a.balancer), begun);
     assert_eq!(send(&world, other, a.cluster_ip), begun);
     world.apply(&one(false));
     world.apply(&two(true));
-    pass(&world, v6, 1);
+    pass(&world, a.is_v6(), 1);
     let moved = (Counter::ForwardedNew, a.other_backend);
     assert_eq!(send(&world, client, a.balancer), moved);
     let kept = (Counter::ForwardedHit, a.backend);
     assert_eq!(send(&world, other, a.cluster_ip), kept, "another frontend");
     // Now no service has the frontend.
     world.apply(&two(false));
-    pass(&world, v6, 1);
+    pass(&world, a.is_v6(), 1);
     let packet = udp(client, at(a.balancer, 80), b"?");
     assert_eq!(world.ingress(&packet).counter, Counter::Untouched);
 }
 
 #[rstest]
-fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let backends = [at(a.backend, 53), at(a.other_backend, 53)];
-    let world = World::new(&[Service::cluster_ip(
-        "dns",
-        Protocol::UDP,
-        a.cluster_ip,
-        &backends,
-    )]);
-    let service = at(a.cluster_ip, 80);
+fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::over(Protocol::UDP, a).backed_by(&a.endpoints())]);
+    let service = a.service();
     let (sender, asker) = (at(a.pod, 10_000), at(a.pod, 10_001));
     let send = |client, payload: &[u8]| {
         let outcome = world.ingress(&udp(client, service, payload));
-        (outcome.counter, seen(&outcome.packet).dst)
+        (outcome.counter, outcome.dst())
     };
     // One client sends for long without an answer. The other asks once and receives for long.
     let (_, log) = send(sender, b"a line");
@@ -392,7 +354,7 @@ fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(false, true)
             let client = at(a.pod, 20_000 + round * 100 + n);
             assert_eq!(send(client, b"?").0, Counter::ForwardedNew);
         }
-        pass(&world, v6, 2);
+        pass(&world, a.is_v6(), 2);
         assert_eq!(send(sender, b"a line"), (Counter::ForwardedHit, log));
         assert_eq!(hears(), Counter::ReplyTranslated, "round {round}");
     }
@@ -400,41 +362,34 @@ fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(false, true)
 }
 
 #[rstest]
-fn a_syn_to_a_backend_that_is_gone_begins_anew(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let (old, new) = (at(a.backend, 8080), at(a.other_backend, 8080));
-    let service = |backend| Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[backend]);
+fn a_syn_to_a_backend_that_is_gone_begins_anew(#[values(IPV4, IPV6)] a: Addresses) {
+    let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
+    let service = |backend| Service::web(a).backed_by(&[backend]);
     let mut world = World::new(&[service(old)]);
-    let syn = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
-    assert_eq!(seen(&world.ingress(&syn).packet).dst, old);
+    let syn = tcp(a.client(), a.service(), Tcp::Syn, b"");
+    assert_eq!(world.ingress(&syn).dst(), old);
     world.apply(&service(new));
     let again = world.ingress(&syn);
     assert_eq!(again.counter, Counter::ForwardedNew);
-    assert_eq!(seen(&again.packet).dst, new);
+    assert_eq!(again.dst(), new);
 }
 
 #[rstest]
 fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, at(a.pod, 40_000), at(a.cluster_ip, 80)).establish();
+    let connection = Connection::begin(&world, a.client(), a.service()).establish();
     // Sends the same packets through another interface.
     world.set_shared(true);
     for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
         let counter = connection.client_sends(flags);
-        assert!(
-            matches!(counter, Counter::RejectedUnknownFlow | Counter::Untouched),
-            "{flags:?}: {counter:?}"
-        );
+        let unknown = [Counter::RejectedUnknownFlow, Counter::Untouched];
+        assert!(unknown.contains(&counter), "{flags:?}: {counter:?}");
     }
     let forged = Connection::begin(&world, connection.client, connection.service);
-    assert_eq!(
-        forged.backend_sends(Tcp::Ack),
-        Counter::Untouched,
-        "the pod's replies leave by its own interface only"
-    );
+    // The pod's replies leave by its own interface only.
+    assert_eq!(forged.backend_sends(Tcp::Ack), Counter::Untouched);
     world.set_shared(false);
     assert_eq!(connection.state(), "established");
     assert_eq!(connection.client_sends(Tcp::Ack), Counter::ForwardedHit);
@@ -442,10 +397,11 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
 }
 
 #[rstest]
-fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[values(false, true)] v6: bool) {
+fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     // A forwarded packet whose source is an address of the node is possible for IPv6 only.
-    let a = Addresses::of(v6);
-    let mut service = Service::web(a).with(None, 30_080, FrontendKind::NodePort, 0);
+    let mut service = Service::web(a).at_node_port(30_080);
     service.protocol = Protocol::UDP;
     let world = World::new(&[service]);
     let datagram = udp(at(a.node, 30_080), at(a.outsider, 53), b"?");
@@ -454,7 +410,7 @@ fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(#[values(false, 
         ..Context::default()
     };
     world.egress_by(&datagram, spoofed);
-    assert_eq!(world.entries(v6), usize::from(!v6));
+    assert_eq!(world.entries(a.is_v6()), usize::from(!a.is_v6()));
     world.egress_by(&datagram, Context::default());
-    assert_eq!(world.entries(v6), 1);
+    assert_eq!(world.entries(a.is_v6()), 1);
 }

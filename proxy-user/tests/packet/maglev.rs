@@ -11,8 +11,9 @@ use proxy_common::{
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, numbered, seen, tcp, udp},
-    service::{Addresses, Service, v4, v6},
+    connection::Connection,
+    packets::{Tcp, at, packet_over, tcp},
+    service::{Addresses, IPV4, IPV6, Service, v4, v6},
     world::{NEXT, REDIRECT, World},
 };
 
@@ -23,14 +24,11 @@ const RING: usize = 128;
 
 /// A service with four backends at a cluster IP, a load balancer's address and a node port.
 fn service(a: Addresses, protocol: Protocol) -> Service {
-    let backends: Vec<_> = [(a.backend, 8080), (a.backend, 8081)]
-        .into_iter()
-        .chain([(a.other_backend, 8080), (a.other_backend, 8081)])
-        .map(|(address, port)| at(address, port))
-        .collect();
+    let backends = [a.backend, a.other_backend].map(|pod| [at(pod, 8080), at(pod, 8081)]);
     let flags = LOCAL | ServiceFlags::MAGLEV;
-    let mut service = Service::cluster_ip("web", protocol, a.cluster_ip, &backends)
-        .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, flags)
+    let mut service = Service::over(protocol, a)
+        .backed_by(backends.as_flattened())
+        .at_balancer(a, flags)
         .with(None, 30_080, FrontendKind::NodePort, flags);
     service.frontends[0].3 = ServiceFlags::MAGLEV;
     for (_, sets) in &mut service.backends {
@@ -67,8 +65,8 @@ fn expected<A: Addr>(
 /// Two nodes with the same service; the second got it in other orders and after another service.
 fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
     let one = World::new(&[service()]);
-    let other_service = [at(a.other_backend, 9000), at(a.other_backend, 9001)];
-    let other = Service::cluster_ip("x", Protocol::TCP, a.other_cluster_ip, &other_service);
+    let backends = [at(a.other_backend, 9000), at(a.other_backend, 9001)];
+    let other = Service::cluster_ip("x", Protocol::TCP, a.other_cluster_ip, &backends);
     let mut reversed = service();
     reversed.backends.reverse();
     let mut part = service();
@@ -82,24 +80,20 @@ fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
 
 #[rstest]
 fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
-    #[values(false, true)] is_v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
     #[values(0, 600)] affinity: u32,
 ) {
-    let a = Addresses::of(is_v6);
     let make = || Service {
         affinity,
         ..service(a, protocol)
     };
     let [one, two] = nodes(a, &make);
     let send = |world: &World, client, to| {
-        let packet = match protocol {
-            Protocol::TCP => tcp(client, to, Tcp::Syn, b""),
-            _ => udp(client, to, b"?"),
-        };
+        let packet = packet_over(protocol, client, to, Tcp::Syn);
         let outcome = world.ingress(&packet);
         assert_eq!(outcome.counter, Counter::ForwardedNew);
-        seen(&outcome.packet).dst
+        outcome.dst()
     };
     let mut chosen = std::collections::BTreeSet::new();
     for n in 0..60 {
@@ -108,7 +102,7 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
         let client = at(a.outsider, 40_000 + client);
         let to = at(a.balancer, 80);
         let name_of = |client, to| {
-            if is_v6 {
+            if a.is_v6() {
                 expected(v6, &make(), client, to)
             } else {
                 expected(v4, &make(), client, to)
@@ -118,7 +112,7 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
         assert_eq!(send(&one, client, to), name, "{client}");
         assert_eq!(send(&two, client, to), name, "{client}");
         chosen.insert(name);
-        let cluster_ip = at(a.cluster_ip, 80);
+        let cluster_ip = a.service();
         let pod = at(a.pod, client.port());
         let (x, y) = (send(&one, pod, cluster_ip), send(&two, pod, cluster_ip));
         assert_eq!(x, y, "at the cluster IP");
@@ -137,117 +131,89 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
 
 #[rstest]
 fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(2);
     let world = World::new(&[service]);
     for port in 40_000..40_040 {
         let syn = tcp(at(a.outsider, port), at(a.balancer, 80), Tcp::Syn, b"");
         let sent: Vec<_> = (0..3).map(|_| world.ingress(&syn)).collect();
-        let to: Vec<_> = sent.iter().map(|sent| seen(&sent.packet).dst).collect();
+        let to: Vec<_> = sent.iter().map(|sent| sent.dst()).collect();
         assert_eq!(sent[2].counter, Counter::ForwardedElsewhere);
         assert!(to[0] == to[1] && to[1] != to[2], "{to:?}");
     }
 }
 
-/// A connection whose client keeps its address.
-struct Connection {
-    client: SocketAddr,
-    service: SocketAddr,
+/// A connection from this port outside to the load balancer's address.
+fn from_outside(a: Addresses, port: u16) -> Connection {
+    Connection {
+        client: at(a.outsider, port),
+        service: at(a.balancer, 80),
+        ..Connection::new(a)
+    }
 }
 
-impl Connection {
-    fn client_sends(&self, node: &World, flags: Tcp, numbers: (u32, u32)) -> crate::world::Outcome {
-        node.ingress(&numbered(self.client, self.service, flags, numbers, b""))
-    }
-    fn backend_sends(&self, node: &World, backend: SocketAddr, flags: Tcp, numbers: (u32, u32)) {
-        let outcome = node.egress(&numbered(backend, self.client, flags, numbers, b""), false);
-        assert_eq!(outcome.counter, Counter::ReplyTranslated);
-        assert_eq!(seen(&outcome.packet).src, self.service);
-    }
-    fn state(&self, node: &World) -> &'static str {
-        let mut flows = node.flows().into_iter();
-        let own = flows.find(|flow| flow.client == self.client && flow.frontend == self.service);
-        own.map_or("gone", |flow| flow.state)
-    }
-    /// Opens a connection at the first node. The client's next number is 101, the backend's 7001.
-    fn open(a: Addresses, port: u16, node: &World) -> (Self, SocketAddr) {
-        let connection = Self {
-            client: at(a.outsider, port),
-            service: at(a.balancer, 80),
-        };
-        let syn = connection.client_sends(node, Tcp::Syn, (100, 0));
-        let backend = seen(&syn.packet).dst;
-        connection.backend_sends(node, backend, Tcp::SynAck, (7000, 101));
-        connection.client_sends(node, Tcp::Ack, (101, 7001));
-        assert_eq!(connection.state(node), "established");
-        (connection, backend)
-    }
+/// Expects that a segment of the backend reaches the client from the service.
+fn answer(connection: &Connection, node: &World, flags: Tcp, numbers: (u32, u32)) {
+    let outcome = connection.backend_sends(node, flags, numbers);
+    assert_eq!(outcome.counter, Counter::ReplyTranslated);
+    assert_eq!(outcome.src(), connection.service);
 }
 
 #[rstest]
 fn a_connection_goes_on_at_another_node(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] shared: bool,
 ) {
-    let a = Addresses::of(v6);
     let [one, two] = nodes(a, &|| service(a, Protocol::TCP));
     two.set_shared(shared);
     for port in 40_000..40_030 {
-        let (connection, backend) = Connection::open(a, port, &one);
+        let connection = from_outside(a, port).establish(&one);
         let moved = connection.client_sends(&two, Tcp::Ack, (101, 7001));
-        assert_eq!(
-            (moved.verdict, moved.counter, moved.marked),
-            (NEXT, Counter::ForwardedMidStream, false)
-        );
-        assert_eq!(seen(&moved.packet).dst, backend);
-        assert_eq!(seen(&moved.packet).src, connection.client);
+        assert_eq!(moved.fate(), (NEXT, Counter::ForwardedMidStream));
+        assert!(!moved.marked);
+        assert_eq!(moved.ends(), (connection.client, connection.backend));
         assert_eq!(connection.state(&two), "unanswered", "gives way");
-        connection.backend_sends(&two, backend, Tcp::Ack, (7001, 101));
+        answer(&connection, &two, Tcp::Ack, (7001, 101));
         assert_eq!(connection.state(&two), "answered", "gives way, too");
         // The acknowledgement is far ahead, as one that covers many large segments.
         let outcome = connection.client_sends(&two, Tcp::Ack, (101, 7001 + 1_000_000));
         assert_eq!(outcome.counter, Counter::ForwardedHit);
         assert_eq!(connection.state(&two), "established");
         connection.client_sends(&two, Tcp::Fin, (101, 7001));
-        connection.backend_sends(&two, backend, Tcp::Fin, (7001, 102));
+        answer(&connection, &two, Tcp::Fin, (7001, 102));
         assert_eq!(connection.state(&two), "closed");
     }
 }
 
 #[rstest]
 fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let node = World::new(&[service(a, Protocol::TCP)]);
     node.set_shared(true);
-    let (open, backend) = Connection::open(a, 30_000, &node);
-    let forged = |port| Connection {
-        client: at(a.outsider, port),
-        service: at(a.balancer, 80),
-    };
+    let open = from_outside(a, 30_000).establish(&node);
     for port in 40_000..41_000 {
-        let forged = forged(port);
+        let mut forged = from_outside(a, port);
         let outcome = forged.client_sends(&node, Tcp::Ack, (1, 1));
         assert_eq!(outcome.counter, Counter::ForwardedMidStream);
         // A host answers with a reset if it has no such connection.
         if port % 2 == 0 {
-            forged.backend_sends(&node, seen(&outcome.packet).dst, Tcp::Rst, (1, 0));
+            forged.backend = outcome.dst();
+            answer(&forged, &node, Tcp::Rst, (1, 0));
             assert_eq!(forged.state(&node), "closed");
         }
     }
     assert!(node.flows().len() <= 2 * RING + 1);
     assert_eq!(open.state(&node), "established");
-    open.backend_sends(&node, backend, Tcp::Ack, (7001, 101));
+    answer(&open, &node, Tcp::Ack, (7001, 101));
 
     // A real connection of another host, whose numbers the forger does not know: the backend's
     // answer shows that it has the connection.
-    let other = forged(50_000);
-    let to = seen(&other.client_sends(&node, Tcp::Ack, (1, 1)).packet).dst;
-    other.backend_sends(&node, to, Tcp::Ack, (0x8000_0000, 5));
+    let mut other = from_outside(a, 50_000);
+    other.backend = other.client_sends(&node, Tcp::Ack, (1, 1)).dst();
+    answer(&other, &node, Tcp::Ack, (0x8000_0000, 5));
     for guess in [1, 0x4000_0000, 0xc000_0000] {
         other.client_sends(&node, Tcp::Ack, (1, guess));
         assert_eq!(other.state(&node), "answered");
@@ -255,77 +221,64 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
 }
 
 #[rstest]
-fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(IPV4, IPV6)] a: Addresses) {
     let node = World::new(&[service(a, Protocol::TCP)]);
-    let connection = Connection {
-        client: at(a.outsider, 40_000),
-        service: at(a.balancer, 80),
-    };
+    let mut connection = from_outside(a, 40_000);
     connection.client_sends(&node, Tcp::Ack, (1, 1));
     let syn = connection.client_sends(&node, Tcp::Syn, (100, 0));
     assert_eq!(syn.counter, Counter::ForwardedNew);
-    let backend = seen(&syn.packet).dst;
-    connection.backend_sends(&node, backend, Tcp::SynAck, (7000, 101));
+    connection.backend = syn.dst();
+    answer(&connection, &node, Tcp::SynAck, (7000, 101));
     connection.client_sends(&node, Tcp::Ack, (101, 7001));
     assert_eq!(connection.state(&node), "established");
 }
 
 #[rstest]
-fn what_another_node_has_masqueraded_is_reset_as_before(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn what_another_node_has_masqueraded_is_reset_as_before(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = service(a, Protocol::TCP);
     // `externalTrafficPolicy: Cluster`.
     for frontend in &mut service.frontends {
         frontend.3 = ServiceFlags::MAGLEV;
     }
     let mut node = World::new(&[service]);
-    let client = at(a.outsider, 40_000);
-    for to in [at(a.balancer, 80), at(a.cluster_ip, 80)] {
+    let client = a.outside_client();
+    for to in [at(a.balancer, 80), a.service()] {
         let outcome = node.ingress(&tcp(client, to, Tcp::Ack, b""));
-        assert_eq!(
-            (outcome.verdict, outcome.counter),
-            (REDIRECT, Counter::RejectedUnknownFlow)
-        );
+        assert_eq!(outcome.fate(), (REDIRECT, Counter::RejectedUnknownFlow));
     }
     // A socket of the node may have this connection.
     let outcome = node.ingress(&tcp(client, at(a.node, 30_080), Tcp::Ack, b""));
     assert_eq!(outcome.counter, Counter::Untouched);
     // Pods are not masqueraded at a cluster IP, and no client is where pods are not detected.
-    let pod = node.ingress(&tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Ack, b""));
+    let pod = node.ingress(&tcp(a.client(), a.service(), Tcp::Ack, b""));
     assert_eq!(pod.counter, Counter::ForwardedMidStream);
     node.configure(|settings| settings.flags &= !Settings::DETECTS_PODS);
-    let outcome = node.ingress(&tcp(client, at(a.cluster_ip, 80), Tcp::Ack, b""));
+    let outcome = node.ingress(&tcp(client, a.service(), Tcp::Ack, b""));
     assert_eq!(outcome.counter, Counter::ForwardedMidStream);
     for flags in [Tcp::SynAck, Tcp::Rst] {
-        let outcome = node.ingress(&tcp(at(a.pod, 41_000), at(a.cluster_ip, 80), flags, b""));
+        let outcome = node.ingress(&tcp(at(a.pod, 41_000), a.service(), flags, b""));
         assert_ne!(outcome.counter, Counter::ForwardedMidStream);
     }
 }
 
 #[rstest]
-fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(1);
     let node = World::new(&[service]);
-    let (pod, cluster_ip) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let (pod, cluster_ip) = (a.client(), a.service());
     let syn = node.ingress(&tcp(pod, cluster_ip, Tcp::Syn, b""));
     assert_eq!(syn.counter, Counter::ForwardedNew);
     // A segment from the same client and port to another address of the service.
     let outcome = node.ingress(&tcp(pod, at(a.balancer, 80), Tcp::Ack, b""));
-    assert_eq!(
-        (outcome.verdict, outcome.counter),
-        (REDIRECT, Counter::RejectedUnknownFlow)
-    );
+    assert_eq!(outcome.fate(), (REDIRECT, Counter::RejectedUnknownFlow));
     assert_eq!(node.flows().len(), 1);
 }
 
 #[rstest]
 fn a_service_changes_between_both_selections_and_its_connections_stay(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let maglev = service(a, Protocol::TCP);
     let mut random = service(a, Protocol::TCP);
     for frontend in &mut random.frontends {
@@ -336,14 +289,14 @@ fn a_service_changes_between_both_selections_and_its_connections_stay(
     let mut port = 40_000;
     for change in [&random, &maglev, &random] {
         for _ in 0..10 {
-            open.push(Connection::open(a, port, &node));
+            open.push(from_outside(a, port).establish(&node));
             port += 1;
         }
         node.apply(change);
-        for (connection, backend) in &open {
+        for connection in &open {
             let sent = connection.client_sends(&node, Tcp::Ack, (101, 7001));
             assert_eq!(sent.counter, Counter::ForwardedHit);
-            assert_eq!(seen(&sent.packet).dst, *backend);
+            assert_eq!(sent.dst(), connection.backend);
         }
     }
 }

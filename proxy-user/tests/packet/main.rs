@@ -3,6 +3,7 @@
 //! filled. They check bytes, verdict, mark and the one counter that moved. Connections pass through
 //! both hooks.
 
+mod connection;
 mod conversations;
 mod counted;
 mod direct;
@@ -14,6 +15,7 @@ mod fragments;
 mod imports;
 mod lifetimes;
 mod maglev;
+mod network;
 mod packets;
 mod pool;
 mod redirect;

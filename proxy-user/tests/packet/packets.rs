@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetHeaders, PacketBuilder,
-    PacketBuilderStep, PacketHeaders, TcpHeader, TransportHeader, UdpHeader,
+    PacketBuilderStep, PacketHeaders, TcpHeader, TransportHeader,
 };
+use proxy_common::Protocol;
 
 pub(crate) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -64,6 +65,19 @@ pub(crate) fn udp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// A segment with these flags, or over UDP a datagram.
+pub(crate) fn packet_over(
+    protocol: Protocol,
+    src: SocketAddr,
+    dst: SocketAddr,
+    flags: Tcp,
+) -> Vec<u8> {
+    match protocol {
+        Protocol::UDP => udp(src, dst, b"?"),
+        _ => tcp(src, dst, flags, b""),
+    }
+}
+
 fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
     let ethernet = PacketBuilder::ethernet2(CLIENT_MAC, NODE_MAC);
     match (src.ip(), dst.ip()) {
@@ -90,6 +104,25 @@ pub(crate) fn chunk(
     bytes.extend(initiate.to_be_bytes());
     bytes.extend([0, 0, 0x10, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
     raw(src.ip(), dst.ip(), 132, &bytes)
+}
+
+/// An ICMP packet; its message gets the right checksum.
+pub(crate) fn icmp(src: IpAddr, dst: IpAddr, message: &[u8]) -> Vec<u8> {
+    let (protocol, at) = if src.is_ipv6() { (58, 56) } else { (1, 36) };
+    let mut packet = raw(src, dst, protocol, message);
+    let sum = icmp_sum(&packet).to_be_bytes();
+    packet[at..at + 2].copy_from_slice(&sum);
+    packet
+}
+
+/// The remaining sum of a packet: 0 if its ICMP checksum is correct.
+pub(crate) fn icmp_sum(packet: &[u8]) -> u16 {
+    if packet[12..14] == [0x86, 0xdd] {
+        let length = (packet.len() as u32 - 54).to_be_bytes();
+        internet_sum(&[&packet[22..54], &length, &[0, 0, 0, 58], &packet[54..]])
+    } else {
+        internet_sum(&[&packet[34..]])
+    }
 }
 
 /// A packet with any transport bytes after its IP header.
@@ -141,44 +174,34 @@ pub(crate) fn seen(packet: &[u8]) -> Seen {
     let headers = PacketHeaders::from_ethernet_slice(packet).expect("a packet");
     let payload = headers.payload.slice().to_vec();
     let (src, dst) = addresses(&headers);
-    let (src_port, dst_port, checksum, right) =
-        match headers.transport.as_ref().expect("a transport") {
-            TransportHeader::Tcp(tcp) => {
-                let right = match headers.net.as_ref().expect("a network") {
-                    NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(ip, &payload),
-                    NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(ip, &payload),
-                    NetHeaders::Arp(_) => panic!("not IP"),
-                };
-                (
-                    tcp.source_port,
-                    tcp.destination_port,
-                    tcp.checksum,
-                    right.expect("short"),
-                )
-            }
-            TransportHeader::Udp(udp) => (udp.source_port, udp.destination_port, udp.checksum, {
-                udp_checksum(&headers, udp, &payload)
-            }),
-            other => panic!("{other:?}"),
-        };
-    assert_eq!(checksum, right, "the transport's checksum");
+    let net = headers.net.as_ref().expect("a network");
+    let (src_port, dst_port, checksum, right) = match headers.transport.expect("a transport") {
+        TransportHeader::Tcp(tcp) => {
+            let right = match net {
+                NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(ip, &payload),
+                NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(ip, &payload),
+                NetHeaders::Arp(_) => panic!("not IP"),
+            };
+            (tcp.source_port, tcp.destination_port, tcp.checksum, right)
+        }
+        TransportHeader::Udp(udp) => {
+            let right = match net {
+                // The datagram has none.
+                _ if udp.checksum == 0 => Ok(0),
+                NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(ip, &payload),
+                NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(ip, &payload),
+                NetHeaders::Arp(_) => panic!("not IP"),
+            };
+            (udp.source_port, udp.destination_port, udp.checksum, right)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(checksum, right.expect("short"), "the transport's checksum");
     Seen {
         src: at(src, src_port),
         dst: at(dst, dst_port),
         payload,
     }
-}
-
-fn udp_checksum(headers: &PacketHeaders<'_>, udp: &UdpHeader, payload: &[u8]) -> u16 {
-    if udp.checksum == 0 {
-        return 0;
-    }
-    let right = match headers.net.as_ref().expect("a network") {
-        NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(ip, payload),
-        NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(ip, payload),
-        NetHeaders::Arp(_) => panic!("not IP"),
-    };
-    right.expect("short")
 }
 
 /// The addresses of a packet; checks the checksum of its IPv4 header.
@@ -195,6 +218,45 @@ pub(crate) fn addresses(headers: &PacketHeaders<'_>) -> (IpAddr, IpAddr) {
         NetHeaders::Ipv6(ip, _) => (ip.source.into(), ip.destination.into()),
         NetHeaders::Arp(_) => panic!("not IP"),
     }
+}
+
+/// The remaining hops of a packet; checks the checksum of an IPv4 header.
+pub(crate) fn hops(packet: &[u8]) -> u8 {
+    if packet[12..14] == [8, 0] {
+        assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
+        packet[22]
+    } else {
+        packet[21]
+    }
+}
+
+/// The same packet with another hop limit.
+pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
+    if packet[12..14] == [8, 0] {
+        packet[22] = hops;
+        correct_ipv4_header(&mut packet);
+    } else {
+        packet[21] = hops;
+    }
+    packet
+}
+
+/// The same IPv4 packet with so many words of options, all "no operation".
+pub(crate) fn with_options(mut packet: Vec<u8>, words: u8) -> Vec<u8> {
+    packet.splice(34..34, vec![1; usize::from(words) * 4]);
+    packet[14] += words;
+    let length = u16::try_from(packet.len() - 14).expect("short");
+    packet[16..18].copy_from_slice(&length.to_be_bytes());
+    correct_ipv4_header(&mut packet);
+    packet
+}
+
+/// Corrects the checksum of an IPv4 header.
+pub(crate) fn correct_ipv4_header(packet: &mut [u8]) {
+    let length = usize::from(packet[14] & 0xf) * 4;
+    packet[24..26].fill(0);
+    let sum = internet_sum(&[&packet[14..14 + length]]);
+    packet[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// The Internet checksum of some bytes; 0 if they contain a correct checksum.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Addresses of both families, and services with them as plans.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+
+use crate::packets::at;
 
 /// The addresses of one family.
 #[derive(Clone, Copy)]
@@ -20,21 +22,73 @@ pub(crate) struct Addresses {
     pub(crate) other_node_address: IpAddr,
 }
 
+pub(crate) const IPV4: Addresses = Addresses {
+    pod: ip4(10, 40, 1, 9),
+    outsider: ip4(203, 0, 113, 9),
+    backend: ip4(10, 40, 1, 10),
+    other_backend: ip4(10, 40, 2, 10),
+    cluster_ip: ip4(172, 30, 1, 1),
+    other_cluster_ip: ip4(172, 30, 1, 2),
+    balancer: ip4(198, 51, 100, 1),
+    node: ip4(192, 168, 40, 2),
+    other_node_address: ip4(192, 168, 41, 2),
+};
+
+pub(crate) const IPV6: Addresses = Addresses {
+    pod: ip6([0xfd00, 0x40, 0, 1], 9),
+    outsider: ip6([0x2001, 0xdb8, 0x113, 0], 9),
+    backend: ip6([0xfd00, 0x40, 0, 1], 0x10),
+    other_backend: ip6([0xfd00, 0x40, 0, 2], 0x10),
+    cluster_ip: ip6([0xfd00, 0x30, 0, 0], 1),
+    other_cluster_ip: ip6([0xfd00, 0x30, 0, 0], 2),
+    balancer: ip6([0x2001, 0xdb8, 0x51, 0], 1),
+    node: ip6([0xfd00, 0xc0, 0, 0], 2),
+    other_node_address: ip6([0xfd00, 0xc0, 1, 0], 2),
+};
+
+const fn ip4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+/// The address of a host in a network of 64 bits.
+const fn ip6([a, b, c, d]: [u16; 4], host: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, host))
+}
+
 impl Addresses {
-    pub(crate) fn of(v6: bool) -> Self {
-        let pick =
-            |v4: &str, v6_text: &str| (if v6 { v6_text } else { v4 }).parse().expect("an address");
-        Self {
-            pod: pick("10.40.1.9", "fd00:40:0:1::9"),
-            outsider: pick("203.0.113.9", "2001:db8:113::9"),
-            backend: pick("10.40.1.10", "fd00:40:0:1::10"),
-            other_backend: pick("10.40.2.10", "fd00:40:0:2::10"),
-            cluster_ip: pick("172.30.1.1", "fd00:30::1"),
-            other_cluster_ip: pick("172.30.1.2", "fd00:30::2"),
-            balancer: pick("198.51.100.1", "2001:db8:51::1"),
-            node: pick("192.168.40.2", "fd00:c0::2"),
-            other_node_address: pick("192.168.41.2", "fd00:c0:1::2"),
-        }
+    /// The addresses of this one's family.
+    pub(crate) fn like(address: IpAddr) -> Self {
+        if address.is_ipv6() { IPV6 } else { IPV4 }
+    }
+    pub(crate) fn is_v6(&self) -> bool {
+        self.node.is_ipv6()
+    }
+    /// Where the transport's header begins in a packet.
+    pub(crate) fn transport(&self) -> usize {
+        if self.is_v6() { 54 } else { 34 }
+    }
+    /// The client in a pod.
+    pub(crate) fn client(&self) -> SocketAddr {
+        at(self.pod, 40_000)
+    }
+    pub(crate) fn outside_client(&self) -> SocketAddr {
+        at(self.outsider, 40_000)
+    }
+    /// Where [`Service::web`] is served.
+    pub(crate) fn service(&self) -> SocketAddr {
+        at(self.cluster_ip, 80)
+    }
+    /// The backend of [`Service::web`].
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        at(self.backend, 8080)
+    }
+    /// The same endpoint and another one.
+    pub(crate) fn endpoints(&self) -> [SocketAddr; 2] {
+        [self.endpoint(), at(self.other_backend, 8080)]
+    }
+    /// The client in a pod, the service and its backend.
+    pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr, SocketAddr) {
+        (self.client(), self.service(), self.endpoint())
     }
 }
 
@@ -51,8 +105,11 @@ pub(crate) struct Service {
 impl Service {
     /// A service with port 80 over TCP at the cluster IP, and one backend.
     pub(crate) fn web(a: Addresses) -> Self {
-        let backends = [SocketAddr::new(a.backend, 8080)];
-        Self::cluster_ip("web", Protocol::TCP, a.cluster_ip, &backends)
+        Self::over(Protocol::TCP, a)
+    }
+    /// The same over another protocol.
+    pub(crate) fn over(protocol: Protocol, a: Addresses) -> Self {
+        Self::cluster_ip("web", protocol, a.cluster_ip, &[a.endpoint()])
     }
     /// A service with port 80 at the cluster IP; its backends are in the cluster set.
     pub(crate) fn cluster_ip(
@@ -61,19 +118,15 @@ impl Service {
         address: IpAddr,
         backends: &[SocketAddr],
     ) -> Self {
-        let frontend = (Some(address), 80, FrontendKind::ClusterIp, 0);
-        let backends = backends
-            .iter()
-            .map(|backend| (*backend, EndpointSet::CLUSTER))
-            .collect();
-        Self {
+        let service = Self {
             name,
             protocol,
-            frontends: vec![frontend],
-            backends,
+            frontends: vec![(Some(address), 80, FrontendKind::ClusterIp, 0)],
+            backends: Vec::new(),
             affinity: 0,
             sources: Vec::new(),
-        }
+        };
+        service.backed_by(backends)
     }
     pub(crate) fn with(
         mut self,
@@ -84,6 +137,17 @@ impl Service {
     ) -> Self {
         self.frontends.push((address, port, kind, flags));
         self
+    }
+    /// The same with other backends.
+    pub(crate) fn backed_by(mut self, backends: &[SocketAddr]) -> Self {
+        self.backends = Vec::from_iter(backends.iter().map(|at| (*at, EndpointSet::CLUSTER)));
+        self
+    }
+    pub(crate) fn at_balancer(self, a: Addresses, flags: u32) -> Self {
+        self.with(Some(a.balancer), 80, FrontendKind::LoadBalancer, flags)
+    }
+    pub(crate) fn at_node_port(self, port: u16) -> Self {
+        self.with(None, port, FrontendKind::NodePort, 0)
     }
     /// The plan that the planner would make of this service.
     pub(crate) fn plan(&self) -> ServicePlan {

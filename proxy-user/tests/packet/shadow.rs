@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs in shadow mode: they count what they would do, and every packet passes unchanged.
 
-use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, Settings};
+use proxy_common::{Counter, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use crate::{
     echo::request,
     fragments::fragments,
     packets::{Tcp, at, tcp, udp},
-    service::{Addresses, Service},
+    service::{Addresses, IPV4, IPV6, Service},
     world::{NEXT, World},
 };
 
@@ -20,7 +20,7 @@ fn shadow(services: &[Service]) -> World {
 #[track_caller]
 fn expect(world: &World, packet: &[u8], counter: Counter) {
     let outcome = world.ingress(packet);
-    assert_eq!((outcome.verdict, outcome.counter), (NEXT, counter));
+    assert_eq!(outcome.fate(), (NEXT, counter));
     assert_eq!(outcome.packet, packet);
     assert!(!outcome.marked);
 }
@@ -36,76 +36,52 @@ fn every_program_loads_and_costs_the_verifier_less_than_one_that_serves() {
 }
 
 #[rstest]
-fn connections_to_a_service_pass_untranslated_and_begin_no_flow(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let mut held = Service::web(a);
-    held.affinity = 100;
+fn connections_to_a_service_pass_untranslated_and_begin_no_flow(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let held = Service {
+        affinity: 100,
+        ..Service::web(a)
+    };
     let world = shadow(&[held]);
-    for client in [a.pod, a.outsider] {
-        let (client, service) = (at(client, 40_000), at(a.cluster_ip, 80));
-        expect(
-            &world,
-            &tcp(client, service, Tcp::Syn, b""),
-            Counter::ForwardedNew,
-        );
+    let service = a.service();
+    for client in [a.client(), a.outside_client()] {
+        let segment = |flags| tcp(client, service, flags, b"x");
+        expect(&world, &segment(Tcp::Syn), Counter::ForwardedNew);
         // The proxy that serves knows the connection.
         for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
-            expect(
-                &world,
-                &tcp(client, service, flags, b"x"),
-                Counter::Untouched,
-            );
+            expect(&world, &segment(flags), Counter::Untouched);
         }
-        let reply = tcp(at(a.backend, 8080), client, Tcp::SynAck, b"");
+        let reply = tcp(a.endpoint(), client, Tcp::SynAck, b"");
         let outcome = world.egress(&reply, false);
         assert_eq!((outcome.verdict, outcome.packet), (NEXT, reply));
     }
-    assert_eq!(world.entries(v6), 0);
+    assert_eq!(world.entries(a.is_v6()), 0);
     assert_eq!(world.held_clients(), 0);
 }
 
 #[rstest]
-fn what_would_be_refused_is_counted_and_passes(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn what_would_be_refused_is_counted_and_passes(#[values(IPV4, IPV6)] a: Addresses) {
     let empty = Service::cluster_ip("empty", Protocol::UDP, a.other_cluster_ip, &[]);
-    let mut guarded = Service::web(a);
-    let ranges = if v6 {
-        "2001:db8:77::/48"
-    } else {
-        "192.0.2.0/24"
+    let guarded = Service {
+        sources: vec!["192.0.2.0/24", "2001:db8:77::/48"],
+        ..Service::web(a).at_balancer(a, ServiceFlags::SOURCE_RANGES)
     };
-    guarded.sources = vec![ranges];
-    let flags = ServiceFlags::SOURCE_RANGES;
-    guarded
-        .frontends
-        .push((Some(a.balancer), 80, FrontendKind::LoadBalancer, flags));
     let world = shadow(&[guarded, empty]);
-    let client = at(a.outsider, 40_000);
-    let refused = [
-        (
-            tcp(client, at(a.cluster_ip, 81), Tcp::Syn, b""),
-            Counter::RejectedUnserved,
-        ),
-        (
-            udp(client, at(a.other_cluster_ip, 80), b"?"),
-            Counter::RejectedNoEndpoint,
-        ),
-        (
-            tcp(client, at(a.balancer, 80), Tcp::Syn, b""),
-            Counter::DroppedSource,
-        ),
-    ];
-    for (packet, counter) in refused {
-        expect(&world, &packet, counter);
-    }
-    assert_eq!(world.entries(v6), 0);
+    let client = a.outside_client();
+    let syn = |to| tcp(client, to, Tcp::Syn, b"");
+    let datagram = udp(client, at(a.other_cluster_ip, 80), b"?");
+    let (unserved, guarded) = (syn(at(a.cluster_ip, 81)), syn(at(a.balancer, 80)));
+    expect(&world, &unserved, Counter::RejectedUnserved);
+    expect(&world, &datagram, Counter::RejectedNoEndpoint);
+    expect(&world, &guarded, Counter::DroppedSource);
+    assert_eq!(world.entries(a.is_v6()), 0);
 }
 
 #[rstest]
-fn a_marked_packet_keeps_its_mark_and_its_source(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_marked_packet_keeps_its_mark_and_its_source(#[values(IPV4, IPV6)] a: Addresses) {
     let world = shadow(&[Service::web(a)]);
-    let packet = tcp(at(a.outsider, 40_000), at(a.backend, 8080), Tcp::Syn, b"");
+    let packet = tcp(a.outside_client(), a.endpoint(), Tcp::Syn, b"");
     let outcome = world.egress(&packet, true);
     assert_eq!(outcome.verdict, NEXT);
     assert_eq!(outcome.packet, packet);
@@ -113,22 +89,19 @@ fn a_marked_packet_keeps_its_mark_and_its_source(#[values(false, true)] v6: bool
 }
 
 #[rstest]
-fn segments_of_unknown_connections_are_never_reset(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn segments_of_unknown_connections_are_never_reset(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = shadow(&[Service::web(a)]);
     world.configure(|settings| settings.flags |= Settings::RESET_UNKNOWN);
-    let packet = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Ack, b"x");
+    let packet = tcp(a.client(), a.service(), Tcp::Ack, b"x");
     expect(&world, &packet, Counter::Untouched);
 }
 
 #[rstest]
-fn pings_and_fragments_are_left_to_others(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let datagrams = Service::cluster_ip("dns", Protocol::UDP, a.cluster_ip, &[at(a.backend, 53)]);
-    let mut world = shadow(&[datagrams]);
+fn pings_and_fragments_are_left_to_others(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut world = shadow(&[Service::over(Protocol::UDP, a)]);
     world.configure(|settings| settings.flags |= Settings::ANSWER_PING);
     expect(&world, &request(a.pod, a.cluster_ip), Counter::EchoAnswered);
-    let [first, second] = fragments((a.pod, 40_000), (a.cluster_ip, 80), 7);
+    let [first, second] = fragments(a.client(), a.service(), 7);
     expect(&world, &first, Counter::ForwardedNew);
     // The first fragment was not remembered.
     expect(&world, &second, Counter::Untouched);

@@ -2,16 +2,17 @@
 //! Unusual packets: options, extension headers, tags, wrong lengths. No program may crash on them,
 //! read past their end, or translate them by half.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use datapath::XdpMode;
+use etherparse::{LaxPacketHeaders, NetHeaders};
 use linux::query_tcx;
 use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, raw, seen, tcp, udp},
-    service::{Addresses, Service},
+    packets::{Tcp, at, raw, seen, tcp, udp, with_options},
+    service::{Addresses, IPV4, IPV6, Service},
     world::{LOOPBACK, NEXT, SHOT, World},
 };
 
@@ -19,12 +20,7 @@ use crate::{
 const INSTRUCTION_BUDGET: u32 = 300_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
-    World::new(&[Service::cluster_ip(
-        "web",
-        protocol,
-        a.cluster_ip,
-        &[at(a.backend, 8080)],
-    )])
+    World::new(&[Service::over(protocol, a)])
 }
 
 /// All combinations of `redirects` and `log_packets`; these load-time constants turn code on or
@@ -58,10 +54,8 @@ fn every_program_loads_within_its_instruction_budget(
         let instructions = world.verified_instructions(program);
         // `cargo xtask kernels` reads these lines.
         println!("@@ figure {program} {setting} instructions {instructions} microseconds {time}");
-        assert!(
-            instructions < INSTRUCTION_BUDGET,
-            "{program}, {setting}: {instructions}"
-        );
+        let is_within = instructions < INSTRUCTION_BUDGET;
+        assert!(is_within, "{program}, {setting}: {instructions}");
     }
     let way = match query_tcx(LOOPBACK, false) {
         Ok(_) => "tcx",
@@ -72,45 +66,29 @@ fn every_program_loads_within_its_instruction_budget(
 
 #[test]
 fn ipv4_options_are_stepped_over() {
-    let a = Addresses::of(false);
+    let a = IPV4;
     let world = world(a, Protocol::TCP);
-    let plain = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"x");
+    let plain = tcp(a.client(), a.service(), Tcp::Syn, b"x");
     for words in 1..=10_u8 {
-        let mut packet = plain.clone();
-        packet.splice(34..34, vec![1; usize::from(words) * 4]);
-        packet[14] = 0x45 + words;
-        let length = u16::try_from(packet.len() - 14).expect("short");
-        packet[16..18].copy_from_slice(&length.to_be_bytes());
-        packet[24..26].fill(0);
-        let sum = crate::packets::internet_sum(&[&packet[14..34 + usize::from(words) * 4]]);
-        packet[24..26].copy_from_slice(&sum.to_be_bytes());
-        let outcome = world.ingress(&packet);
+        let outcome = world.ingress(&with_options(plain.clone(), words));
         assert_eq!(outcome.verdict, NEXT);
-        assert_eq!(
-            seen(&outcome.packet).dst,
-            at(a.backend, 8080),
-            "{words} words of options"
-        );
+        assert_eq!(outcome.dst(), a.endpoint(), "{words} words of options");
     }
 }
 
 #[test]
 fn ipv6_extension_headers_are_followed_up_to_their_limit() {
-    let a = Addresses::of(true);
+    let a = IPV6;
     let world = world(a, Protocol::TCP);
-    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.client(), a.service());
     let plain = tcp(client, service, Tcp::Syn, b"x");
     for count in 1..=9_usize {
         // Destination options with padding: next header, length 0, PadN of four bytes.
         let chain: Vec<u8> = (1..=count)
             .flat_map(|n| [if n == count { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0])
             .collect();
-        let packet = raw(
-            client.ip(),
-            service.ip(),
-            60,
-            &[&chain, &plain[54..]].concat(),
-        );
+        let chain = [&chain, &plain[54..]].concat();
+        let packet = raw(client.ip(), service.ip(), 60, &chain);
         let outcome = world.ingress(&packet);
         if count <= 8 {
             let mut unchained = outcome.packet.clone();
@@ -118,21 +96,18 @@ fn ipv6_extension_headers_are_followed_up_to_their_limit() {
             unchained[20] = 6;
             let length = u16::try_from(unchained.len() - 54).expect("short");
             unchained[18..20].copy_from_slice(&length.to_be_bytes());
-            assert_eq!(seen(&unchained).dst, at(a.backend, 8080), "{count} headers");
+            assert_eq!(seen(&unchained).dst, a.endpoint(), "{count} headers");
         } else {
-            assert_eq!(
-                (outcome.packet, outcome.counter),
-                (packet, Counter::Untouched)
-            );
+            outcome.expect_untouched(&packet);
         }
     }
 }
 
 #[test]
 fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
-    let a = Addresses::of(true);
+    let a = IPV6;
     let world = world(a, Protocol::TCP);
-    let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
+    let (client, service) = (a.client(), a.service());
     let plain = tcp(client, service, Tcp::Syn, b"x");
     // The first bytes of this header look like the ports of a SYN.
     let mut options = vec![0_u8; 2048];
@@ -145,29 +120,25 @@ fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
 }
 
 #[rstest]
-fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(IPV4, IPV6)] a: Addresses) {
     let world = world(a, Protocol::TCP);
-    let mut packet = tcp(at(a.pod, 40_000), at(a.cluster_ip, 80), Tcp::Syn, b"");
+    let mut packet = tcp(a.client(), a.service(), Tcp::Syn, b"");
     packet.splice(12..12, [0x81, 0, 0, 7]);
     let outcome = world.ingress(&packet);
-    assert_eq!(
-        (outcome.verdict, &outcome.packet[12..16]),
-        (NEXT, &[0x81, 0, 0, 7][..])
-    );
+    assert_eq!(outcome.verdict, NEXT);
+    assert_eq!(outcome.packet[12..16], [0x81, 0, 0, 7]);
     let mut untagged = outcome.packet.clone();
     untagged.drain(12..16);
-    assert_eq!(seen(&untagged).dst, at(a.backend, 8080));
+    assert_eq!(seen(&untagged).dst, a.endpoint());
 }
 
 /// The VLAN's interface is on top of the one at which the frame arrives. A tag with a priority only
 /// names no VLAN.
 #[rstest]
 fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values([0x81, 0], [0x88, 0xa8])] protocol: [u8; 2],
 ) {
-    let a = Addresses::of(v6);
     let mut world = world(a, Protocol::TCP);
     world.set_interface(LOOPBACK, interface::BRIDGE_PORT | interface::VLANS);
     for (port, tag, counter) in [
@@ -175,75 +146,59 @@ fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
         (40_001, [0x60, 7], Counter::Untouched),
         (40_002, [0x60, 0], Counter::ForwardedNew),
     ] {
-        let mut packet = tcp(at(a.pod, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let mut packet = tcp(at(a.pod, port), a.service(), Tcp::Syn, b"");
         packet.splice(12..12, [protocol, tag].concat());
         let outcome = world.ingress(&packet);
-        assert_eq!((outcome.verdict, outcome.counter), (NEXT, counter));
+        assert_eq!(outcome.fate(), (NEXT, counter));
         assert_eq!(outcome.packet == packet, counter == Counter::Untouched);
     }
 }
 
 /// Checks that a program drops a packet, passes it unchanged byte for byte, or translates it
 /// completely.
-fn expect_whole(world: &World, packet: &[u8], backend: std::net::SocketAddr) {
+fn expect_whole(world: &World, packet: &[u8], backend: SocketAddr) {
     let outcome = world.ingress(packet);
     if outcome.verdict == SHOT || outcome.packet == packet {
         return;
     }
-    assert!(
-        matches!(
-            outcome.counter,
-            Counter::ForwardedNew | Counter::ForwardedHit
-        ),
-        "{outcome:?}"
-    );
-    let moved = etherparse::LaxPacketHeaders::from_ethernet(&outcome.packet).expect("a packet");
+    let forwarded = [Counter::ForwardedNew, Counter::ForwardedHit];
+    assert!(forwarded.contains(&outcome.counter), "{outcome:?}");
+    let moved = LaxPacketHeaders::from_ethernet(&outcome.packet).expect("a packet");
     let destination = match moved.net.expect("a network") {
-        etherparse::NetHeaders::Ipv4(ip, _) => IpAddr::from(ip.destination),
-        etherparse::NetHeaders::Ipv6(ip, _) => IpAddr::from(ip.destination),
-        etherparse::NetHeaders::Arp(_) => panic!("not IP"),
+        NetHeaders::Ipv4(ip, _) => IpAddr::from(ip.destination),
+        NetHeaders::Ipv6(ip, _) => IpAddr::from(ip.destination),
+        NetHeaders::Arp(_) => panic!("not IP"),
     };
     assert_eq!(destination, backend.ip());
     let ports = if destination.is_ipv6() { 54 } else { 34 };
-    assert_eq!(
-        outcome.packet[ports + 2..ports + 4],
-        backend.port().to_be_bytes()
-    );
+    let port = backend.port().to_be_bytes();
+    assert_eq!(outcome.packet[ports + 2..ports + 4], port);
     assert_eq!(outcome.packet.len(), packet.len());
 }
 
 #[rstest]
-fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[values(IPV4, IPV6)] a: Addresses) {
     for protocol in [Protocol::TCP, Protocol::UDP] {
         let world = world(a, protocol);
-        let (client, service) = (at(a.pod, 40_000), at(a.cluster_ip, 80));
-        let packet = if protocol == Protocol::TCP {
-            tcp(client, service, Tcp::Syn, b"payload")
-        } else {
-            udp(client, service, b"payload")
+        let (client, service) = (a.client(), a.service());
+        let packet = match protocol {
+            Protocol::TCP => tcp(client, service, Tcp::Syn, b"payload"),
+            _ => udp(client, service, b"payload"),
         };
         // The kernel's test run refuses packets that end within their IP header.
-        let shortest = 14 + if v6 { 40 } else { 20 };
-        for length in shortest..packet.len() {
-            expect_whole(&world, &packet[..length], at(a.backend, 8080));
+        for length in a.transport()..packet.len() {
+            expect_whole(&world, &packet[..length], a.endpoint());
         }
     }
 }
 
 #[rstest]
 fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let a = Addresses::of(v6);
     let world = world(a, Protocol::TCP);
-    let packet = tcp(
-        at(a.pod, 40_000),
-        at(a.cluster_ip, 80),
-        Tcp::Syn,
-        b"payload",
-    );
-    let fields: &[usize] = if v6 {
+    let packet = tcp(a.client(), a.service(), Tcp::Syn, b"payload");
+    let fields: &[usize] = if a.is_v6() {
         &[14, 18, 19, 20, 66]
     } else {
         &[14, 16, 17, 20, 21, 23, 46]
@@ -253,10 +208,8 @@ fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(
             let mut lying = packet.clone();
             lying[*field] = value;
             let outcome = world.ingress(&lying);
-            assert!(
-                outcome.verdict != NEXT || outcome.packet.len() == lying.len(),
-                "{field} {value}"
-            );
+            let is_as_long = outcome.packet.len() == lying.len();
+            assert!(outcome.verdict != NEXT || is_as_long, "{field} {value}");
         }
     }
 }

@@ -4,36 +4,27 @@
 use std::net::IpAddr;
 
 use config::{set_allocated, set_pods};
-use proxy_common::{Counter, EndpointSet, FrontendKind, Protocol, ServiceFlags, Settings};
+use proxy_common::{Counter, EndpointSet, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, tcp, udp},
-    service::{Addresses, Service},
-    world::{LOOPBACK, NEXT, SHOT, World},
+    packets::{Tcp, at, packet_over, tcp, udp},
+    service::{Addresses, IPV4, IPV6, Service},
+    world::{LOOPBACK, SHOT, World},
 };
 
 #[rstest]
-fn local_policy_drops_outsiders_and_short_circuits_pods(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
+fn local_policy_drops_outsiders_and_short_circuits_pods(#[values(IPV4, IPV6)] a: Addresses) {
     let local = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
-    let mut service = Service::cluster_ip(
-        "edge",
-        Protocol::TCP,
-        a.cluster_ip,
-        &[at(a.backend, 8080)],
-    )
-    .with(Some(a.balancer), 80, FrontendKind::LoadBalancer, local);
+    let mut service = Service::cluster_ip("edge", Protocol::TCP, a.cluster_ip, &[a.endpoint()])
+        .at_balancer(a, local);
     let mut world = World::new(&[]);
     world.apply(&service);
     let from = |world: &World, client, port| {
         world.ingress(&tcp(at(client, port), at(a.balancer, 80), Tcp::Syn, b""))
     };
     let dropped = from(&world, a.outsider, 1);
-    assert_eq!(
-        (dropped.verdict, dropped.counter),
-        (SHOT, Counter::DroppedNoLocalEndpoint)
-    );
+    assert_eq!(dropped.fate(), (SHOT, Counter::DroppedNoLocalEndpoint));
     let pod = from(&world, a.pod, 1);
     assert_eq!((pod.counter, pod.marked), (Counter::ForwardedNew, false));
     let host = from(&world, a.node, 1);
@@ -42,20 +33,16 @@ fn local_policy_drops_outsiders_and_short_circuits_pods(#[values(false, true)] v
     service.backends[0].1 = EndpointSet::CLUSTER.union(EndpointSet::LOCAL);
     world.apply(&service);
     let outsider = from(&world, a.outsider, 2);
-    assert_eq!(
-        (outsider.counter, outsider.marked),
-        (Counter::ForwardedNew, false)
-    );
+    let fate = (outsider.counter, outsider.marked);
+    assert_eq!(fate, (Counter::ForwardedNew, false));
 }
 
 #[rstest]
-fn pods_may_be_told_by_the_interface_they_are_behind(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
-    let mut world = World::new(&[service]);
+fn pods_may_be_told_by_the_interface_they_are_behind(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut world = World::new(&[Service::web(a)]);
     world.configure(|settings| settings.flags |= Settings::PODS_BY_INTERFACE);
     let from = |world: &World, client, port| {
-        let syn = tcp(at(client, port), at(a.cluster_ip, 80), Tcp::Syn, b"");
+        let syn = tcp(at(client, port), a.service(), Tcp::Syn, b"");
         let outcome = world.ingress(&syn);
         assert_eq!(outcome.counter, Counter::ForwardedNew);
         outcome.marked
@@ -69,98 +56,71 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[values(false, true)] v6: 
 }
 
 #[rstest]
-fn ranges_of_one_family_judge_no_packet_of_the_other(#[values(false, true)] with_range: bool) {
-    let services = [false, true].map(|v6| {
-        let name = if v6 { "web-v6" } else { "web-v4" };
-        let a = Addresses::of(v6);
-        Service::cluster_ip(name, Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
-    });
+#[case::v4("10.40.0.0/16", IPV4, IPV6)]
+#[case::v6("fd00:40::/32", IPV6, IPV4)]
+fn pod_ranges_of_one_family_judge_no_packet_of_the_other(
+    #[case] range: &str,
+    #[case] own: Addresses,
+    #[case] other: Addresses,
+) {
+    let services = [("own", own), ("other", other)]
+        .map(|(name, a)| Service::cluster_ip(name, Protocol::TCP, a.cluster_ip, &[a.endpoint()]));
     let mut world = World::new(&services);
-    let range = if with_range {
-        "fd00:40::/32"
-    } else {
-        "10.40.0.0/16"
-    };
     let mut told = Settings::EMPTY;
     set_pods(&mut told, &[range.parse().expect("a range")]);
     world.configure(|settings| {
         settings.flags = told.flags;
         (settings.pods_v4, settings.pods_v6) = (told.pods_v4, told.pods_v6);
     });
-    let is_masqueraded = |v6, client: fn(Addresses) -> IpAddr| {
-        let a = Addresses::of(v6);
-        let syn = tcp(at(client(a), 7), at(a.cluster_ip, 80), Tcp::Syn, b"");
+    let is_masqueraded = |a: Addresses, client| {
+        let syn = tcp(at(client, 7), a.service(), Tcp::Syn, b"");
         let outcome = world.ingress(&syn);
         assert_eq!(outcome.counter, Counter::ForwardedNew);
         outcome.marked
     };
-    assert!(!is_masqueraded(with_range, |a| a.pod));
-    assert!(is_masqueraded(with_range, |a| a.outsider));
+    assert!(!is_masqueraded(own, own.pod));
+    assert!(is_masqueraded(own, own.outsider));
     // KUBE: as without detectLocalMode.
-    assert!(!is_masqueraded(!with_range, |a| a.pod));
-    assert!(!is_masqueraded(!with_range, |a| a.outsider));
+    assert!(!is_masqueraded(other, other.pod));
+    assert!(!is_masqueraded(other, other.outsider));
 }
 
 #[rstest]
-fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
-    let mut world = World::new(&[service]);
-    let to = |world: &World, address, protocol| {
-        let (from, to) = (at(a.pod, 40_000), at(address, 80));
-        let packet = match protocol {
-            Protocol::TCP => tcp(from, to, Tcp::Syn, b""),
-            _ => udp(from, to, b"?"),
-        };
-        world.ingress(&packet).counter
+fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut world = World::new(&[Service::web(a)]);
+    let expect = |world: &World, address, protocol, counter| {
+        let packet = packet_over(protocol, a.client(), at(address, 80), Tcp::Syn);
+        assert_eq!(world.ingress(&packet).counter, counter, "{protocol:?}");
     };
-    assert_eq!(
-        to(&world, a.other_cluster_ip, Protocol::TCP),
-        Counter::Untouched
-    );
+    let (tcp, udp) = (Protocol::TCP, Protocol::UDP);
+    expect(&world, a.other_cluster_ip, tcp, Counter::Untouched);
     world.configure(|settings| {
         let ranges = ["172.30.0.0/16", "fd00:30::/112"].map(|range| range.parse());
         set_allocated(settings, &ranges.map(|range| range.expect("a range")));
     });
-    for protocol in [Protocol::TCP, Protocol::UDP] {
-        let dropped = to(&world, a.other_cluster_ip, protocol);
-        assert_eq!(dropped, Counter::DroppedUnallocated, "{protocol:?}");
+    for (address, protocol, counter) in [
+        (a.other_cluster_ip, tcp, Counter::DroppedUnallocated),
+        (a.other_cluster_ip, udp, Counter::DroppedUnallocated),
+        (a.cluster_ip, tcp, Counter::ForwardedNew),
+        (a.cluster_ip, udp, Counter::RejectedUnserved),
+        (a.outsider, tcp, Counter::Untouched),
+    ] {
+        expect(&world, address, protocol, counter);
     }
-    assert_eq!(
-        to(&world, a.cluster_ip, Protocol::TCP),
-        Counter::ForwardedNew
-    );
-    assert_eq!(
-        to(&world, a.cluster_ip, Protocol::UDP),
-        Counter::RejectedUnserved
-    );
-    assert_eq!(to(&world, a.outsider, Protocol::TCP), Counter::Untouched);
     // A mid-stream segment may belong to another proxy, whose connections still exist.
-    let ack = tcp(
-        at(a.pod, 40_001),
-        at(a.other_cluster_ip, 80),
-        Tcp::Ack,
-        b"data",
-    );
+    let unallocated = at(a.other_cluster_ip, 80);
+    let ack = crate::packets::tcp(at(a.pod, 40_001), unallocated, Tcp::Ack, b"data");
     assert_eq!(world.ingress(&ack).counter, Counter::Untouched);
 }
 
 #[rstest]
-fn source_ranges_guard_the_balancers_address_alone(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let mut service =
-        Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]).with(
-            Some(a.balancer),
-            80,
-            FrontendKind::LoadBalancer,
-            ServiceFlags::SOURCE_RANGES,
-        );
+fn source_ranges_guard_the_balancers_address_alone(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut service = Service::web(a).at_balancer(a, ServiceFlags::SOURCE_RANGES);
     service.sources = vec!["203.0.113.0/25", "2001:db8:113::/64"];
     let world = World::new(&[service]);
     let from = |client, address| {
-        world
-            .ingress(&tcp(at(client, 40_000), at(address, 80), Tcp::Syn, b""))
-            .counter
+        let syn = tcp(at(client, 40_000), at(address, 80), Tcp::Syn, b"");
+        world.ingress(&syn).counter
     };
     assert_eq!(from(a.outsider, a.balancer), Counter::ForwardedNew);
     assert_eq!(from(a.pod, a.balancer), Counter::DroppedSource);
@@ -168,76 +128,50 @@ fn source_ranges_guard_the_balancers_address_alone(#[values(false, true)] v6: bo
 }
 
 #[rstest]
-fn a_node_port_is_served_on_node_port_addresses_only(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let service = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)])
-        .with(None, 30_080, FrontendKind::NodePort, 0);
+fn a_node_port_is_served_on_node_port_addresses_only(#[values(IPV4, IPV6)] a: Addresses) {
+    let service = Service::web(a).at_node_port(30_080);
     let world = World::new(&[service]);
-    let to = |address| tcp(at(a.outsider, 40_000), at(address, 30_080), Tcp::Syn, b"");
+    let to = |address| tcp(a.outside_client(), at(address, 30_080), Tcp::Syn, b"");
     let served = world.ingress(&to(a.node));
-    assert_eq!(
-        (served.counter, served.marked),
-        (Counter::ForwardedNew, true)
-    );
+    let fate = (served.counter, served.marked);
+    assert_eq!(fate, (Counter::ForwardedNew, true));
     for address in [a.other_node_address, a.backend] {
-        let outcome = world.ingress(&to(address));
-        assert_eq!(
-            (outcome.packet, outcome.counter),
-            (to(address), Counter::Untouched)
-        );
+        world.expect_untouched(&to(address));
     }
 }
 
 #[rstest]
-fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let world = World::new(&[Service::cluster_ip(
-        "web",
-        Protocol::TCP,
-        a.cluster_ip,
-        &[at(a.backend, 8080)],
-    )]);
+fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
     for packet in [
-        tcp(at(a.pod, 40_000), at(a.outsider, 443), Tcp::Syn, b""),
-        tcp(at(a.pod, 40_000), at(a.outsider, 80), Tcp::Syn, b""),
-        tcp(
-            at(a.backend, 8080),
-            at(a.outsider, 40_000),
-            Tcp::Ack,
-            b"data",
-        ),
-        udp(at(a.pod, 40_000), at(a.outsider, 53), b"?"),
-        tcp(at(a.pod, 40_000), at(a.backend, 8080), Tcp::Syn, b""),
+        tcp(a.client(), at(a.outsider, 443), Tcp::Syn, b""),
+        tcp(a.client(), at(a.outsider, 80), Tcp::Syn, b""),
+        tcp(a.endpoint(), a.outside_client(), Tcp::Ack, b"data"),
+        udp(a.client(), at(a.outsider, 53), b"?"),
+        tcp(a.client(), a.endpoint(), Tcp::Syn, b""),
     ] {
         for outcome in [
             world.ingress(&packet),
             world.egress(&packet, false),
             world.egress(&packet, true),
         ] {
-            assert_eq!((outcome.verdict, &outcome.packet), (NEXT, &packet));
-            assert_eq!(outcome.counter, Counter::Untouched);
+            outcome.expect_untouched(&packet);
         }
     }
 }
 
 #[rstest]
-fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(false, true)] v6: bool) {
-    let a = Addresses::of(v6);
-    let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]);
+fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(IPV4, IPV6)] a: Addresses) {
+    let web = Service::web(a);
     let none = Service::cluster_ip("none", Protocol::TCP, a.other_cluster_ip, &[]);
     let mut world = World::new(&[web, none]);
     // The link-layer address of the frame is not the interface's.
     world.set_interface(LOOPBACK, 0);
     for service in [a.cluster_ip, a.other_cluster_ip] {
-        let mut packet = tcp(at(a.outsider, 40_000), at(service, 80), Tcp::Syn, b"");
+        let mut packet = tcp(a.outside_client(), at(service, 80), Tcp::Syn, b"");
         for mac in [[2, 0, 0, 0, 0, 7], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
             packet[..6].copy_from_slice(&mac);
-            let outcome = world.ingress(&packet);
-            assert_eq!(
-                (outcome.verdict, outcome.counter),
-                (NEXT, Counter::Untouched)
-            );
-            assert_eq!(outcome.packet, packet);
+            world.expect_untouched(&packet);
         }
         packet[..6].fill(0);
         assert_ne!(world.ingress(&packet).counter, Counter::Untouched);
@@ -245,37 +179,20 @@ fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(false, tru
 }
 
 #[rstest]
-#[case::v4("127.0.0.1")]
-#[case::v6("::1")]
-fn loopback_addresses_from_the_wire_are_not_served(#[case] loopback: IpAddr) {
-    let a = Addresses::of(loopback.is_ipv6());
-    let web = Service::cluster_ip("web", Protocol::TCP, a.cluster_ip, &[at(a.backend, 8080)]).with(
-        None,
-        30_080,
-        FrontendKind::NodePort,
-        0,
-    );
+#[case::v4(IPV4, "127.0.0.1")]
+#[case::v6(IPV6, "::1")]
+fn loopback_addresses_from_the_wire_are_not_served(#[case] a: Addresses, #[case] loopback: IpAddr) {
+    let web = Service::web(a).at_node_port(30_080);
     let mut world = World::new(&[web]);
     world.set_node_addresses(&[a.node, loopback]);
     for (from, to) in [
-        (at(a.outsider, 40_000), at(loopback, 30_080)),
+        (a.outside_client(), at(loopback, 30_080)),
         (at(loopback, 40_000), at(a.node, 30_080)),
-        (at(loopback, 40_000), at(a.cluster_ip, 80)),
+        (at(loopback, 40_000), a.service()),
     ] {
         let packet = tcp(from, to, Tcp::Syn, b"");
-        let outcome = world.ingress(&packet);
-        assert_eq!(
-            (outcome.verdict, outcome.counter),
-            (NEXT, Counter::Untouched),
-            "{from} to {to}"
-        );
-        assert_eq!(outcome.packet, packet);
+        world.expect_untouched(&packet);
     }
-    let served = world.ingress(&tcp(
-        at(a.outsider, 40_000),
-        at(a.node, 30_080),
-        Tcp::Syn,
-        b"",
-    ));
+    let served = world.ingress(&tcp(a.outside_client(), at(a.node, 30_080), Tcp::Syn, b""));
     assert_eq!(served.counter, Counter::ForwardedNew);
 }

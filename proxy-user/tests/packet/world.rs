@@ -3,12 +3,13 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::BorrowedFd,
     path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use config::set_pods;
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::{
     Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
@@ -17,15 +18,16 @@ use datapath::{
 };
 use linux::{Plain, get_pinned, interfaces::PodLink};
 use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKey, FlowKind, Prefix, Settings, V4, V6,
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
     xdp::Uplink,
 };
 
 use crate::{
+    packets::seen,
     pool,
-    service::{Addresses, Service, v4, v6},
+    service::{IPV4, IPV6, Service, v4, v6},
 };
 
 /// The verdicts of tc. After `NEXT`, the packet goes on to foreign programs and filters after ours.
@@ -41,6 +43,29 @@ pub(crate) struct Outcome {
     pub(crate) marked: bool,
     pub(crate) mark: u32,
     pub(crate) counter: Counter,
+}
+
+impl Outcome {
+    /// The verdict and the counter that has moved.
+    pub(crate) fn fate(&self) -> (u32, Counter) {
+        (self.verdict, self.counter)
+    }
+    pub(crate) fn src(&self) -> SocketAddr {
+        seen(&self.packet).src
+    }
+    pub(crate) fn dst(&self) -> SocketAddr {
+        seen(&self.packet).dst
+    }
+    /// Source and destination.
+    pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.src(), self.dst())
+    }
+    /// Expects that the packet passes byte for byte as it came.
+    #[track_caller]
+    pub(crate) fn expect_untouched(&self, packet: &[u8]) {
+        assert_eq!(self.fate(), (NEXT, Counter::Untouched));
+        assert_eq!(self.packet, packet);
+    }
 }
 
 /// The context in which a program sees a packet.
@@ -98,20 +123,8 @@ impl World {
         };
         world.configure(|_| {});
         world.set_pods_behind(false);
-        let (a, b) = (Addresses::of(false), Addresses::of(true));
-        let served = |address, node_ports| NodeAddress {
-            address,
-            node_ports,
-        };
-        world
-            .datapath()
-            .set_node_addresses(&[
-                served(a.node, true),
-                served(b.node, true),
-                served(a.other_node_address, false),
-                served(b.other_node_address, false),
-            ])
-            .expect("node addresses");
+        let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
+        world.set_served_addresses(addresses.as_flattened());
         for service in services {
             world.apply(service);
         }
@@ -121,26 +134,11 @@ impl World {
     /// forwarded packets there: a test run cannot show what a stack does.
     pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::EMPTY;
-        settings.flags |= Settings::DETECTS_PODS | Settings::UNFILTERED;
-        settings.pods_v4[0] = Prefix {
-            address: V4 {
-                octets: [10, 40, 0, 0],
-            },
-            mask: V4 {
-                octets: [255, 255, 0, 0],
-            },
-        };
-        let mut mask = [0; 16];
-        mask[..6].fill(0xff);
-        let mut address = [0; 16];
-        address[..4].copy_from_slice(&[0xfd, 0, 0, 0x40]);
-        settings.pods_v6[0] = Prefix {
-            address: V6 { octets: address },
-            mask: V6 { octets: mask },
-        };
-        let (a, b) = (Addresses::of(false), Addresses::of(true));
-        settings.internal_v4 = v4(a.node).expect("IPv4");
-        settings.internal_v6 = v6(b.node).expect("IPv6");
+        settings.flags |= Settings::UNFILTERED;
+        let pods = ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range"));
+        set_pods(&mut settings, &pods);
+        settings.internal_v4 = v4(IPV4.node).expect("IPv4");
+        settings.internal_v6 = v6(IPV6.node).expect("IPv6");
         change(&mut settings);
         self.datapath().set_settings(&settings).expect("settings");
     }
@@ -179,24 +177,19 @@ impl World {
     }
     /// Changes the kind and the sequence number of every entry.
     pub(crate) fn change_entries(&self, change: impl Fn(&mut FlowKind, &mut u32)) {
-        self.change_of::<V4>(maps::FLOWS_V4, &change);
-        self.change_of::<V6>(maps::FLOWS_V6, &change);
-    }
-    fn change_of<A: Addr + Plain>(&self, map: &str, change: impl Fn(&mut FlowKind, &mut u32)) {
-        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
-        for (key, mut entry) in table.entries().expect("entries") {
+        self.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
             change(&mut entry.kind, &mut entry.sequence);
-            table.update(&key, &entry.sealed(&key)).expect("an entry");
-        }
+        });
+        self.change_flows::<V6>(maps::FLOWS_V6, |_, entry| {
+            change(&mut entry.kind, &mut entry.sequence);
+        });
     }
     /// The number of entries in the flow table of a family.
     pub(crate) fn entries(&self, v6: bool) -> usize {
         if v6 {
-            let table = self.table::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
-            table.entries().expect("entries").len()
+            self.all_flows::<V6>(maps::FLOWS_V6).len()
         } else {
-            let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-            table.entries().expect("entries").len()
+            self.all_flows::<V4>(maps::FLOWS_V4).len()
         }
     }
     fn datapath(&mut self) -> &mut Datapath {
@@ -220,9 +213,14 @@ impl World {
     }
     /// Replaces the node's addresses by these; node ports are served at all of them.
     pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
-        let served = |address: &IpAddr| NodeAddress {
-            address: *address,
-            node_ports: true,
+        let addresses: Vec<_> = addresses.iter().map(|address| (*address, true)).collect();
+        self.set_served_addresses(&addresses);
+    }
+    /// Stores the node's addresses, and whether node ports are served at each.
+    fn set_served_addresses(&mut self, addresses: &[(IpAddr, bool)]) {
+        let served = |&(address, node_ports)| NodeAddress {
+            address,
+            node_ports,
         };
         let addresses: Vec<_> = addresses.iter().map(served).collect();
         let stored = self.datapath().set_node_addresses(&addresses);
@@ -244,6 +242,11 @@ impl World {
     /// Runs ingress on a packet.
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
         self.run("ingress", packet, Context::default())
+    }
+    /// Runs ingress on a packet and expects that it passes as it came.
+    #[track_caller]
+    pub(crate) fn expect_untouched(&self, packet: &[u8]) {
+        self.ingress(packet).expect_untouched(packet);
     }
     /// Runs ingress on a packet in this context, possibly one of several segments.
     pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
@@ -382,32 +385,34 @@ impl World {
             .expect("runs")
             .result
     }
+    fn reader(&self) -> Reader {
+        Reader::open(&self.pin_dir).expect("pinned")
+    }
     fn counters(&self) -> Vec<u64> {
-        Reader::open(&self.pin_dir)
-            .and_then(|reader| reader.counters())
-            .expect("counters")
+        self.reader().counters().expect("counters")
     }
     /// The flows, as `portolan flows` shows them.
     pub(crate) fn flows(&self) -> Vec<datapath::read::Flow> {
-        Reader::open(&self.pin_dir)
-            .and_then(|reader| reader.flows())
-            .expect("flows")
+        self.reader().flows().expect("flows")
+    }
+    /// The state of a client's flow to a service.
+    pub(crate) fn state(&self, client: SocketAddr, service: SocketAddr) -> &'static str {
+        let mut flows = self.flows().into_iter();
+        let own = flows.find(|flow| flow.client == client && flow.frontend == service);
+        own.map_or("gone", |flow| flow.state)
     }
     /// The traffic counted for backends and service ports.
     pub(crate) fn counted(&self) -> Counted {
-        let counted = Reader::open(&self.pin_dir).and_then(|reader| reader.counted());
-        counted.expect("counted")
+        self.reader().counted().expect("counted")
     }
     /// The names of services by the ids of their ports.
     pub(crate) fn service_names(&self) -> HashMap<u32, String> {
-        let reader = Reader::open(&self.pin_dir).expect("pinned");
-        let ports = reader.into_service_ports().into_iter();
+        let ports = self.reader().into_service_ports().into_iter();
         ports.map(|(id, port)| (id, port.service)).collect()
     }
     /// The number of clients in the affinity table.
     pub(crate) fn held_clients(&self) -> usize {
-        let affinities = Reader::open(&self.pin_dir).and_then(|reader| reader.affinities());
-        affinities.expect("affinities").len()
+        self.reader().affinities().expect("affinities").len()
     }
     /// The load result of each program.
     pub(crate) fn loads(&self) -> &[Load] {

@@ -11,47 +11,41 @@ use lab::node::settings::SocketBalancing;
 use rstest::rstest;
 
 use crate::{
-    clients::{Open, ask, ask_connected, connected, datagrams, hear},
+    clients::{V4, ask, ask_connected, connected, datagrams, hear, try_ask, try_ask_connected},
     service::{Service, address, vip},
     world::{From, ONE, PORT, World},
 };
-
-const V4: &str = "0.0.0.0:0";
-
-fn all(services: &[Service]) -> World {
-    World::new(SocketBalancing::All, "", services)
-}
 
 #[rstest]
 fn an_unconnected_socket_keeps_its_backend_until_that_stops_serving(
     #[values(From::Pod, From::Node)] from: From,
 ) {
-    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let mut world = World::all(&[Service::new(1, "UDP", &[20])]);
     let socket = world.run(from, || datagrams(V4));
-    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    assert_eq!(ask(&socket, vip(1)).by, "one");
     world.publish(&[Service::new(1, "UDP", &[20, 21])]);
     for _ in 0..30 {
-        assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+        assert_eq!(ask(&socket, vip(1)).by, "one");
     }
     world.publish(&[Service::new(1, "UDP", &[21])]);
-    let moved = ask(&socket, vip(1)).expect("an answer");
+    let moved = ask(&socket, vip(1));
     assert_eq!((moved.by.as_str(), moved.from), ("two", vip(1)), "at once");
     world.publish(&[Service::new(1, "UDP", &[])]);
-    assert!(ask(&socket, vip(1)).is_err(), "nobody serves");
+    assert!(try_ask(&socket, vip(1)).is_err(), "nobody serves");
     world.publish(&[Service::new(1, "UDP", &[20])]);
-    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    assert_eq!(ask(&socket, vip(1)).by, "one");
 }
 
 #[test]
 fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
-    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let mut world = World::all(&[Service::new(1, "UDP", &[20])]);
     let socket = world.run(From::Pod, || connected(V4, vip(1)));
     let later = world.run(From::Pod, || connected(V4, vip(1)));
-    assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+    assert_eq!(ask_connected(&socket).by, "one");
     for (endpoints, by) in [(&[21][..], "two"), (&[20, 21], "two"), (&[20], "one")] {
         world.publish(&[Service::new(1, "UDP", endpoints)]);
         for _ in 0..3 {
-            let answer = ask_connected(&socket).expect("an answer");
+            let answer = ask_connected(&socket);
             assert_eq!((answer.by.as_str(), answer.from), (by, vip(1)));
             assert_eq!(answer.seen.ip().to_string(), "10.40.1.10");
         }
@@ -59,22 +53,18 @@ fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
     }
     // The socket `later` has sent nothing before its backend was removed.
     world.publish(&[Service::new(1, "UDP", &[21])]);
-    assert_eq!(ask_connected(&later).expect("an answer").by, "two");
+    assert_eq!(ask_connected(&later).by, "two");
     world.publish(&[Service::new(1, "UDP", &[])]);
-    assert!(ask_connected(&socket).is_err(), "nobody serves");
+    assert!(try_ask_connected(&socket).is_err(), "nobody serves");
 }
 
 #[test]
 fn a_connection_keeps_its_backend() {
-    let mut world = all(&[Service::new(1, "TCP", &[20])]);
-    let mut open = world
-        .run(From::Pod, || Open::to(vip(1)))
-        .expect("an answer");
+    let mut world = World::all(&[Service::new(1, "TCP", &[20])]);
+    let mut open = world.open(From::Pod, vip(1));
     world.publish(&[Service::new(1, "TCP", &[21])]);
     assert!(open.is_alive(), "as kube-proxy's");
-    let new = world
-        .run(From::Pod, || Open::to(vip(1)))
-        .expect("an answer");
+    let new = world.open(From::Pod, vip(1));
     assert_eq!(new.answer.by, "two");
 }
 
@@ -82,7 +72,7 @@ fn a_connection_keeps_its_backend() {
 fn a_thousand_sockets_of_the_node_are_led_to_another_backend_and_keep_their_ports() {
     const SOCKETS: usize = 1000;
     let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
-    let mut world = all(&services(&[20]));
+    let mut world = World::all(&services(&[20]));
     let lost: Vec<UdpSocket> = world.run(From::Node, || {
         (0..SOCKETS).map(|_| connected(V4, vip(1))).collect()
     });
@@ -100,21 +90,21 @@ fn a_thousand_sockets_of_the_node_are_led_to_another_backend_and_keep_their_port
     world.publish(&services(&[21]));
     let took = began.elapsed();
     for (socket, port) in lost.iter().zip(ports) {
-        let answer = ask_connected(socket).expect("an answer");
+        let answer = ask_connected(socket);
         assert_eq!((answer.by.as_str(), answer.from), ("two", vip(1)));
         assert_eq!((own(socket), answer.seen.port()), (port, port));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
-    assert_eq!(ask_connected(&other).expect("an answer").by, "two");
-    assert_eq!(ask_connected(&direct).expect("an answer").by, "one");
-    assert_eq!(ask_connected(&pods).expect("an answer").by, "two");
+    assert_eq!(ask_connected(&other).by, "two");
+    assert_eq!(ask_connected(&direct).by, "one");
+    assert_eq!(ask_connected(&pods).by, "two");
     assert!(took < Duration::from_secs(5), "{took:?}");
     println!("a thousand sockets connected anew, applied and seen within {took:?}");
 }
 
 #[test]
 fn two_services_on_one_socket_get_different_backends_where_they_can() {
-    let world = all(&[
+    let world = World::all(&[
         Service::new(1, "UDP", &[20, 21]),
         Service::new(2, "UDP", &[20, 21]),
     ]);
@@ -123,7 +113,6 @@ fn two_services_on_one_socket_get_different_backends_where_they_can() {
         socket.send_to(b"who?", vip(1)).expect("sent");
         socket.send_to(b"who?", vip(2)).expect("sent");
         let (first, second) = (hear(&socket), hear(&socket));
-        let (first, second) = (first.expect("an answer"), second.expect("an answer"));
         let mut from = [first.from, second.from];
         from.sort();
         assert_eq!(from, [vip(1), vip(2)], "each under its own name");
@@ -134,10 +123,10 @@ fn two_services_on_one_socket_get_different_backends_where_they_can() {
 
 #[test]
 fn with_one_backend_for_two_services_the_last_spoken_to_gets_the_answer() {
-    let world = all(&[Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[20])]);
+    let world = World::all(&[Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[20])]);
     let socket = world.run(From::Pod, || datagrams(V4));
     for number in [1, 2, 2, 1, 2, 1] {
-        let answer = ask(&socket, vip(number)).expect("an answer");
+        let answer = ask(&socket, vip(number));
         assert_eq!(answer.from, vip(number));
     }
     drop(socket);
@@ -151,7 +140,7 @@ fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
     let world = World::new(SocketBalancing::All, config, &services);
     let socket = world.run(From::Pod, || datagrams(V4));
     let steady = world.run(From::Node, || connected(V4, vip(2)));
-    assert_eq!(ask(&socket, vip(1)).expect("an answer").by, "one");
+    assert_eq!(ask(&socket, vip(1)).by, "one");
     assert_eq!(world.sockets().len(), 2);
     let deadline = Instant::now() + Duration::from_secs(8);
     while world.sockets().len() > 1 && Instant::now() < deadline {
@@ -160,21 +149,21 @@ fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
     let rows = world.sockets();
     assert_eq!(rows.len(), 1, "{rows:?}");
     assert!(rows[0].connected);
-    assert_eq!(ask_connected(&steady).expect("an answer").from, vip(2));
-    assert_eq!(ask(&socket, vip(1)).expect("an answer").from, vip(1));
+    assert_eq!(ask_connected(&steady).from, vip(2));
+    assert_eq!(ask(&socket, vip(1)).from, vip(1));
 }
 
 #[rstest]
 fn draining_breaks_no_conversation_of_a_connected_socket(
     #[values(From::Pod, From::Node)] from: From,
 ) {
-    let mut world = all(&[Service::new(1, "UDP", &[20])]);
+    let mut world = World::all(&[Service::new(1, "UDP", &[20])]);
     let socket = world.run(from, || connected(V4, vip(1)));
-    assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+    assert_eq!(ask_connected(&socket).by, "one");
     let mut drain = world.drain();
     let until = Instant::now() + Duration::from_secs(4);
     while Instant::now() < until {
-        assert_eq!(ask_connected(&socket).expect("an answer").by, "one");
+        assert_eq!(ask_connected(&socket).by, "one");
         sleep(Duration::from_millis(50));
     }
     drain.kill().expect("to be ended");

@@ -63,6 +63,10 @@ impl Open {
     }
 }
 
+/// Where a socket is bound that may use any port of any address.
+pub(crate) const V4: &str = "0.0.0.0:0";
+pub(crate) const V6: &str = "[::]:0";
+
 /// Returns a new UDP socket bound to `any`, an unspecified address such as "0.0.0.0:0".
 pub(crate) fn datagrams(any: &str) -> UdpSocket {
     let socket = UdpSocket::bind(any).expect("a socket");
@@ -73,22 +77,37 @@ pub(crate) fn datagrams(any: &str) -> UdpSocket {
 }
 
 /// Sends a datagram to an address and returns the answer.
-pub(crate) fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
-    socket.send_to(b"who?", to)?;
-    hear(socket)
+#[track_caller]
+pub(crate) fn ask(socket: &UdpSocket, to: SocketAddr) -> Answer {
+    try_ask(socket, to).expect("an answer")
 }
 
-/// Waits for a datagram and returns it as an answer.
-pub(crate) fn hear(socket: &UdpSocket) -> io::Result<Answer> {
-    let mut buffer = [0; 2048];
-    let (length, from) = socket.recv_from(&mut buffer)?;
-    Ok(parse(&String::from_utf8_lossy(&buffer[..length]), from))
+pub(crate) fn try_ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
+    socket.send_to(b"who?", to)?;
+    try_hear(socket)
 }
 
 /// Sends a datagram on a connected socket and returns the answer.
-pub(crate) fn ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
+#[track_caller]
+pub(crate) fn ask_connected(socket: &UdpSocket) -> Answer {
+    try_ask_connected(socket).expect("an answer")
+}
+
+pub(crate) fn try_ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
     socket.send(b"who?")?;
-    hear(socket)
+    try_hear(socket)
+}
+
+/// Waits for a datagram and returns it as an answer.
+#[track_caller]
+pub(crate) fn hear(socket: &UdpSocket) -> Answer {
+    try_hear(socket).expect("an answer")
+}
+
+fn try_hear(socket: &UdpSocket) -> io::Result<Answer> {
+    let mut buffer = [0; 2048];
+    let (length, from) = socket.recv_from(&mut buffer)?;
+    Ok(parse(&String::from_utf8_lossy(&buffer[..length]), from))
 }
 
 /// Returns a new UDP socket that is bound to `any` and connected to `to`.

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of each kind of socket: TCP, connected and other UDP, IPv4, IPv6, of pods and the node.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use lab::node::settings::SocketBalancing;
 use proxy_common::socket::SOCKET_BUCKETS;
 use rstest::rstest;
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::{
-    clients::{Open, ask, ask_connected, connected, datagrams},
+    clients::{Open, V4, V6, ask, ask_connected, connected, datagrams},
     service::{Service, vip, vip6},
     world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
 
-const V4: &str = "0.0.0.0:0";
-const V6: &str = "[::]:0";
-
 fn world(protocol: &'static str) -> World {
-    let service = Service::new(1, protocol, &[20, 21]);
-    World::new(SocketBalancing::All, "", &[service])
+    World::all(&[Service::new(1, protocol, &[20, 21])])
 }
 
 fn address_of(from: From) -> IpAddr {
@@ -35,7 +31,7 @@ fn address_of(from: From) -> IpAddr {
 #[rstest]
 fn a_connection_is_translated_at_its_socket(#[values(From::Pod, From::Node)] from: From) {
     let world = world("TCP");
-    let mut open = world.run(from, || Open::to(vip(1))).expect("an answer");
+    let mut open = world.open(from, vip(1));
     assert_eq!(open.answer.from, vip(1), "getpeername");
     if from == From::Pod {
         assert_eq!(open.answer.seen.ip(), address_of(from), "its own address");
@@ -55,17 +51,17 @@ fn a_connection_is_translated_at_its_socket(#[values(From::Pod, From::Node)] fro
 fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node)] from: From) {
     let world = world("UDP");
     let one = world.run(from, || connected(V4, vip(1)));
-    let answer = ask_connected(&one).expect("an answer");
+    let answer = ask_connected(&one);
     assert_eq!(answer.from, vip(1));
     assert_eq!(one.peer_addr().expect("a peer"), vip(1));
     if from == From::Pod {
         assert_eq!(answer.seen.ip(), address_of(from));
     }
     let other = world.run(from, || datagrams(V4));
-    let first = ask(&other, vip(1)).expect("an answer");
+    let first = ask(&other, vip(1));
     assert_eq!(first.from, vip(1));
     for _ in 0..20 {
-        let again = ask(&other, vip(1)).expect("an answer");
+        let again = ask(&other, vip(1));
         assert_eq!(again, first, "a socket keeps its backend");
     }
     // The datagrams of a pod's connected UDP socket are translated by the packet path.
@@ -80,14 +76,10 @@ fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node
 fn with_host_a_pods_connection_goes_per_packet_and_the_nodes_at_the_socket() {
     let service = Service::new(1, "TCP", &[20, 21]);
     let world = World::new(SocketBalancing::Host, "", &[service]);
-    let pods = world
-        .run(From::Pod, || Open::to(vip(1)))
-        .expect("an answer");
+    let pods = world.open(From::Pod, vip(1));
     assert_eq!(pods.answer.from, vip(1));
     assert_eq!((world.flows(), world.sockets().len()), (1, 0));
-    let nodes = world
-        .run(From::Node, || Open::to(vip(1)))
-        .expect("an answer");
+    let nodes = world.open(From::Node, vip(1));
     assert_eq!(nodes.answer.from, vip(1));
     assert_eq!((world.flows(), world.sockets().len()), (1, 1));
 }
@@ -95,31 +87,25 @@ fn with_host_a_pods_connection_goes_per_packet_and_the_nodes_at_the_socket() {
 #[test]
 fn ipv6_sockets_reach_services_of_both_families() {
     let world = world("TCP");
-    let open = world
-        .run(From::Pod, || Open::to(vip6(1)))
-        .expect("an answer");
+    let open = world.open(From::Pod, vip6(1));
     assert_eq!(open.answer.from, vip6(1));
     assert_eq!(open.answer.seen.ip().to_string(), "fd00:40:0:1::10");
+    let by_ipv6_socket = |only_v6, to: SocketAddr| {
+        world.run(From::Pod, || {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
+            socket.set_only_v6(only_v6).expect("IPV6_V6ONLY");
+            let connected = socket.connect_timeout(&to.into(), PATIENCE);
+            connected.expect("connect");
+            Open::over(socket.into()).expect("an answer")
+        })
+    };
     let mapped = mapped(vip(1));
-    let open = world.run(From::Pod, || {
-        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
-        socket
-            .connect_timeout(&SockAddr::from(mapped), PATIENCE)
-            .expect("connect");
-        Open::over(TcpStream::from(socket)).expect("an answer")
-    });
+    let open = by_ipv6_socket(false, mapped);
     assert_eq!(open.answer.from, mapped, "as the application wrote it");
     assert_eq!(open.answer.seen.ip().to_string(), CLIENT);
     assert_eq!(world.flows(), 0);
     drop(open);
-    let only_v6 = world.run(From::Pod, || {
-        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
-        socket.set_only_v6(true).expect("IPv6 only");
-        socket
-            .connect_timeout(&SockAddr::from(vip6(1)), PATIENCE)
-            .expect("connect");
-        Open::over(TcpStream::from(socket)).expect("an answer")
-    });
+    let only_v6 = by_ipv6_socket(true, vip6(1));
     assert_eq!(only_v6.answer.from, vip6(1));
 }
 
@@ -131,11 +117,11 @@ fn ipv6_datagram_sockets_reach_services_of_both_families() {
         .into_iter()
         .flat_map(|to| {
             let one = world.run(From::Pod, || connected(V6, to));
-            let answer = ask_connected(&one).expect("an answer");
+            let answer = ask_connected(&one);
             assert_eq!(answer.from, to, "connected");
             assert_eq!(one.peer_addr().expect("a peer"), to);
             let other = world.run(From::Pod, || datagrams(V6));
-            let answer = ask(&other, to).expect("an answer");
+            let answer = ask(&other, to);
             assert_eq!(answer.from, to, "unconnected");
             [one, other]
         })
@@ -162,20 +148,13 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
         spec: "  externalIPs: ['10.40.1.20']\n",
         ..Service::new(2, protocol, &[21])
     };
-    let world = World::new(
-        SocketBalancing::All,
-        "",
-        &[Service::new(1, protocol, &[20]), other],
-    );
+    let world = World::all(&[Service::new(1, protocol, &[20]), other]);
     let by = |to| {
-        let answer = if protocol == "TCP" {
-            world
-                .run(From::Pod, || Open::to(to))
-                .map(|open| open.answer)
+        if protocol == "TCP" {
+            world.open(From::Pod, to).answer.by
         } else {
-            ask(&world.run(From::Pod, || datagrams(V4)), to)
-        };
-        answer.expect("an answer").by
+            ask(&world.run(From::Pod, || datagrams(V4)), to).by
+        }
     };
     assert_eq!(by(vip(1)), "one");
     let asked_for_the_other = SocketAddr::new(ONE.parse().expect("an address"), PORT);
@@ -198,7 +177,7 @@ fn sharing_a_place_with(other: u64) -> UdpSocket {
 fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
     let from = From::Node;
     let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
-    let mut world = World::new(SocketBalancing::All, "", &services(&[20]));
+    let mut world = World::all(&services(&[20]));
     let (holder, guest) = world.run(from, || {
         let holder = datagrams(V4);
         holder.connect(vip(2)).expect("connect");
@@ -209,15 +188,12 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
         (holder, guest)
     });
     let by = |socket: &UdpSocket, service| {
-        let answer = ask_connected(socket).expect("an answer");
+        let answer = ask_connected(socket);
         assert_eq!(answer.from, vip(service));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(service));
         answer.by
     };
-    assert_eq!(
-        (by(&holder, 2).as_str(), by(&guest, 1).as_str()),
-        ("two", "one")
-    );
+    assert_eq!([by(&holder, 2), by(&guest, 1)], ["two", "one"]);
     assert_eq!(world.sockets().len(), 2);
     drop(holder);
     let left = world.after_closing(1);
@@ -228,11 +204,8 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
     assert_eq!(moved.len(), 1, "{moved:?}");
     assert_eq!(moved[0].frontend, vip(2));
     world.publish(&services(&[21]));
-    assert_eq!(
-        by(&guest, 2),
-        "two",
-        "not taken for one whose backend has gone"
-    );
+    // It is not taken for one whose backend has gone.
+    assert_eq!(by(&guest, 2), "two");
     // An unconnected socket of the same bucket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {
         let cookie = SockRef::from(&guest).cookie().expect("a cookie");
@@ -241,7 +214,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
         socket
     });
     for _ in 0..2 {
-        assert_eq!(ask(&unconnected, vip(1)).expect("an answer").from, vip(1));
+        assert_eq!(ask(&unconnected, vip(1)).from, vip(1));
     }
     assert_eq!(world.sockets().len(), 2);
     drop((guest, unconnected));

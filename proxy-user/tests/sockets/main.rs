@@ -5,11 +5,11 @@
 mod calls;
 mod churn;
 mod clients;
-mod comes_again;
 mod fuzz;
 #[path = "../fuzz/kept.rs"]
 mod kept;
 mod kinds;
+mod long_lived;
 mod pods;
 mod service;
 mod settings;

@@ -14,12 +14,10 @@ use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
-    clients::{Open, ask, ask_connected, connected, datagrams},
+    clients::{Open, V4, ask, ask_connected, connected, datagrams},
     service::{Service, address, vip},
     world::{BINARY, From, PATIENCE, World},
 };
-
-const V4: &str = "0.0.0.0:0";
 
 #[test]
 fn an_excepted_cgroup_is_left_to_the_packet_path() {
@@ -42,9 +40,7 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
         assert_eq!(open.answer.from, vip(1));
         assert_eq!((world.flows(), world.sockets().len()), (flows, 0));
     }
-    let open = world
-        .run(From::Pod, || Open::to(vip(1)))
-        .expect("an answer");
+    let open = world.open(From::Pod, vip(1));
     assert_eq!(open.answer.from, vip(1));
     assert_eq!((world.flows(), world.sockets().len()), (2, 1));
     drop(inner);
@@ -102,7 +98,7 @@ fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
     assert!(other_protocol.is_ok(), "served over TCP only");
     assert_eq!(world.count(Counter::BindRefused), 3);
 
-    let world = World::new(SocketBalancing::All, "", &services);
+    let world = World::all(&services);
     let free = world.run(From::Node, || TcpListener::bind("0.0.0.0:30001"));
     assert!(free.is_ok(), "off unless set");
 }
@@ -113,9 +109,9 @@ fn affinity_holds_a_client_at_the_socket(#[values(From::Pod, From::Node)] from: 
         spec: "  sessionAffinity: ClientIP\n",
         ..Service::new(1, "TCP", &[20, 21])
     };
-    let mut world = World::new(SocketBalancing::All, "", std::slice::from_ref(&service));
+    let mut world = World::all(std::slice::from_ref(&service));
     let by = |world: &World| {
-        let open = world.run(from, || Open::to(vip(1))).expect("an answer");
+        let open = world.open(from, vip(1));
         open.answer.by
     };
     let first = by(&world);
@@ -139,7 +135,7 @@ fn another_setting_harms_no_open_connection() {
         Service::new(1, "TCP", &[20, 21]),
         Service::new(2, "UDP", &[20, 21]),
     ];
-    let mut world = World::new(SocketBalancing::All, "", &services);
+    let mut world = World::all(&services);
     let mut conversations = Vec::new();
     for balancing in [
         SocketBalancing::Host,
@@ -147,21 +143,19 @@ fn another_setting_harms_no_open_connection() {
         SocketBalancing::Host,
     ] {
         // These connections begin before the restart, with the previous setting.
-        let open = world
-            .run(From::Pod, || Open::to(vip(1)))
-            .expect("an answer");
+        let open = world.open(From::Pod, vip(1));
         let steady = world.run(From::Pod, || connected(V4, vip(2)));
-        let steady_by = ask_connected(&steady).expect("an answer").by;
+        let steady_by = ask_connected(&steady).by;
         let loose = world.run(From::Pod, || datagrams(V4));
-        let loose_by = ask(&loose, vip(2)).expect("an answer").by;
+        let loose_by = ask(&loose, vip(2)).by;
         conversations.push((open, (steady, steady_by), (loose, loose_by)));
         world.restart(balancing);
         for (open, (steady, steady_by), (loose, loose_by)) in &mut conversations {
             assert!(open.is_alive(), "{balancing:?}");
             for _ in 0..5 {
-                let answer = ask_connected(steady).expect("an answer");
+                let answer = ask_connected(steady);
                 assert_eq!((&answer.by, answer.from), (&*steady_by, vip(2)));
-                let answer = ask(loose, vip(2)).expect("an answer");
+                let answer = ask(loose, vip(2));
                 assert_eq!((&answer.by, answer.from), (&*loose_by, vip(2)));
             }
         }
@@ -186,16 +180,10 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 
 #[test]
 fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them() {
-    let mut world = World::new(
-        SocketBalancing::All,
-        "",
-        &[Service::new(1, "TCP", &[20, 21])],
-    );
+    let mut world = World::all(&[Service::new(1, "TCP", &[20, 21])]);
     let before = links(&world);
     assert_eq!(before.len(), 11);
-    let mut open = world
-        .run(From::Pod, || Open::to(vip(1)))
-        .expect("an answer");
+    let mut open = world.open(From::Pod, vip(1));
     world.restart(SocketBalancing::All);
     let after = links(&world);
     for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&after) {

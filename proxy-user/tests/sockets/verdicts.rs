@@ -2,7 +2,7 @@
 //! Tests that the socket hooks reject and drop connections, and that the right counter counts each.
 
 use std::{
-    io::ErrorKind,
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
@@ -12,46 +12,40 @@ use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
-    clients::{Open, ask, ask_connected, datagrams},
+    clients::{Open, V4, datagrams, try_ask, try_ask_connected},
     service::{Service, address, vip},
     world::{From, World},
 };
+
+/// The kind of error with which a call has failed.
+#[track_caller]
+fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> ErrorKind {
+    result.expect_err("an error").kind()
+}
 
 const SILENCE: Duration = Duration::from_millis(700);
 
 #[rstest]
 fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] from: From) {
     let services = [Service::new(1, "TCP", &[]), Service::new(2, "UDP", &[])];
-    let world = World::new(SocketBalancing::All, "", &services);
+    let world = World::all(&services);
     let before = Instant::now();
     let refused = world.run(from, || TcpStream::connect(vip(1)));
-    assert_eq!(
-        refused.expect_err("refused").kind(),
-        ErrorKind::ConnectionRefused
-    );
-    let socket = world.run(from, || datagrams("0.0.0.0:0"));
+    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
+    let socket = world.run(from, || datagrams(V4));
     let refused = socket.send_to(b"who?", vip(2));
-    assert_eq!(
-        refused.expect_err("refused").kind(),
-        ErrorKind::ConnectionRefused
-    );
+    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
     // A pod's connected UDP socket gets the error only when it sends.
     let refused = match socket.connect(vip(2)) {
         Ok(()) if from == From::Pod => socket.send(b"who?").and_then(|_| socket.recv(&mut [0; 8])),
         other => other.map(|()| 0),
     };
-    assert_eq!(
-        refused.expect_err("refused").kind(),
-        ErrorKind::ConnectionRefused
-    );
+    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
     assert!(before.elapsed() < Duration::from_secs(1));
     assert_eq!(world.count(Counter::RejectedNoEndpoint), 3);
     let other_port = SocketAddr::new(vip(1).ip(), 81);
     let refused = world.run(from, || TcpStream::connect(other_port));
-    assert_eq!(
-        refused.expect_err("refused").kind(),
-        ErrorKind::ConnectionRefused
-    );
+    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
     assert_eq!(world.count(Counter::RejectedUnserved), 1);
     assert_eq!(world.sockets(), []);
 }
@@ -86,23 +80,21 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
         Service::new(3, "TCP", &[20])
     }];
     let elsewhere = |number: usize| far_slice(&services[number - 1]);
-    let mut world = World::new(SocketBalancing::All, "", &services);
+    let mut world = World::all(&services);
     world.publish_with(&services, &(elsewhere(1) + &elsewhere(2)));
     let socket = world.run(From::Node, || {
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket")
     });
     let silent = socket.connect_timeout(&vip(1).into(), SILENCE);
-    assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
+    assert_eq!(kind(silent), ErrorKind::TimedOut);
     assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 1);
-    assert!(
-        world.count(Counter::DroppedByMark) > 0,
-        "nothing leaves the node"
-    );
+    // Nothing leaves the node.
+    assert!(world.count(Counter::DroppedByMark) > 0);
     drop(socket);
 
-    let socket = world.run(From::Node, || datagrams("0.0.0.0:0"));
-    let refused = socket.send_to(b"who?", vip(2)).expect_err("no permission");
-    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "EPERM");
+    let socket = world.run(From::Node, || datagrams(V4));
+    let refused = kind(socket.send_to(b"who?", vip(2)));
+    assert_eq!(refused, ErrorKind::PermissionDenied, "EPERM");
     assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 2);
     // The connected socket sends without effect; after a connect to another address it works again.
     let marked = world.run(From::Node, || {
@@ -121,11 +113,11 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
     assert!(marked.recv(&mut buffer).is_ok(), "the mark is gone");
     // A pod's datagram is dropped by the packet path.
     let dropped = world.count(Counter::DroppedNoLocalEndpoint);
-    let socket = world.run(From::Pod, || datagrams("0.0.0.0:0"));
+    let socket = world.run(From::Pod, || datagrams(V4));
     socket
         .set_read_timeout(Some(SILENCE))
         .expect("a time limit");
-    assert!(ask(&socket, vip(2)).is_err());
+    assert!(try_ask(&socket, vip(2)).is_err());
     assert_eq!(
         world.count(Counter::DroppedNoLocalEndpoint),
         dropped + 1,
@@ -145,7 +137,7 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
         local_only(2, "TCP"),
         local_only(3, "UDP"),
     ];
-    let mut world = World::new(SocketBalancing::All, "", &services);
+    let mut world = World::all(&services);
     let far = far_slice(&services[1]) + &far_slice(&services[2]);
     world.publish_with(&services, &far);
     let marked = |kind| {
@@ -165,11 +157,9 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
     assert_eq!(world.count(Counter::DroppedByMark), 0);
     let socket = marked(Type::STREAM);
     let silent = socket.connect_timeout(&vip(2).into(), SILENCE);
-    assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
-    assert!(
-        world.count(Counter::DroppedByMark) > 0,
-        "nothing leaves the node"
-    );
+    assert_eq!(kind(silent), ErrorKind::TimedOut);
+    // Nothing leaves the node.
+    assert!(world.count(Counter::DroppedByMark) > 0);
     drop(socket);
     // Its datagrams are dropped until a connect to another address; its mark is its own again.
     let socket = marked(Type::DGRAM);
@@ -179,7 +169,7 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
     assert_eq!(socket.mark().expect("readable"), MARK);
     let socket = UdpSocket::from(socket);
     assert!(
-        ask_connected(&socket).is_ok(),
+        try_ask_connected(&socket).is_ok(),
         "nothing is dropped any more"
     );
     drop(socket);
@@ -201,19 +191,17 @@ spec: {cidrs: [172.30.0.0/16]}
     let nobody = address("172.30.9.9:80");
     for (from, counted) in [(From::Node, 1), (From::Pod, 2)] {
         let silent = world.run(from, || TcpStream::connect_timeout(&nobody, SILENCE));
-        assert_eq!(silent.expect_err("silence").kind(), ErrorKind::TimedOut);
+        assert_eq!(kind(silent), ErrorKind::TimedOut);
         assert!(
             world.count(Counter::DroppedUnallocated) >= counted,
             "{from:?}"
         );
     }
-    assert!(
-        world.count(Counter::DroppedByMark) > 0,
-        "nothing leaves the node"
-    );
-    let socket = world.run(From::Node, || datagrams("0.0.0.0:0"));
-    let refused = socket.send_to(b"who?", nobody).expect_err("no permission");
-    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "EPERM");
+    // Nothing leaves the node.
+    assert!(world.count(Counter::DroppedByMark) > 0);
+    let socket = world.run(From::Node, || datagrams(V4));
+    let refused = kind(socket.send_to(b"who?", nobody));
+    assert_eq!(refused, ErrorKind::PermissionDenied, "EPERM");
     let served = world.run(From::Pod, || TcpStream::connect_timeout(&vip(1), SILENCE));
     assert!(served.is_ok(), "{served:?}");
 }

@@ -4,6 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -22,6 +23,7 @@ use lab::node::{
 use proxy_common::Counter;
 
 use crate::{
+    clients::Open,
     pods::{join, make_bridge, serve},
     service::{Service, objects},
 };
@@ -56,6 +58,11 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
         Self::on(Plumbing::Routed, balancing, config, services)
+    }
+
+    /// Starts a node whose agent translates at every socket.
+    pub(crate) fn all(services: &[Service]) -> Self {
+        Self::new(SocketBalancing::All, "", services)
     }
 
     /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
@@ -164,6 +171,12 @@ impl World {
             .inside(|| namespace.enter(work))
             .expect("enter the cgroup")
             .expect("enter the namespace")
+    }
+
+    /// Opens a TCP connection.
+    #[track_caller]
+    pub(crate) fn open(&self, from: From, to: SocketAddr) -> Open {
+        self.run(from, || Open::to(to)).expect("an answer")
     }
 
     pub(crate) fn cgroup(&self) -> &Cgroup {

@@ -12,14 +12,10 @@ use proxy_common::{
 };
 use rstest::rstest;
 
-use super::{
-    hops,
-    node::{Node, OUTSIDE, PODS},
-    with_hops,
-};
+use super::node::{Node, OUTSIDE, PODS};
 use crate::{
-    packets::{Tcp, at, tcp, udp},
-    service::v4,
+    packets::{Tcp, at, hops, tcp, udp, with_hops},
+    service::{Addresses, IPV4, IPV6, v4},
     world::{NEXT, Outcome, REDIRECT},
 };
 
@@ -28,10 +24,9 @@ const CLIENTS: u32 = OUTSIDE;
 const SERVERS_MAC: [u8; 6] = [2, 0, 0, 0, 7, 9];
 
 /// A node with two pods, and both ends of a connection straight to the backend.
-fn prepare(v6: bool) -> (Node, SocketAddr, SocketAddr) {
-    let mut node = Node::new(v6);
-    let client = at(node.addresses.pod, 40_000);
-    let server = at(node.addresses.backend, 8080);
+fn prepare(a: Addresses) -> (Node, SocketAddr, SocketAddr) {
+    let mut node = Node::new(a);
+    let (client, server) = (node.client(), node.backend());
     node.world.set_pods(&links(client, server));
     (node, client, server)
 }
@@ -56,9 +51,9 @@ fn is_past(outcome: &Outcome) -> bool {
 
 #[rstest]
 fn where_nothing_filters_a_connection_is_past_the_stack_from_its_syn_on(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let (node, client, server) = prepare(v6);
+    let (node, client, server) = prepare(a);
     let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
     let syn = there(Tcp::Syn);
@@ -76,7 +71,7 @@ fn where_nothing_filters_a_connection_is_past_the_stack_from_its_syn_on(
 /// Test runs cannot show the tag by which egress makes a record.
 #[test]
 fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
-    let (mut node, client, server) = prepare(false);
+    let (mut node, client, server) = prepare(IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
     let there = |node: &Node, flags| {
@@ -116,20 +111,20 @@ fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
 }
 
 #[rstest]
-fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(false, true)] v6: bool) {
-    let (node, client, server) = prepare(v6);
+fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
+    let (node, client, server) = prepare(a);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
     // No agent runs that would remove the pod from the map.
-    node.ip("link del pods\n");
+    node.network.ip("link del pods\n");
     assert!(!is_past(&node.ingress(&syn, CLIENTS)));
 }
 
 #[rstest]
-fn a_pod_uses_its_own_address(#[values(false, true)] v6: bool) {
+fn a_pod_uses_its_own_address(#[values(IPV4, IPV6)] a: Addresses) {
     const STRANGERS: u32 = 30;
-    let (mut node, client, server) = prepare(v6);
-    node.ip(
+    let (mut node, client, server) = prepare(a);
+    node.network.ip(
         "link add strangers index 30 type veth peer name strangers-peer\nlink set strangers up\n",
     );
     node.world.set_interface(STRANGERS, interface::REDIRECTS);
@@ -141,8 +136,8 @@ fn a_pod_uses_its_own_address(#[values(false, true)] v6: bool) {
 }
 
 #[rstest]
-fn what_is_no_backends_and_no_connection_is_left_alone(#[values(false, true)] v6: bool) {
-    let (node, client, server) = prepare(v6);
+fn what_is_no_backends_and_no_connection_is_left_alone(#[values(IPV4, IPV6)] a: Addresses) {
+    let (node, client, server) = prepare(a);
     for packet in [
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
         udp(client, at(server.ip(), 9999), b"x"),
@@ -157,8 +152,8 @@ fn what_is_no_backends_and_no_connection_is_left_alone(#[values(false, true)] v6
 }
 
 #[rstest]
-fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(false, true)] v6: bool) {
-    let (mut node, client, server) = prepare(v6);
+fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(IPV4, IPV6)] a: Addresses) {
+    let (mut node, client, server) = prepare(a);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
     node.world.set_interface(CLIENTS, interface::PODS);
@@ -167,8 +162,8 @@ fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(false, true)]
 
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
-fn a_bridged_frame_arrives_as_it_was_sent(#[values(false, true)] v6: bool) {
-    let (mut node, client, server) = prepare(v6);
+fn a_bridged_frame_arrives_as_it_was_sent(#[values(IPV4, IPV6)] a: Addresses) {
+    let (mut node, client, server) = prepare(a);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&SERVERS_MAC);
     let port = interface::REDIRECTS | interface::VETH_PORT;
@@ -193,8 +188,8 @@ fn a_bridged_frame_arrives_as_it_was_sent(#[values(false, true)] v6: bool) {
 
 /// The frame is for the bridge itself, which routes it.
 #[rstest]
-fn a_frame_to_the_bridge_is_routed(#[values(false, true)] v6: bool) {
-    let (mut node, client, server) = prepare(v6);
+fn a_frame_to_the_bridge_is_routed(#[values(IPV4, IPV6)] a: Addresses) {
+    let (mut node, client, server) = prepare(a);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
     let port = interface::REDIRECTS | interface::VETH_PORT;
@@ -207,8 +202,8 @@ fn a_frame_to_the_bridge_is_routed(#[values(false, true)] v6: bool) {
 
 /// Otherwise only one half of a connection would bypass the stack.
 #[rstest]
-fn both_interfaces_have_the_agents_leave(#[values(false, true)] v6: bool) {
-    let (mut node, client, server) = prepare(v6);
+fn both_interfaces_have_the_agents_leave(#[values(IPV4, IPV6)] a: Addresses) {
+    let (mut node, client, server) = prepare(a);
     node.world.set_interface(PODS, interface::PODS);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(!is_past(&node.ingress(&syn, CLIENTS)));

@@ -11,8 +11,8 @@ use rstest::rstest;
 
 use super::node::{Node, OUTSIDE, PODS};
 use crate::{
-    packets::{Tcp, at, tcp, udp},
-    service::{Service, v4},
+    packets::{Tcp, tcp, udp},
+    service::{IPV4, Service, v4},
     world::{NEXT, REDIRECT},
 };
 
@@ -27,15 +27,13 @@ struct Filtered {
 
 impl Filtered {
     fn new() -> Self {
-        let mut node = Node::new(false);
+        let mut node = Node::new(IPV4);
         node.world
             .configure(|settings| settings.flags &= !Settings::UNFILTERED);
-        let client = at(node.addresses.pod, 40_000);
-        let backend = at(node.addresses.backend, 8080);
         Self {
+            client: node.client(),
+            backend: node.backend(),
             node,
-            client,
-            backend,
         }
     }
     /// Begins a connection, and sends the client's acknowledgement.
@@ -157,10 +155,7 @@ fn tcp_is_the_stacks_if_connection_tracking_is_not_liberal() {
 fn datagrams_leave_past_the_stack_once_they_are_answered() {
     let mut world = Filtered::new();
     world.node.world.remove("web");
-    let service = Service {
-        protocol: Protocol::UDP,
-        ..Service::web(world.node.addresses)
-    };
+    let service = Service::over(Protocol::UDP, world.node.addresses);
     world.node.world.apply(&service);
     let ask = |world: &Filtered| {
         let packet = udp(world.client, world.node.service(), b"?");

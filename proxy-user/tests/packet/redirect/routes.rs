@@ -9,17 +9,18 @@ use rstest::rstest;
 use super::node::{Node, OUTSIDE, PODS};
 use crate::{
     packets::{Tcp, at, tcp},
+    service::{Addresses, IPV4, IPV6},
     world::{NEXT, REDIRECT},
 };
 
 const BRIDGE: u32 = 30;
 
 /// A node whose only route to the backend is in a separate routing table.
-fn node(v6: bool) -> Node {
-    let node = Node::new(v6);
+fn node(a: Addresses) -> Node {
+    let node = Node::new(a);
     node.remove("route");
     let backend = node.addresses.backend;
-    node.ip(&format!(
+    node.network.ip(&format!(
         "link add br0 index {BRIDGE} type bridge\nlink set br0 up\nroute add {backend} dev pods table 100\n"
     ));
     node
@@ -33,9 +34,9 @@ fn verdict(node: &Node, port: u16) -> u32 {
 }
 
 #[rstest]
-fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(false, true)] v6: bool) {
-    let mut node = node(v6);
-    node.add_rule("iif br0 lookup 100");
+fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut node = node(a);
+    node.network.add_rule(a, "iif br0 lookup 100");
     assert_eq!(verdict(&node, 1), NEXT, "no port of the bridge");
     let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
     node.world.set_port(PODS, bits, BRIDGE);
@@ -43,31 +44,32 @@ fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(false, true)] v6
 }
 
 #[rstest]
-fn a_rule_by_protocol_and_ports_holds(#[values(false, true)] v6: bool) {
-    let node = node(v6);
-    node.add_rule("ipproto tcp sport 40000-40001 dport 8080 lookup 100");
+fn a_rule_by_protocol_and_ports_holds(#[values(IPV4, IPV6)] a: Addresses) {
+    let node = node(a);
+    node.network
+        .add_rule(a, "ipproto tcp sport 40000-40001 dport 8080 lookup 100");
     assert_eq!(verdict(&node, 40_002), NEXT, "another source port");
     assert_eq!(verdict(&node, 40_001), REDIRECT);
 }
 
 /// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
 #[rstest]
-fn of_several_next_hops_a_connections_ports_choose_one(#[values(false, true)] v6: bool) {
-    let mut node = Node::new(v6);
+fn of_several_next_hops_a_connections_ports_choose_one(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut node = Node::new(a);
     node.remove("route");
-    let (policy, backend) = if v6 {
+    let (policy, backend) = if a.is_v6() {
         ("ipv6/fib_multipath_hash_policy", "fd00:40:0:1::10/128")
     } else {
         ("ipv4/fib_multipath_hash_policy", "10.40.1.10/32")
     };
-    node.set(&[(policy, "1")]);
+    node.network.set(&[(policy, "1")]);
     // IPv6 accepts several next hops only with addresses.
-    let hops = if v6 {
+    let hops = if a.is_v6() {
         "nexthop via fe80::a dev pods nexthop via fe80::b dev outside"
     } else {
         "nexthop dev pods nexthop dev outside"
     };
-    node.ip(&format!("route add {backend} {hops}\n"));
+    node.network.ip(&format!("route add {backend} {hops}\n"));
     node.world.set_interface(OUTSIDE, interface::NO_LINK_LAYER);
     let verdicts: BTreeSet<u32> = (1..64).map(|port| verdict(&node, port)).collect();
     assert_eq!(verdicts, BTreeSet::from([REDIRECT, NEXT]));

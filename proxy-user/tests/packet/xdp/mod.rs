@@ -2,88 +2,70 @@
 //! `xdp`: packets of known flows between a client and a backend that are both behind uplinks, and
 //! all the packets that are passed to tc.
 
-mod left;
 mod node;
+mod passed_to_tc;
 
-use proxy_common::{
-    Counter, FlowEntry, FlowKind, FlowState, V4, V6, maps,
-    xdp::{Abilities, Uplink},
-};
+use proxy_common::{Counter, FlowEntry, FlowKind, FlowState, V4, maps, xdp::Abilities};
 use rstest::rstest;
 
-use crate::packets::{NODE_MAC, Tcp, internet_sum, numbered, seen};
-use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX, with_hops};
-
-/// The remaining hops of a packet; checks the checksum of an IPv4 header.
-fn hops(packet: &[u8]) -> u8 {
-    if packet[12..14] == [8, 0] {
-        assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
-        packet[22]
-    } else {
-        packet[21]
-    }
-}
+use crate::{
+    packets::{NODE_MAC, Tcp, hops, numbered, seen, with_hops},
+    service::{Addresses, IPV4, IPV6},
+};
+use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX};
 
 #[rstest]
 fn both_ends_of_a_known_flows_packets_are_translated_at_once(
-    #[values(false, true)] v6: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] udp: bool,
 ) {
-    let node = Node::new(v6, udp);
+    let node = Node::new(a, udp);
     let source = node.establish();
     let there = node.taken(&node.question(b"from the client"), OUTSIDE);
-    assert_eq!(there.verdict, REDIRECT);
-    assert_eq!(there.counter, Counter::ForwardedByXdp);
-    let after = seen(&there.packet);
-    assert_eq!((after.src, after.dst), (source, node.backend()));
-    assert_eq!(after.payload, b"from the client");
+    assert_eq!(there.fate(), (REDIRECT, Counter::ForwardedByXdp));
+    assert_eq!(there.ends(), (source, node.backend()));
+    assert_eq!(seen(&there.packet).payload, b"from the client");
     assert_eq!(hops(&there.packet), 63);
     assert_eq!(there.packet[..6], node::BACKEND_MAC);
     assert_eq!(there.packet[6..12], node::INSIDE_MAC);
 
     let back = node.taken(&node.answer(source, b"from the backend"), INSIDE);
-    assert_eq!(back.verdict, REDIRECT);
-    assert_eq!(back.counter, Counter::ReplyByXdp);
-    let after = seen(&back.packet);
-    assert_eq!((after.src, after.dst), (node.service(), node.client()));
-    assert_eq!(after.payload, b"from the backend");
+    assert_eq!(back.fate(), (REDIRECT, Counter::ReplyByXdp));
+    assert_eq!(back.ends(), (node.service(), node.client()));
+    assert_eq!(seen(&back.packet).payload, b"from the backend");
     assert_eq!(hops(&back.packet), 63);
     assert_eq!(back.packet[..6], node::CLIENT_MAC);
 }
 
 #[rstest]
-fn what_goes_back_by_its_own_interface_is_sent_there(#[values(false, true)] v6: bool) {
-    let node = Node::new(v6, false);
+fn what_goes_back_by_its_own_interface_is_sent_there(#[values(IPV4, IPV6)] a: Addresses) {
+    let node = Node::new(a, false);
     let source = node.establish();
     node.move_backend_outside();
     let there = node.taken(&node.question(b""), OUTSIDE);
     assert_eq!(there.verdict, TX);
-    assert_eq!(seen(&there.packet).src, source);
+    assert_eq!(there.src(), source);
     assert_eq!(there.packet[6..12], NODE_MAC);
     let back = node.taken(&node.answer(source, b""), OUTSIDE);
-    assert_eq!((back.verdict, back.counter), (TX, Counter::ReplyByXdp));
+    assert_eq!(back.fate(), (TX, Counter::ReplyByXdp));
 }
 
 #[test]
 fn a_driver_that_sends_nothing_back_gets_it_by_redirecting() {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     node.establish();
-    let returns = false;
-    let word = Uplink::new(
-        NODE_MAC,
-        Abilities {
-            returns,
-            ..Abilities::ALL
-        },
-    );
-    node.world.set_uplink(OUTSIDE, word);
+    let abilities = Abilities {
+        returns: false,
+        ..Abilities::ALL
+    };
+    node.permit(OUTSIDE, abilities);
     node.move_backend_outside();
     assert_eq!(node.taken(&node.question(b""), OUTSIDE).verdict, REDIRECT);
 }
 
 #[test]
 fn a_datagram_without_a_checksum_keeps_none() {
-    let node = Node::new(false, true);
+    let node = Node::new(IPV4, true);
     node.establish();
     let mut packet = node.question(b"none");
     packet[40..42].fill(0);
@@ -92,8 +74,8 @@ fn a_datagram_without_a_checksum_keeps_none() {
 }
 
 #[rstest]
-fn traffic_is_counted_by_both_in_one_place(#[values(false, true)] v6: bool) {
-    let node = Node::new(v6, false);
+fn traffic_is_counted_by_both_in_one_place(#[values(IPV4, IPV6)] a: Addresses) {
+    let node = Node::new(a, false);
     let source = node.establish();
     let before = node.traffic();
     let question = node.question(b"12345");
@@ -108,78 +90,64 @@ fn traffic_is_counted_by_both_in_one_place(#[values(false, true)] v6: bool) {
     assert_eq!(after.connections, before.connections);
 }
 
-fn entries<A: proxy_common::Addr + linux::Plain>(
-    node: &Node,
-    map: &str,
-) -> impl Fn(FlowKind) -> FlowEntry<A> {
-    let all = node.world.all_flows::<A>(map);
-    move |kind| {
-        let mut found = all.iter().filter(|entry| entry.kind == kind);
-        *found.next().expect("an entry of this kind")
-    }
+/// The entry of a kind; there is one flow.
+fn entry(node: &Node, kind: FlowKind) -> FlowEntry<V4> {
+    let all = node.world.all_flows::<V4>(maps::FLOWS_V4);
+    let mut found = all.into_iter().filter(|entry| entry.kind == kind);
+    found.next().expect("an entry of this kind")
 }
 
 /// Makes all entries look as if no packet had come for two seconds.
 fn age(node: &Node) {
-    let back = |seen: &mut u64| *seen -= 2_000_000_000;
-    node.world
-        .change_flows::<V4>(maps::FLOWS_V4, |_, entry| back(&mut entry.last_seen));
-    node.world
-        .change_flows::<V6>(maps::FLOWS_V6, |_, entry| back(&mut entry.last_seen));
+    let change = |_: &_, entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
+    node.world.change_flows(maps::FLOWS_V4, change);
 }
 
 #[test]
 fn a_flow_that_only_xdp_sees_stays_alive_by_either_direction() {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     let source = node.establish();
     node.taken(&node.answer(source, b""), INSIDE);
     for by_client in [true, false] {
         age(&node);
-        let old = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::ORIGINAL).last_seen;
+        let old = entry(&node, FlowKind::ORIGINAL).last_seen;
         if by_client {
             node.taken(&node.question(b""), OUTSIDE);
         } else {
             node.taken(&node.answer(source, b""), INSIDE);
         }
-        let new = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::ORIGINAL).last_seen;
+        let new = entry(&node, FlowKind::ORIGINAL).last_seen;
         assert!(new >= old + 1_000_000_000, "{by_client}: {old}, {new}");
     }
 }
 
 #[test]
 fn acknowledged_numbers_are_followed_in_both_directions() {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     let source = node.establish();
     let ack = |number| numbered(node.client(), node.service(), Tcp::Ack, (1001, number), b"");
     node.taken(&ack(70_000), OUTSIDE);
-    let of = entries::<V4>(&node, maps::FLOWS_V4);
-    assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
+    assert_eq!(entry(&node, FlowKind::ORIGINAL).sequence, 70_000);
     // An impossible number is ignored.
     node.taken(&ack(1 << 30), OUTSIDE);
-    let of = entries::<V4>(&node, maps::FLOWS_V4);
-    assert_eq!(of(FlowKind::ORIGINAL).sequence, 70_000);
+    assert_eq!(entry(&node, FlowKind::ORIGINAL).sequence, 70_000);
     // The numbers of replies are stored at least once a mebibyte.
-    let mut number = of(FlowKind::REPLY).sequence;
+    let mut number = entry(&node, FlowKind::REPLY).sequence;
     for _ in 0..40 {
         number = number.wrapping_add(200_000);
         let answer = numbered(node.backend(), source, Tcp::Ack, (2001, number), b"");
         node.taken(&answer, INSIDE);
-        let noted = entries::<V4>(&node, maps::FLOWS_V4)(FlowKind::REPLY).sequence;
+        let noted = entry(&node, FlowKind::REPLY).sequence;
         assert!(number.wrapping_sub(noted) <= 1 << 20, "{number} {noted}");
     }
-    let forged = numbered(
-        node.backend(),
-        source,
-        Tcp::Ack,
-        (2001, number ^ 1 << 31),
-        b"",
-    );
+    let far = (2001, number ^ 1 << 31);
+    let forged = numbered(node.backend(), source, Tcp::Ack, far, b"");
     node.left(&forged, INSIDE);
 }
 
 #[test]
 fn the_end_of_a_connection_that_xdp_carried_is_believed() {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     let source = node.establish();
     let mut number = 1000_u32;
     for _ in 0..20 {
@@ -190,13 +158,15 @@ fn the_end_of_a_connection_that_xdp_carried_is_believed() {
     let fin = numbered(node.client(), node.service(), Tcp::Fin, (number, 2001), b"");
     node.left(&fin, OUTSIDE);
     node.by_tc(&fin);
-    let of = entries::<V4>(&node, maps::FLOWS_V4);
-    assert!(of(FlowKind::ORIGINAL).state.has(FlowState::CLIENT_FIN));
+    let state = entry(&node, FlowKind::ORIGINAL).state;
+    assert!(state.has(FlowState::CLIENT_FIN));
 }
 
 #[rstest]
-fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[values(false, true)] v6: bool) {
-    let node = Node::new(v6, false);
+fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let node = Node::new(a, false);
     node.establish();
     let there = node.taken(&node.question(b""), OUTSIDE);
     assert_eq!(there.packet[..6], node::BACKEND_MAC);
@@ -208,7 +178,7 @@ fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(#[values(false, 
 
 #[test]
 fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
-    let node = Node::new(false, true);
+    let node = Node::new(IPV4, true);
     node.establish();
     node.taken(&node.question(b"in time"), OUTSIDE);
     node.world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
@@ -224,7 +194,7 @@ fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
 
 #[test]
 fn another_neighbour_is_used_after_a_second_without_an_agent() {
-    let node = Node::new(false, false);
+    let node = Node::new(IPV4, false);
     node.establish();
     node.taken(&node.question(b""), OUTSIDE);
     node.set_backend_mac("02:00:00:00:00:77");
@@ -236,7 +206,7 @@ fn another_neighbour_is_used_after_a_second_without_an_agent() {
 
 #[test]
 fn what_just_fits_the_route_is_taken() {
-    let node = Node::new(false, true);
+    let node = Node::new(IPV4, true);
     node.establish();
     let fits = node.question(&[0; 1400 - 28]);
     assert_eq!(node.taken(&fits, OUTSIDE).verdict, REDIRECT);

@@ -5,7 +5,6 @@
 use std::net::SocketAddr;
 
 use datapath::XdpMode;
-use lab::node::netns::NetNs;
 use proxy_common::{
     Counter, Protocol,
     traffic::Traffic,
@@ -13,7 +12,8 @@ use proxy_common::{
 };
 
 use crate::{
-    packets::{NODE_MAC, Tcp, at, internet_sum, seen, tcp, udp},
+    network::{Link, Network, length, mac_text},
+    packets::{NODE_MAC, Tcp, packet_over, seen, tcp, udp},
     service::{Addresses, Service},
     world::{Context, NEXT, Outcome, World},
 };
@@ -32,100 +32,56 @@ pub(super) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 pub(super) const BACKEND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub(super) const INSIDE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// A packet that XDP has forwarded.
-#[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) verdict: u32,
-    pub(super) packet: Vec<u8>,
-    pub(super) counter: Counter,
-}
-
 /// The node of these tests.
 pub(super) struct Node {
-    netns: NetNs,
+    pub(super) network: Network,
     pub(super) world: World,
     pub(super) addresses: Addresses,
     udp: bool,
 }
 
-fn mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// The same packet with another hop limit.
-pub(super) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
-    if packet[12..14] == [8, 0] {
-        packet[22] = hops;
-        packet[24..26].fill(0);
-        let sum = internet_sum(&[&packet[14..34]]);
-        packet[24..26].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        packet[21] = hops;
-    }
-    packet
-}
-
 impl Node {
-    pub(super) fn new(v6: bool, udp: bool) -> Self {
-        let a = Addresses::of(v6);
-        let length = if v6 { 128 } else { 32 };
-        let nodad = if v6 { "nodad" } else { "" };
-        let netns = NetNs::new("node").expect("run as root");
-        let mut script = String::from("link set lo up\n");
-        for (name, index, own) in [
-            ("outside", OUTSIDE, NODE_MAC),
-            ("inside", INSIDE, INSIDE_MAC),
-        ] {
-            script += &format!(
-                "link add {name} index {index} address {} type veth peer name {name}-peer\n\
-                 link set {name} mtu 1400 up\nlink set {name}-peer up\n",
-                mac(own)
-            );
-        }
-        netns.ip(&script).expect("interfaces");
-        let forwarding = ["ipv6/conf/all/forwarding", "ipv4/ip_forward"];
-        let forwarding = forwarding.map(|name| (name, "1"));
-        netns.set(&forwarding).expect("forwarding");
-        let (node, backend, outsider) = (a.node, a.backend, a.outsider);
-        netns
-            .ip(&format!(
-                "addr add {node}/{length} {nodad} dev outside\n\
-                 route add {backend}/{length} dev inside\nroute add {outsider}/{length} dev outside\n\
-                 neigh add {backend} lladdr {} dev inside nud permanent\n\
-                 neigh add {outsider} lladdr {} dev outside nud permanent\n",
-                mac(BACKEND_MAC),
-                mac(CLIENT_MAC)
-            ))
-            .expect("routes");
-        let mut service = Service::web(a);
-        if udp {
-            service.protocol = Protocol::UDP;
-        }
-        let options = |options: &mut datapath::Options| {
-            options.xdp = Some(XdpMode::Native);
+    pub(super) fn new(a: Addresses, udp: bool) -> Self {
+        let link = |name, index, mac, hosts| Link {
+            name,
+            index,
+            mac,
+            hosts,
         };
-        let mut world = World::with(options, &[service]);
-        for (index, own) in [(OUTSIDE, NODE_MAC), (INSIDE, INSIDE_MAC)] {
+        let network = Network::new(
+            a,
+            [
+                link("outside", OUTSIDE, NODE_MAC, &[(a.outsider, CLIENT_MAC)]),
+                link("inside", INSIDE, INSIDE_MAC, &[(a.backend, BACKEND_MAC)]),
+            ],
+        );
+        let protocol = if udp { Protocol::UDP } else { Protocol::TCP };
+        let xdp = Some(XdpMode::Native);
+        let mut world = World::with(|options| options.xdp = xdp, &[Service::over(protocol, a)]);
+        for index in [OUTSIDE, INSIDE] {
             world.set_interface(index, 0);
-            world.set_uplink(index, Uplink::new(own, Abilities::ALL));
         }
-        world.change_routes();
-        Self {
-            netns,
+        let node = Self {
+            network,
             world,
             addresses: a,
             udp,
+        };
+        for index in [OUTSIDE, INSIDE] {
+            node.permit(index, Abilities::ALL);
         }
+        node.world.change_routes();
+        node
     }
 
     pub(super) fn client(&self) -> SocketAddr {
-        at(self.addresses.outsider, 40_000)
+        self.addresses.outside_client()
     }
     pub(super) fn service(&self) -> SocketAddr {
-        at(self.addresses.cluster_ip, 80)
+        self.addresses.service()
     }
     pub(super) fn backend(&self) -> SocketAddr {
-        at(self.addresses.backend, 8080)
+        self.addresses.endpoint()
     }
     /// A packet in the middle of the connection or exchange.
     pub(super) fn between(&self, src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
@@ -148,21 +104,19 @@ impl Node {
     /// Begins the connection through tc; returns the source that the backend sees.
     pub(super) fn establish(&self) -> SocketAddr {
         let (client, service) = (self.client(), self.service());
-        let syn = if self.udp {
-            udp(client, service, b"first")
+        let protocol = if self.udp {
+            Protocol::UDP
         } else {
-            tcp(client, service, Tcp::Syn, b"")
+            Protocol::TCP
         };
+        let first = |src, dst, flags| packet_over(protocol, src, dst, flags);
+        let syn = first(client, service, Tcp::Syn);
         let source = seen(&self.by_tc(&syn)).src;
         assert_eq!(source.ip(), self.addresses.node, "masqueraded");
-        let answer = if self.udp {
-            udp(self.backend(), source, b"answer")
-        } else {
-            tcp(self.backend(), source, Tcp::SynAck, b"")
-        };
+        let answer = first(self.backend(), source, Tcp::SynAck);
         let back = self.ingress(&answer, INSIDE);
         let back = self.egress(&back.packet, false, OUTSIDE);
-        assert_eq!(seen(&back.packet).dst, client);
+        assert_eq!(back.dst(), client);
         self.by_tc(&self.question(b""));
         source
     }
@@ -179,8 +133,8 @@ impl Node {
             ..Context::default()
         };
         let packet = self.framed(packet, interface);
-        let run = || self.world.ingress_by(&packet, context);
-        self.netns.enter(run).expect("enter the node")
+        self.network
+            .enter(|| self.world.ingress_by(&packet, context))
     }
     fn egress(&self, packet: &[u8], marked: bool, interface: u32) -> Outcome {
         let context = Context {
@@ -189,8 +143,7 @@ impl Node {
             came_by: OUTSIDE,
             ..Context::default()
         };
-        let run = || self.world.egress_by(packet, context);
-        self.netns.enter(run).expect("enter the node")
+        self.network.enter(|| self.world.egress_by(packet, context))
     }
 
     /// The packet as it arrives at an interface, with that interface's link-layer address.
@@ -204,13 +157,12 @@ impl Node {
     }
 
     fn at_xdp(&self, packet: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
-        let run = || self.world.at_xdp(packet, interface);
-        self.netns.enter(run).expect("enter the node")
+        self.network.enter(|| self.world.at_xdp(packet, interface))
     }
 
     /// Expects that XDP takes a packet, at the latest once its next hop is known: some packets go
     /// to the stack so that the stack sees them.
-    pub(super) fn taken(&self, packet: &[u8], interface: u32) -> Taken {
+    pub(super) fn taken(&self, packet: &[u8], interface: u32) -> Outcome {
         let packet = self.framed(packet, interface);
         for _ in 0..8 {
             let (verdict, after, counters) = self.at_xdp(&packet, interface);
@@ -221,10 +173,12 @@ impl Node {
             let [counter] = counters[..] else {
                 panic!("exactly one counter moves, not {counters:?}")
             };
-            return Taken {
+            return Outcome {
                 verdict,
                 packet: after,
                 counter,
+                marked: false,
+                mark: 0,
             };
         }
         panic!("XDP does not take it")
@@ -249,33 +203,33 @@ impl Node {
 
     /// Moves the backend behind the outer uplink.
     pub(super) fn move_backend_outside(&self) {
-        let (backend, length) = (self.addresses.backend, self.length());
-        self.ip(&format!(
+        let (backend, length) = (self.addresses.backend, length(self.addresses));
+        let mac = mac_text(BACKEND_MAC);
+        self.network.ip(&format!(
             "route replace {backend}/{length} dev outside\n\
-             neigh add {backend} lladdr {} dev outside nud permanent\n",
-            mac(BACKEND_MAC)
+             neigh add {backend} lladdr {mac} dev outside nud permanent\n"
         ));
         self.world.change_routes();
     }
+    /// Removes the backend's route or neighbour.
+    pub(super) fn remove(&self, what: &str) {
+        let backend = self.addresses.backend;
+        self.network
+            .ip(&format!("{what} del {backend} dev inside\n"));
+    }
     pub(super) fn set_backend_mac(&self, mac: &str) {
         let backend = self.addresses.backend;
-        self.ip(&format!(
+        self.network.ip(&format!(
             "neigh replace {backend} lladdr {mac} dev inside nud permanent\n"
         ));
     }
-    fn length(&self) -> u32 {
-        if self.addresses.node.is_ipv6() {
-            128
+    /// Stores what an uplink can do.
+    pub(super) fn permit(&self, uplink: u32, abilities: Abilities) {
+        let mac = if uplink == INSIDE {
+            INSIDE_MAC
         } else {
-            32
-        }
-    }
-    /// Runs iproute2 commands, one a line.
-    pub(super) fn ip(&self, batch: &str) {
-        self.netns.ip(batch).expect("the node's routes");
-    }
-    /// Sets kernel parameters below /proc/sys/net.
-    pub(super) fn set(&self, parameters: &[(&str, &str)]) {
-        self.netns.set(parameters).expect("the node's parameters");
+            NODE_MAC
+        };
+        self.world.set_uplink(uplink, Uplink::new(mac, abilities));
     }
 }
