@@ -36,8 +36,8 @@ pub(crate) fn replace(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     rename(&partial, file)
 }
 
-/// Removes `folder` and makes it again by `fill`, which gets the folder's path until it is complete:
-/// a folder with the final name is complete. `fill` has to create it.
+/// Removes `folder` and makes it again under another name, by `fill`, which has to create it: a
+/// folder with the final name is complete.
 pub(crate) fn replace_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut partial = folder.as_os_str().to_owned();
     partial.push(".partial");

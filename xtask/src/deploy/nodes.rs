@@ -118,9 +118,9 @@ fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> 
     Ok(())
 }
 
-/// Waits until the nodes have these pods (`NODE/DAEMONSET`, sorted) and no others. Binds new pods as
-/// the scheduler would, because the controller finds a node's pods by the binding, and ends pods as
-/// a kubelet would.
+/// Waits until the nodes have these pods (`NODE/DAEMONSET`, sorted) and no others. Binds new pods
+/// as the scheduler would, because the controller finds a node's pods by the binding, and ends pods
+/// as a kubelet would.
 fn expect(server: &Server, when: &str, wanted: &str) -> Result<()> {
     server.wait(when, || {
         let mut found = Vec::new();

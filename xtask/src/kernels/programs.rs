@@ -2,7 +2,10 @@
 //! Finds the programs that tests call, with their libraries: this machine's own, or, for another
 //! architecture, those in Debian's packages for it. Used by `initramfs`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 
@@ -89,7 +92,7 @@ impl Programs {
 }
 
 fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
-    let mut command = command::of("ldd", "");
+    let mut command = Command::new("ldd");
     command.arg(program);
     // ldd fails for a program that is not linked with libraries.
     let text = command::output(&mut command, "list libraries").unwrap_or_default();
