@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask bench`: benchmarks of the agent and its parts, which pin themselves to one CPU.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use crate::{
-    cargo::{self, TESTED_PACKAGES, Workspace},
-    host, lab,
-    setup::{self, Needs, control_plane},
+    cargo::{self, Workspace},
+    command, lab,
+    setup::{self, control_plane},
 };
 
 #[derive(clap::Args)]
@@ -39,31 +40,18 @@ enum Bench {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    host::require_root("the benchmark", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
-    let target = match arguments.bench {
-        Bench::Packet => "packet",
-        Bench::Xdp => "xdp",
-        Bench::Connect => "connect",
-        Bench::Attacks => "attacks",
-        Bench::ControlPlane => "control-plane",
-        Bench::Apply => "apply",
-        Bench::Planner => "planner",
-    };
-    Workspace::read()?.require("bench", target)?;
-    cargo::build_with_agent(["--bench", target], true)?;
-    let mut command = cargo::cargo("bench");
-    command
-        .arg("--locked")
-        .args(TESTED_PACKAGES)
-        .args(["--bench", target, "--"])
-        .args(&arguments.rest);
+    setup::run_as_root("the benchmark")?;
+    // The values of the argument are the names of the cargo targets.
+    let target = arguments.bench.to_possible_value();
+    let target = target.context("a benchmark has a name")?;
+    let mut command = Workspace::read()?.command("bench", "bench", target.get_name())?;
+    cargo::build_with_agent(["--bench", target.get_name()], true)?;
+    command.args(&arguments.rest);
     if matches!(arguments.bench, Bench::ControlPlane | Bench::Attacks) {
         control_plane::offer(&mut command)?;
     }
     if matches!(arguments.bench, Bench::Attacks) {
         command.arg("--kube-proxy").arg(lab::kube_proxy()?);
     }
-    cargo::check(&mut command, "run the benchmark")
+    command::check(&mut command, "run the benchmark")
 }

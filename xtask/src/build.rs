@@ -5,6 +5,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, AGENT_PACKAGE, Workspace},
+    command,
     setup::{self, Needs},
 };
 
@@ -25,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         "debug"
     };
-    cargo::check(&mut command, "build the agent")?;
+    command::check(&mut command, "build the agent")?;
     let target = Workspace::read()?.target_directory();
     eprintln!("built {}", target.join(profile).join("portolan").display());
     Ok(())

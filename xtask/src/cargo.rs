@@ -9,9 +9,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use crate::host;
+use crate::{command, host};
 
 /// The only package of the workspace that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
@@ -45,22 +46,24 @@ pub(crate) fn path() -> PathBuf {
         .unwrap_or_else(|| "cargo".into())
 }
 
-/// Returns a cargo command for the host that runs in the root folder of the clone. Removes the
-/// variables that `cargo run` has set for xtask, because build scripts of other packages would read
-/// them.
+/// Returns a cargo command for the host that runs in the root folder of the clone, without the
+/// variables that `cargo run` has set for xtask: build scripts of other packages would read them.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(path());
     command.arg(subcommand).current_dir(root());
-    for (name, _) in env::vars_os() {
-        if is_about_this_package(&name) {
-            command.env_remove(name);
-        }
-    }
+    remove_own_variables(&mut command);
     command
 }
 
+/// Removes the variables that `cargo run` has set for xtask.
+pub(crate) fn remove_own_variables(command: &mut Command) {
+    for (name, _) in env::vars_os().filter(|(name, _)| is_about_this_package(name)) {
+        command.env_remove(name);
+    }
+}
+
 /// Returns true if `cargo run` sets the variable `name` for the package that it runs.
-pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
+fn is_about_this_package(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
         return false;
     };
@@ -78,31 +81,6 @@ pub(crate) fn is_about_this_package(name: &OsStr) -> bool {
         )
 }
 
-/// Runs a command to its end; an error begins with `what`.
-pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
-    ensure!(status.success(), "{what}: {status}, see above");
-    Ok(())
-}
-
-/// Runs a command without showing its output, and returns its stdout. An error begins with `what`
-/// and contains the command's stderr.
-pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
-    if !output.status.success() {
-        bail!(
-            "{what}: {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    String::from_utf8(output.stdout).with_context(|| format!("{what}: the answer is not UTF-8"))
-}
-
 /// Builds the agent's program and one program of the package `lab`, which searches the agent's in
 /// its own folder. `target` selects the lab's program, for example `["--bench", "connect"]`.
 pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
@@ -113,7 +91,7 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
         .args(["--bin", AGENT_PROGRAM])
         .args(target)
         .args(release.then_some("--release"));
-    check(&mut command, "build the agent")
+    command::check(&mut command, "build the agent")
 }
 
 /// Builds the integration test `target` and returns the path of its program.
@@ -127,22 +105,14 @@ pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Res
     let mut command = cargo("test");
     add(&mut command);
     let output = command
-        .args(["--no-run", "--locked"])
+        .args(["--no-run", "--locked", "--test", target])
         .args(TESTED_PACKAGES)
-        .args([
-            "--test",
-            target,
-            "--message-format",
-            "json-render-diagnostics",
-        ])
+        .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("{what}: start cargo"))?;
-    ensure!(
-        output.status.success(),
-        "{what}: {}, see above",
-        output.status
-    );
+    let status = output.status;
+    ensure!(status.success(), "{what}: {status}, see above");
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .find_map(|line| executable(line, target))
@@ -151,24 +121,22 @@ pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Res
 
 /// Returns the path in a line of cargo's JSON output, None if it is not about the test `target`.
 fn executable(message: &str, target: &str) -> Option<PathBuf> {
-    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let message: Value = serde_json::from_str(message).ok()?;
     let is_it = message["target"]["name"] == target && message["target"]["kind"][0] == "test";
     let path = message["executable"].as_str()?;
     is_it.then(|| path.into())
 }
 
 /// The workspace in the JSON form of `cargo metadata`.
-pub(crate) struct Workspace(serde_json::Value);
+pub(crate) struct Workspace(Value);
 
 impl Workspace {
     pub(crate) fn read() -> Result<Self> {
-        let text = output(
-            cargo("metadata").args(["--no-deps", "--locked", "--format-version", "1"]),
-            "read the workspace",
-        )?;
-        Ok(Self(
-            serde_json::from_str(&text).context("read the workspace: parse the answer")?,
-        ))
+        let mut command = cargo("metadata");
+        command.args(["--no-deps", "--locked", "--format-version", "1"]);
+        let text = command::output(&mut command, "read the workspace")?;
+        let workspace = serde_json::from_str(&text);
+        Ok(Self(workspace.context("read the workspace")?))
     }
 
     /// Returns the folder that cargo builds into.
@@ -178,13 +146,20 @@ impl Workspace {
             .map_or_else(|| root().join("target"), PathBuf::from)
     }
 
-    fn packages(&self) -> impl Iterator<Item = &serde_json::Value> {
-        self.0["packages"].as_array().into_iter().flatten()
+    fn packages(&self) -> impl Iterator<Item = &Value> {
+        elements(&self.0["packages"])
+    }
+
+    fn package(&self, name: &str) -> &Value {
+        let mut packages = self.packages();
+        packages
+            .find(|package| package["name"] == name)
+            .unwrap_or(&Value::Null)
     }
 
     /// Returns the name of each package of the workspace and the folder of its manifest.
     pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
-        let folder = |package: &serde_json::Value| {
+        let folder = |package: &Value| {
             let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
             Some((package["name"].as_str()?.to_owned(), manifest.to_owned()))
         };
@@ -196,10 +171,10 @@ impl Workspace {
     pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
         let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
         self.packages()
-            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
+            .flat_map(|package| elements(&package["dependencies"]))
             .map(|dependency| &dependency["name"])
             .filter(|name| !own.contains(name))
-            .filter_map(serde_json::Value::as_str)
+            .filter_map(Value::as_str)
             .chain(["std", "core", "alloc"])
             .map(|name| name.replace('-', "_"))
             .collect()
@@ -207,34 +182,34 @@ impl Workspace {
 
     /// Returns the names of a package's cargo targets of one kind (`test`, `bench`, `example`).
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
-        self.packages()
-            .filter(|candidate| candidate["name"] == package)
-            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
-            .filter(|target| {
-                target["kind"]
-                    .as_array()
-                    .is_some_and(|kinds| kinds.iter().any(|k| k == kind))
-            })
-            .filter_map(|target| target["name"].as_str().map(str::to_owned))
-            .collect()
+        let targets = elements(&self.package(package)["targets"]);
+        names(targets.filter(|target| elements(&target["kind"]).any(|found| found == kind)))
     }
 
     /// Returns the names of all packages' integration tests.
     pub(crate) fn test_targets(&self) -> Vec<String> {
-        self.packages()
-            .filter_map(|package| package["name"].as_str())
-            .flat_map(|package| self.targets(package, "test"))
+        let packages = names(self.packages()).into_iter();
+        packages
+            .flat_map(|package| self.targets(&package, "test"))
             .collect()
     }
 
     /// Returns the names of a package's dependencies, without those of its tests and build script.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<String> {
-        self.packages()
-            .filter(|candidate| candidate["name"] == package)
-            .flat_map(|package| package["dependencies"].as_array().into_iter().flatten())
-            .filter(|dependency| dependency["kind"].is_null())
-            .filter_map(|dependency| dependency["name"].as_str().map(str::to_owned))
-            .collect()
+        let dependencies = elements(&self.package(package)["dependencies"]);
+        names(dependencies.filter(|dependency| dependency["kind"].is_null()))
+    }
+
+    /// Returns cargo's command for one target of the tested packages, such as `--bench connect`; it
+    /// fails if there is no such target. The program's own arguments are to be added.
+    pub(crate) fn command(&self, subcommand: &str, kind: &str, name: &str) -> Result<Command> {
+        self.require(kind, name)?;
+        let mut command = cargo(subcommand);
+        command
+            .arg("--locked")
+            .args(TESTED_PACKAGES)
+            .args([&format!("--{kind}"), name, "--"]);
+        Ok(command)
     }
 
     /// Fails if neither the agent's nor the lab's package has the cargo target `name` of this kind.
@@ -243,54 +218,57 @@ impl Workspace {
         let found = packages.map(|package| self.targets(package, kind)).concat();
         ensure!(
             found.iter().any(|target| target == name),
-            "there is no {kind} named \"{name}\" in this clone (there are: {})",
-            if found.is_empty() {
-                "none".to_owned()
-            } else {
-                found.join(", ")
-            }
+            "there is no {kind} named \"{name}\" in this clone (there are: {found:?})"
         );
         Ok(())
     }
 }
 
+fn elements(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// Returns the names of packages, targets or dependencies.
+fn names<'a>(things: impl Iterator<Item = &'a Value>) -> Vec<String> {
+    let names = things.filter_map(|thing| thing["name"].as_str());
+    names.map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_test_program_is_told_from_others_that_cargo_has_built() {
-        let message = |kind: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"],"name":"conformance"}},"executable":"/t/c"}}"#
-            )
+        let found = |kind: &str, target: &str| {
+            let built = json!({"kind": [kind], "name": "conformance"});
+            let message =
+                json!({"reason": "compiler-artifact", "target": built, "executable": "/t/c"});
+            executable(&message.to_string(), target)
         };
-        assert_eq!(
-            executable(&message("test"), "conformance"),
-            Some("/t/c".into())
-        );
-        assert_eq!(executable(&message("test"), "packet"), None);
-        assert_eq!(executable(&message("bin"), "conformance"), None);
+        assert_eq!(found("test", "conformance"), Some("/t/c".into()));
+        assert_eq!(found("test", "packet"), None);
+        assert_eq!(found("bin", "conformance"), None);
         assert_eq!(executable("not a message", "conformance"), None);
     }
 
     #[test]
     fn what_cargo_run_says_about_xtask_is_told_from_settings() {
-        for name in [
-            "CARGO_MANIFEST_DIR",
-            "CARGO_PKG_NAME",
-            "CARGO_BIN_EXE_portolan",
+        for (names, expected) in [
+            (
+                "CARGO_MANIFEST_DIR CARGO_PKG_NAME CARGO_BIN_EXE_portolan",
+                true,
+            ),
+            (
+                "CARGO_HOME CARGO_TARGET_DIR CARGO_NET_OFFLINE RUSTFLAGS CARGO",
+                false,
+            ),
         ] {
-            assert!(is_about_this_package(OsStr::new(name)), "{name}");
-        }
-        for name in [
-            "CARGO_HOME",
-            "CARGO_TARGET_DIR",
-            "CARGO_NET_OFFLINE",
-            "RUSTFLAGS",
-            "CARGO",
-        ] {
-            assert!(!is_about_this_package(OsStr::new(name)), "{name}");
+            for name in names.split(' ') {
+                assert_eq!(is_about_this_package(OsStr::new(name)), expected, "{name}");
+            }
         }
     }
 }

@@ -9,33 +9,31 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{
     cargo::{self, Workspace},
-    host,
-    setup::{self, Needs, control_plane},
+    setup::{self, control_plane},
 };
 
 /// The name of the test program in proxy-user that runs the cases.
 pub(crate) const TARGET: &str = "conformance";
-/// How the test program can connect pods to the node.
-const PLUMBINGS: [&str; 2] = ["bridge", "routed"];
+pub(crate) const API: &str = "api";
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Arguments {
     /// Folder of case files [default: the project's own, conformance/cases]
     dir: Option<PathBuf>,
     /// How pods are connected to the node
-    #[arg(long, value_parser = PLUMBINGS)]
+    #[arg(long, value_parser = ["bridge", "routed"])]
     plumbing: Option<String>,
     /// Whose sockets are translated at the socket
-    #[arg(long, value_parser = BALANCINGS)]
+    #[arg(long, value_parser = ["all", "host"])]
     socket_balancing: Option<String>,
     /// How translated packets leave the node
-    #[arg(long, value_parser = FORWARDINGS)]
+    #[arg(long, value_parser = ["stack", "auto"])]
     forwarding: Option<String>,
     /// Whether XDP takes packets of known flows at the uplink
-    #[arg(long, value_parser = XDPS)]
+    #[arg(long, value_parser = ["off", "native", "generic"])]
     xdp: Option<String>,
     /// Where the agent reads its objects
-    #[arg(long, value_parser = SOURCES)]
+    #[arg(long, value_parser = ["manifests", API])]
     source: Option<String>,
     /// Only this case; may be given more than once
     #[arg(long, value_name = "NAME")]
@@ -50,9 +48,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let rest = runner_arguments(arguments)?;
-    host::require_root("the conformance runner", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
+    setup::run_as_root("the conformance runner")?;
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
     // `cargo test` does not start this program: its count must be the last line of the output, and
@@ -71,19 +67,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     Ok(())
 }
-
-/// The values of the option `--socket-balancing`.
-const BALANCINGS: [&str; 2] = ["all", "host"];
-
-/// The values of the option `--forwarding`.
-const FORWARDINGS: [&str; 2] = ["stack", "auto"];
-
-/// The values of the option `--xdp`.
-const XDPS: [&str; 3] = ["off", "native", "generic"];
-
-/// The values of the option `--source`.
-const SOURCES: [&str; 2] = ["manifests", API];
-pub(crate) const API: &str = "api";
 
 /// Plumbing, balancing, forwarding, XDP and source of every stage of `cargo xtask test`. Balancing
 /// `all` has one stage for each forwarding, because the forwarding changes only TCP between two
@@ -126,17 +109,11 @@ pub(crate) fn only_cases(stage: &[String], failures: &[String]) -> Vec<String> {
 
 /// Returns the test program's arguments for a row of `STAGES`.
 pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
-    let names = [
-        "--plumbing",
-        "--socket-balancing",
-        "--forwarding",
-        "--xdp",
-        "--source",
-    ];
-    let pairs = names.into_iter().zip(stage);
-    pairs
-        .flat_map(|(name, value)| [name.to_owned(), value.to_owned()])
-        .collect()
+    let [plumbing, balancing, forwarding, xdp, source] = stage;
+    let arguments = format!(
+        "--plumbing {plumbing} --socket-balancing {balancing} --forwarding {forwarding} --xdp {xdp} --source {source}"
+    );
+    arguments.split(' ').map(str::to_owned).collect()
 }
 
 /// Returns the test program's arguments. It starts in another folder, so paths become absolute.
@@ -145,17 +122,12 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
     if let Some(dir) = &arguments.dir {
         let dir = fs::canonicalize(dir)
             .with_context(|| format!("look for conformance cases in {}", dir.display()))?;
+        let name = dir.to_str().context("the folder's name is not UTF-8")?;
         ensure!(
             dir.is_dir(),
-            "{} is not a folder; name one that holds case files",
-            dir.display()
+            "{name} is not a folder; name one that holds case files"
         );
-        rest.push(
-            dir.into_os_string()
-                .into_string()
-                .ok()
-                .context("the folder's name is not UTF-8")?,
-        );
+        rest.push(name.to_owned());
     }
     let options = [
         ("--plumbing", arguments.plumbing.clone()),
@@ -182,20 +154,6 @@ fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn arguments() -> Arguments {
-        Arguments {
-            dir: None,
-            plumbing: None,
-            socket_balancing: None,
-            forwarding: None,
-            xdp: None,
-            source: None,
-            case: Vec::new(),
-            jobs: None,
-            rest: Vec::new(),
-        }
-    }
-
     #[test]
     fn cases_that_failed_are_run_again_by_name_and_in_the_same_setting() {
         let stage = ["--plumbing", "routed", "--share", "2/6"].map(str::to_owned);
@@ -208,40 +166,27 @@ mod tests {
 
     #[test]
     fn the_runner_gets_what_was_asked_for_and_nothing_else() {
-        assert!(
-            runner_arguments(&arguments())
-                .expect("no folder")
-                .is_empty()
-        );
+        let nothing = runner_arguments(&Arguments::default());
+        assert_eq!(nothing.expect("no folder"), [""; 0]);
         let asked = Arguments {
             dir: Some(".".into()),
             plumbing: Some("routed".to_owned()),
             case: vec!["a".to_owned(), "b".to_owned()],
             jobs: Some(3),
             rest: vec!["--binary=x".to_owned()],
-            ..arguments()
+            ..Arguments::default()
         };
         let got = runner_arguments(&asked).expect("the folder is there");
         assert!(PathBuf::from(&got[0]).is_absolute());
-        let options = [
-            "--plumbing",
-            "routed",
-            "--jobs",
-            "3",
-            "--case",
-            "a",
-            "--case",
-            "b",
-            "--binary=x",
-        ];
-        assert_eq!(got[1..], options);
+        let options = "--plumbing routed --jobs 3 --case a --case b --binary=x";
+        assert_eq!(got[1..].join(" "), options);
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {
         let asked = Arguments {
             dir: Some("no-such-folder".into()),
-            ..arguments()
+            ..Arguments::default()
         };
         let error = runner_arguments(&asked).expect_err("there is no such folder");
         assert!(format!("{error:#}").contains("no-such-folder"), "{error:#}");

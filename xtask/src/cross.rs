@@ -3,13 +3,13 @@
 //! standard library for that architecture: an installed one if rustc has it, else that of Debian's
 //! packages. Used by `image` and `kernels`.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
+use std::{os::unix::fs::symlink, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{
     arch::Arch,
-    cargo,
+    command, fs,
     kernels::apt::Apt,
     setup::{self, Needs},
 };
@@ -29,44 +29,25 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new(arch: Arch) -> Result<Self> {
         let toolchain = setup::run(Needs::Build)?;
+        let with = |foreign| Ok(Self { arch, foreign });
         if arch == Arch::OWN {
-            return Ok(Self {
-                arch,
-                foreign: None,
-            });
+            return with(None);
         }
-        let name = arch.name();
-        setup::packages(
-            &[
-                format!("gcc-{}", arch.gnu()),
-                format!("libc6-dev-{name}-cross"),
-            ]
-            .into_iter()
-            .filter(|package| version(package).is_err())
-            .collect::<Vec<_>>(),
-        )?;
+        let compiler = format!("gcc-{}", arch.gnu());
+        let mut packages = vec![compiler, format!("libc6-dev-{}-cross", arch.name())];
+        packages.retain(|package| version(package).is_err());
+        setup::packages(&packages)?;
         let own = PathBuf::from("rustc");
         if has_library(&own, arch) {
-            return Ok(Self {
-                arch,
-                foreign: Some((own, None)),
-            });
+            return with(Some((own, None)));
         }
-        ensure!(
-            !toolchain.build_std,
-            "no standard library of Rust for {name}: `rustup target add {}`",
+        let lacks = format!(
+            "no standard library of Rust: `rustup target add {}`",
             arch.target()
         );
-        let sysroot = library(arch).with_context(|| {
-            format!(
-                "no standard library of Rust for {}: `rustup target add` it, or install {COMPILER}",
-                arch.target()
-            )
-        })?;
-        Ok(Self {
-            arch,
-            foreign: Some((toolchain.rustc, Some(sysroot))),
-        })
+        ensure!(!toolchain.build_std, lacks);
+        let sysroot = library(arch).with_context(|| format!("{lacks}, or install {COMPILER}"))?;
+        with(Some((toolchain.rustc, Some(sysroot))))
     }
 
     /// Returns true if this machine can run the built programs.
@@ -103,16 +84,16 @@ fn variable(target: &str, name: &str) -> String {
 fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
     let mut command = Command::new(rustc);
     command.args(["--print", "target-libdir", "--target", arch.target()]);
-    cargo::output(&mut command, "ask for the standard library").is_ok_and(|folder| {
-        fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some())
-    })
+    command::output(&mut command, "ask for the standard library")
+        .and_then(|folder| fs::children(folder.trim().as_ref()))
+        .is_ok_and(|files| !files.is_empty())
 }
 
 /// Returns the version of an installed Debian package; fails if it is not installed.
 fn version(package: &str) -> Result<String> {
     let mut command = Command::new("dpkg-query");
     command.args(["--show", "--showformat=${Version}", package]);
-    let version = cargo::output(&mut command, &format!("ask for the version of {package}"))?;
+    let version = command::output(&mut command, &format!("ask for the version of {package}"))?;
     ensure!(!version.is_empty(), "{package} is not installed");
     Ok(version)
 }
@@ -127,8 +108,7 @@ fn library(arch: Arch) -> Result<PathBuf> {
     let sysroot = folder.join("sysroot");
     let link = sysroot.join("lib/rustlib").join(arch.target());
     if !link.exists() {
-        let parent = link.parent().context("a folder")?;
-        fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        fs::create_dir_all(link.parent().context("a folder")?)?;
         let library = folder.join("usr/lib/rustlib").join(arch.target());
         symlink(library, &link).with_context(|| format!("make {}", link.display()))?;
     }

@@ -7,8 +7,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, Workspace},
-    host,
-    setup::{self, Needs},
+    command, setup,
 };
 
 const TARGET: &str = "demo";
@@ -24,9 +23,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    host::require_root("the demo", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
+    setup::run_as_root("the demo")?;
     let workspace = Workspace::read()?;
     workspace.require("example", TARGET)?;
     // The dev profile: its first build takes about half the time of a release build, and the kernel
@@ -38,5 +35,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .current_dir(cargo::root())
         .args(arguments.keep.then_some("--keep"))
         .args(&arguments.rest);
-    cargo::check(&mut command, "run the demo")
+    command::check(&mut command, "run the demo")
 }

@@ -2,16 +2,12 @@
 //! `cargo xtask e2e`: runs Kubernetes' own e2e tests in the cluster that `cluster up` has built,
 //! and prints a table of their results with each proxy.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{cargo, cluster};
+use crate::{cargo, cluster, command, fs};
 
 /// Matches the e2e tests of what a service proxy is responsible for.
 const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Checks|EndpointSlice|EndpointSliceMirroring|Traffic Distribution|LoadBalancers|SCTP)";
@@ -52,19 +48,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         print!("{}", table(&kept(&folder)?));
         return Ok(());
     }
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(&folder)?;
     let programs = cluster::e2e_programs()?;
     let (mut command, proxy) = cluster::for_tests(&programs.join("ginkgo"))?;
     let report = folder.join(format!("{proxy}.json"));
-    let skip = LEFT_OUT
-        .iter()
-        .fold(arguments.skip.clone(), |skip, (name, _)| {
-            format!("{skip}|{name}")
-        });
+    let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
     command
         .arg(format!("--procs={}", arguments.procs))
         .arg(format!("--focus={}", arguments.focus))
-        .arg(format!("--skip={skip}"))
+        .arg(format!("--skip={}|{left_out}", arguments.skip))
         .args(["--timeout=90m", "--no-color", "--silence-skips"])
         .arg(format!("--output-dir={}", folder.display()))
         .arg(format!("--json-report={proxy}.json"))
@@ -78,21 +70,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         arguments.procs,
         log.display()
     );
-    let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
-    let errors = output.try_clone().context("share the log")?;
-    let status = command
-        .stdout(output)
-        .stderr(errors)
-        .status()
-        .context("start ginkgo")?;
+    let status = command::log_to(&mut command, &log)?.status();
+    let status = status.context("start ginkgo")?;
     let results = read(&report)
         .with_context(|| format!("the tests ended with {status} and wrote no report"))?;
     let passed = results.values().filter(|result| result.passed).count();
     for (name, result) in results.iter().filter(|(_, result)| !result.passed) {
-        println!(
-            "FAILED {name}\n    {}",
-            result.failure.replace('\n', "\n    ")
-        );
+        let failure = result.failure.replace('\n', "\n    ");
+        println!("FAILED {name}\n    {failure}");
     }
     println!("{proxy}: {passed} of {} passed", results.len());
     for (name, reason) in LEFT_OUT {
@@ -118,8 +103,7 @@ struct Outcome {
 type Results = BTreeMap<String, Outcome>;
 
 fn read(report: &Path) -> Result<Results> {
-    let text = fs::read(report).with_context(|| format!("read {}", report.display()))?;
-    let suites: Value = serde_json::from_slice(&text)
+    let suites: Value = serde_json::from_slice(&fs::read(report)?)
         .with_context(|| format!("{} is not a report of ginkgo", report.display()))?;
     Ok(results(&suites))
 }
@@ -130,20 +114,17 @@ fn results(suites: &Value) -> Results {
     specs
         .filter(|spec| spec["LeafNodeType"] == "It" && spec["State"] != "skipped")
         .map(|spec| {
-            let parts = spec["ContainerHierarchyTexts"].as_array();
-            let name: Vec<_> = parts
+            let parts = spec["ContainerHierarchyTexts"]
+                .as_array()
                 .into_iter()
-                .flatten()
-                .chain([&spec["LeafNodeText"]])
-                .filter_map(Value::as_str)
-                .collect();
+                .flatten();
+            let parts = parts.chain([&spec["LeafNodeText"]]);
+            let name: Vec<_> = parts.filter_map(Value::as_str).collect();
+            let failure = spec["Failure"]["Message"].as_str();
             let outcome = Outcome {
                 passed: spec["State"] == "passed",
                 seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9,
-                failure: spec["Failure"]["Message"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
+                failure: failure.unwrap_or_default().to_owned(),
             };
             (name.join(" "), outcome)
         })
@@ -152,11 +133,8 @@ fn results(suites: &Value) -> Results {
 
 /// Reads the reports of all earlier runs. Key: the proxy.
 fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
-    let entries = fs::read_dir(folder)
-        .with_context(|| format!("look for earlier runs in {}", folder.display()))?;
     let mut runs = BTreeMap::new();
-    for entry in entries {
-        let path: PathBuf = entry?.path();
+    for path in fs::children(folder)? {
         if path.extension().is_some_and(|kind| kind == "json")
             && let Some(proxy) = path.file_stem()
         {

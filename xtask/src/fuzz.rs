@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, TESTED_PACKAGES, Workspace},
-    host,
+    command, host,
     setup::{self, Needs},
 };
 
@@ -18,16 +18,12 @@ pub(crate) const TARGET: &str = "fuzz";
 pub(crate) const SOCKETS: &str = "sockets";
 pub(crate) const SOCKETS_MODULE: &str = "fuzz::";
 
-/// cargo arguments that optimise the code which generates and checks sequences.
-const OPTIMISED: [&str; 8] = [
-    "--config",
-    "profile.dev.package.proxy-user.opt-level=2",
-    "--config",
-    "profile.dev.package.portolan-datapath.opt-level=2",
-    "--config",
-    "profile.dev.package.portolan-linux.opt-level=2",
-    "--config",
-    "profile.dev.package.proxy-common.opt-level=2",
+/// The packages that generate and check sequences.
+const PACKAGES: [&str; 4] = [
+    "proxy-user",
+    "portolan-datapath",
+    "portolan-linux",
+    "proxy-common",
 ];
 
 /// What sequences are made of.
@@ -68,14 +64,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     Workspace::read()?.require("test", target)?;
     let mut command: Command = cargo::cargo("test");
+    for package in PACKAGES.iter().filter(|_| arguments.optimised) {
+        let setting = format!("profile.dev.package.{package}.opt-level=2");
+        command.args(["--config", &setting]);
+    }
     command
         .arg("--locked")
         .args(TESTED_PACKAGES)
-        .args(if arguments.optimised {
-            &OPTIMISED[..]
-        } else {
-            &[]
-        })
         .args(["--test", target, "--", "--nocapture", test])
         .env("PORTOLAN_FUZZ_SECONDS", arguments.seconds.to_string());
     if let Some(seed) = arguments.seed {
@@ -84,5 +79,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.short {
         command.env("PORTOLAN_FUZZ_SHORT", "1");
     }
-    cargo::check(&mut command, "compare the programs with the model")
+    command::check(&mut command, "compare the programs with the model")
 }

@@ -31,26 +31,16 @@ pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
 
 /// Mounts the BPF file system where the agent pins its maps, unless it is mounted.
 pub(crate) fn ensure_bpffs() -> Result<()> {
-    let mounted = statfs(BPFFS)
-        .with_context(|| {
-            format!(
-                "look at {BPFFS}: the kernel needs CONFIG_BPF_SYSCALL and sysfs mounted at /sys"
-            )
-        })?
-        .filesystem_type()
-        == BPF_FS_MAGIC;
-    if mounted {
+    let found = statfs(BPFFS).with_context(|| {
+        format!("look at {BPFFS}: the kernel needs CONFIG_BPF_SYSCALL and sysfs mounted at /sys")
+    })?;
+    if found.filesystem_type() == BPF_FS_MAGIC {
         return Ok(());
     }
     eprintln!("mounting bpffs at {BPFFS}");
-    mount(
-        Some("bpffs"),
-        BPFFS,
-        Some("bpf"),
-        MsFlags::empty(),
-        None::<&str>,
-    )
-    .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
+    let (flags, data) = (MsFlags::empty(), None::<&str>);
+    mount(Some("bpffs"), BPFFS, Some("bpf"), flags, data)
+        .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
 }
 
 /// Searches for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may

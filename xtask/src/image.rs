@@ -2,16 +2,18 @@
 //! `cargo xtask image`: builds a static binary and an OCI archive with it, without a docker daemon.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::{
     arch::Arch,
     cargo::{self, AGENT_PACKAGE},
+    command,
     cross::Builder,
+    fs,
     oci::{self, Blob, Image},
 };
 
@@ -44,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let copies = built(archs, FOLDER)?;
     for (_, copy) in &copies {
-        let size = fs::metadata(copy)?.len() >> 20;
+        let size = copy.metadata()?.len() >> 20;
         println!("{}: {size} MiB, static", copy.display());
     }
     if arguments.binary_only {
@@ -55,11 +57,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .as_deref()
         .unwrap_or(env!("CARGO_PKG_VERSION"));
     let archive = pack(&copies, &arguments.name, tag)?;
-    println!("{}: {}:{tag}", archive.display(), arguments.name);
-    println!(
-        "load it on a node: ctr -n k8s.io images import {}",
-        archive.display()
-    );
+    let archive = archive.display();
+    println!("{archive}: {}:{tag}", arguments.name);
+    println!("load it on a node: ctr -n k8s.io images import {archive}");
     Ok(())
 }
 
@@ -79,42 +79,38 @@ pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>
         } else {
             format!("{BINARY}-{}", arch.name())
         };
-        let copy = folder()?.join(name);
-        place(&build(*arch, target)?, &copy)?;
+        let copy = folder().join(name);
+        let partial = copy.with_extension("partial");
+        fs::create_dir_all(folder())?;
+        std::fs::copy(build(*arch, target)?, &partial).context("copy the binary")?;
+        // Not written over the old copy, which may be running.
+        fs::rename(&partial, &copy)?;
         Ok((*arch, copy))
     };
     archs.iter().map(build_one).collect()
 }
 
-fn folder() -> Result<PathBuf> {
-    let folder = cargo::root().join("target/image");
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    Ok(folder)
-}
-
-/// Replaces the file `copy` by `binary`, by renaming: the old file may be running.
-fn place(binary: &Path, copy: &Path) -> Result<()> {
-    let partial = copy.with_extension("partial");
-    fs::copy(binary, &partial)
-        .and_then(|_| fs::rename(&partial, copy))
-        .with_context(|| format!("copy the binary to {}", copy.display()))
+fn folder() -> PathBuf {
+    cargo::root().join("target/image")
 }
 
 fn pack(binaries: &[(Arch, PathBuf)], name: &str, tag: &str) -> Result<PathBuf> {
-    let archive = folder()?.join(format!("portolan-{tag}.tar"));
-    let read = |(arch, binary): &(Arch, PathBuf)| {
-        let content = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
-        Ok((*arch, content))
-    };
-    let binaries = binaries.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let image = index(&binaries, name, tag, &[])?;
+    let archive = folder().join(format!("portolan-{tag}.tar"));
+    let image = index(&read(binaries)?, name, tag, &[])?;
     // A file with the same content keeps its modification time, so that nodes which have the image
     // need not import it again.
-    if fs::read(&archive).is_ok_and(|known| known == image) {
-        return Ok(archive);
+    if fs::read(&archive).ok().as_ref() != Some(&image) {
+        fs::write(&archive, image)?;
     }
-    fs::write(&archive, image).with_context(|| format!("write {}", archive.display()))?;
     Ok(archive)
+}
+
+/// Returns the contents of binaries.
+pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>> {
+    binaries
+        .iter()
+        .map(|(arch, file)| Ok((*arch, fs::read(file)?)))
+        .collect()
 }
 
 /// Returns the OCI archive of one image for all architectures of `binaries`.
@@ -122,11 +118,10 @@ pub(crate) fn index(
     binaries: &[(Arch, Vec<u8>)],
     name: &str,
     tag: &str,
-    more: &[(&str, String)],
+    more: &[(&str, &str)],
 ) -> Result<Vec<u8>> {
-    let layer = |(_, content): &(Arch, Vec<u8>)| {
-        oci::tar(&[(BINARY.to_owned(), 0o755, content)]).map(Blob::layer)
-    };
+    let layer =
+        |(_, content): &(Arch, Vec<u8>)| oci::tar(&[(BINARY, 0o755, content)]).map(Blob::layer);
     let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
     let own = [
         ("title", NAME),
@@ -134,16 +129,11 @@ pub(crate) fn index(
         ("version", tag),
         ("licenses", env!("CARGO_PKG_LICENSE")),
     ];
-    let labels: Vec<_> = own
-        .iter()
-        .map(|(name, value)| (*name, (*value).to_owned()))
-        .chain(more.iter().cloned())
-        .map(|(name, value)| (format!("org.opencontainers.image.{name}"), value))
-        .collect();
-    let labels: Vec<_> = labels
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.clone()))
-        .collect();
+    let label = |(name, value): &(&str, &str)| {
+        let name = format!("org.opencontainers.image.{name}");
+        (name, (*value).to_owned())
+    };
+    let labels: Vec<_> = own.iter().chain(more).map(label).collect();
     let name = format!("{name}:{tag}");
     let entrypoint = format!("/{BINARY}");
     let images: Vec<_> = binaries
@@ -168,28 +158,18 @@ fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     let folder = cargo::root().join("target").join(target);
     let mut command = cargo::cargo("build");
     command
-        .args([
-            "--locked",
-            "--release",
-            "--package",
-            AGENT_PACKAGE,
-            "--bin",
-            BINARY,
-        ])
+        .args(["--locked", "--release"])
+        .args(["--package", AGENT_PACKAGE, "--bin", BINARY])
         .arg("--target-dir")
         .arg(&folder);
-    builder.direct(
-        &mut command,
-        &format!(
-            "-Ctarget-feature=+crt-static -Cstrip=symbols {}",
-            remapped()
-        ),
+    let flags = format!(
+        "-Ctarget-feature=+crt-static -Cstrip=symbols {}",
+        remapped()
     );
-    let status = command.status().context("start cargo")?;
-    ensure!(status.success(), "build the static binary: {status}");
+    builder.direct(&mut command, &flags);
+    command::check(&mut command, "build the static binary")?;
     let binary = folder.join(arch.target()).join("release").join(BINARY);
-    let content = fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
-    if let Some(interpreter) = interpreter(&content) {
+    if let Some(interpreter) = interpreter(&fs::read(&binary)?) {
         bail!(
             "{} is not static, it needs {interpreter}; install libc's static library (Debian package libc6-dev)",
             binary.display()
@@ -215,32 +195,17 @@ fn remapped() -> String {
 
 /// Returns the dynamic linker that a 64-bit ELF file names; None for a static binary.
 fn interpreter(elf: &[u8]) -> Option<String> {
-    const PT_INTERP: u64 = 3;
-    let number = |at: usize, length: usize| -> Option<u64> {
-        let bytes = elf.get(at..at + length)?;
-        Some(
-            bytes
-                .iter()
-                .rev()
-                .fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
-        )
+    const PT_INTERP: usize = 3;
+    let number = |at: usize, length: usize| -> Option<usize> {
+        let bytes = elf.get(at..at + length)?.iter().rev();
+        Some(bytes.fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     };
-    let at = |at, length| number(at, length).and_then(|found| usize::try_from(found).ok());
-    let (headers, size, count) = (at(0x20, 8)?, at(0x36, 2)?, at(0x38, 2)?);
-    (0..count)
-        .map(|index| headers + index * size)
-        .find_map(|header| {
-            if number(header, 4)? != PT_INTERP {
-                return None;
-            }
-            let (offset, length) = (at(header + 8, 8)?, at(header + 32, 8)?);
-            let name = elf.get(offset..offset + length)?;
-            Some(
-                String::from_utf8_lossy(name)
-                    .trim_end_matches('\0')
-                    .to_owned(),
-            )
-        })
+    let (headers, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let mut headers = (0..count).map(|index| headers + index * size);
+    let header = headers.find(|header| number(*header, 4) == Some(PT_INTERP))?;
+    let (offset, length) = (number(header + 8, 8)?, number(header + 32, 8)?);
+    let name = String::from_utf8_lossy(elf.get(offset..offset + length)?);
+    Some(name.trim_end_matches('\0').to_owned())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, Workspace},
-    host, lab,
+    command, host, lab,
     setup::{self, Needs, control_plane},
 };
 
@@ -24,5 +24,5 @@ pub(crate) fn run() -> Result<()> {
         .arg(lab::kube_proxy()?)
         .arg("--folder")
         .arg(cargo::root().join("proxy-user/kube-proxy"));
-    cargo::check(&mut command, "ask kube-proxy")
+    command::check(&mut command, "ask kube-proxy")
 }

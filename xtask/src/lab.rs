@@ -7,10 +7,10 @@ use std::{path::PathBuf, process::Command};
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, TESTED_PACKAGES, Workspace},
-    host,
+    cargo::{self, Workspace},
+    command,
     setup::{
-        self, Needs,
+        self,
         control_plane::{self, KUBE_PROXY, KUBERNETES},
         go,
     },
@@ -33,28 +33,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    host::require_root("the lab", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
+    setup::run_as_root("the lab")?;
     let mut command = prepare("bench")?;
     // By default the report's path is relative to the root folder of the clone.
     command.args(&arguments.rest).current_dir(cargo::root());
-    cargo::check(&mut command, "run the lab")
+    command::check(&mut command, "run the lab")
 }
 
 /// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
 pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
-    Workspace::read()?.require("bench", TARGET)?;
+    let mut command = Workspace::read()?.command(subcommand, "bench", TARGET)?;
     setup::tools(&PACKAGES)?;
     cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
-    let mut command = cargo::cargo(subcommand);
     control_plane::offer(&mut command)?;
-    command
-        .arg("--locked")
-        .args(TESTED_PACKAGES)
-        .args(["--bench", TARGET, "--"])
-        .arg("--kube-proxy")
-        .arg(kube_proxy()?);
+    command.arg("--kube-proxy").arg(kube_proxy()?);
     Ok(command)
 }
 

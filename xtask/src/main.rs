@@ -7,12 +7,15 @@ mod bench;
 mod build;
 mod cargo;
 mod cluster;
+mod command;
 mod conformance;
 mod cross;
 mod demo;
 mod deploy;
 mod e2e;
+mod fs;
 mod fuzz;
+mod hash;
 mod host;
 mod image;
 mod kernels;
@@ -22,6 +25,7 @@ mod lint;
 mod monitor;
 mod oci;
 mod release;
+mod reliability;
 mod setup;
 mod soak;
 mod storm;
@@ -93,7 +97,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Setup => setup::run(setup::Needs::All).map(drop),
         Command::Build(arguments) => build::run(&arguments),
-        Command::Lint => lint::run(),
+        Command::Lint => lint::check_all(),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Storm(arguments) => storm::run(&arguments),

@@ -9,9 +9,9 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, Workspace},
-    host,
+    command,
     setup::{
-        self, Needs, control_plane,
+        self, control_plane,
         go::{self, Module, Program},
     },
 };
@@ -43,9 +43,7 @@ const PROGRAMS: [Program; 2] = [
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    host::require_root("the monitored agent", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
+    setup::run_as_root("the monitored agent")?;
     let workspace = Workspace::read()?;
     workspace.require("example", TARGET)?;
     let programs = go::programs(&PROMETHEUS, &PROGRAMS, "3 to 8 minutes")?;
@@ -57,8 +55,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.picture {
         command.arg("--picture").arg(PICTURE);
     }
-    cargo::check(
-        command.current_dir(cargo::root()),
-        "run the queries by Prometheus",
-    )
+    command.current_dir(cargo::root());
+    command::check(&mut command, "run the queries by Prometheus")
 }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes OCI archives of container images, without a docker daemon. Used by `image` and `cluster`.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-use crate::arch::Arch;
+use crate::{arch::Arch, hash};
 
 /// A container image for one architecture: its name, its layers and its command.
 pub(crate) struct Image<'a> {
@@ -18,7 +15,7 @@ pub(crate) struct Image<'a> {
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
     /// Annotations that registries and scanners show: OCI's name and the value.
-    pub(crate) labels: &'a [(&'a str, String)],
+    pub(crate) labels: &'a [(String, String)],
 }
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -37,14 +34,10 @@ impl Blob {
         Self::new("application/vnd.oci.image.layer.v1.tar", archive)
     }
     fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        let hash = Sha256::digest(&content)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
         Self {
             media_type,
+            hash: hash::sha256(&content),
             content,
-            hash,
         }
     }
     fn json(media_type: &'static str, content: &Value) -> Self {
@@ -120,7 +113,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     }
     let index = index_of(&listed).to_string();
     let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
-    let mut files = vec![
+    let mut files: Vec<(String, u32, &[u8])> = vec![
         ("oci-layout".to_owned(), 0o644, layout.as_bytes()),
         ("index.json".to_owned(), 0o644, index.as_bytes()),
     ];
@@ -138,7 +131,7 @@ fn labels(image: &Image<'_>) -> Value {
     image
         .labels
         .iter()
-        .map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str())))
+        .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
         .collect()
 }
 
@@ -159,9 +152,10 @@ pub(crate) fn full_name(name: &str) -> String {
 
 /// Returns a tar archive of files that belong to root: name, mode, content. A name that ends with
 /// `/` is a folder.
-pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
+pub(crate) fn tar(files: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, mode, content) in files {
+        let (name, content) = (name.as_ref(), content.as_ref());
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
         header.set_mode(*mode);
@@ -172,35 +166,68 @@ pub(crate) fn tar(files: &[(String, u32, &[u8])]) -> Result<Vec<u8>> {
             header.set_entry_type(tar::EntryType::Directory);
         }
         archive
-            .append_data(&mut header, Path::new(name), *content)
+            .append_data(&mut header, name, content)
             .with_context(|| format!("put {name} into the archive"))?;
     }
     archive.into_inner().context("close the archive")
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::HashMap, io::Read};
+pub(crate) mod tests {
+    use std::{collections::BTreeMap, io::Read};
 
     use super::*;
 
-    fn files(archive: &[u8]) -> HashMap<String, Vec<u8>> {
+    /// Returns names, modes and contents of a tar archive.
+    pub(crate) fn unpacked(archive: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut archive = tar::Archive::new(archive);
         let entries = archive.entries().expect("an archive");
         let read = entries.map(|entry| {
             let mut entry = entry.expect("an entry");
             let name = entry.path().expect("a name").display().to_string();
+            let mode = entry.header().mode().expect("a mode");
             let mut content = Vec::new();
             entry.read_to_end(&mut content).expect("content");
-            (name, content)
+            (name, (mode, content))
         });
         read.collect()
     }
 
+    /// An OCI archive.
+    struct Unpacked(BTreeMap<String, (u32, Vec<u8>)>);
+
+    impl Unpacked {
+        fn new(images: &[Image<'_>]) -> Self {
+            Self(unpacked(archive(images).expect("an archive").as_slice()))
+        }
+
+        fn index(&self) -> Value {
+            serde_json::from_slice(&self.0["index.json"].1).expect("JSON")
+        }
+
+        /// Returns the blob that a descriptor means; its digest and size must be right.
+        fn blob(&self, descriptor: &Value) -> &[u8] {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            let name = format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"));
+            let (_, content) = &self.0[&name];
+            assert_eq!(digest, Blob::new("", content.clone()).digest());
+            assert_eq!(descriptor["size"], content.len());
+            content
+        }
+
+        fn json(&self, descriptor: &Value) -> Value {
+            serde_json::from_slice(self.blob(descriptor)).expect("JSON")
+        }
+    }
+
+    fn layer(name: &str, content: &[u8]) -> Blob {
+        Blob::layer(tar(&[(name, 0o755, content)]).expect("a layer"))
+    }
+
     #[test]
     fn every_digest_leads_to_what_it_is_of() {
-        let shared = Blob::layer(tar(&[("base".into(), 0o644, b"shared")]).expect("a layer"));
-        let own = Blob::layer(tar(&[("portolan".into(), 0o755, b"binary")]).expect("a layer"));
+        let shared = layer("base", b"shared");
+        let own = layer("portolan", b"binary");
         let image = |name, layers| Image {
             name,
             arch: Arch::Amd64,
@@ -213,39 +240,28 @@ mod tests {
             image("portolan:1", vec![&shared, &own]),
             image("registry.example/other:2", vec![&shared]),
         ];
-        let files = files(&archive(&images).expect("an archive"));
-        assert_eq!(files.len(), 2 + 2 + 2 * 2, "the shared layer is there once");
-        let blob = |descriptor: &Value| {
-            let digest = descriptor["digest"].as_str().expect("a digest");
-            let content = &files[&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"))];
-            assert_eq!(digest, Blob::new("", content.clone()).digest());
-            assert_eq!(descriptor["size"], content.len());
-            content.clone()
-        };
-        let index: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
-        for (number, name) in ["docker.io/library/portolan:1", "registry.example/other:2"]
-            .into_iter()
-            .enumerate()
-        {
-            assert_eq!(
-                index["manifests"][number]["annotations"]["io.containerd.image.name"],
-                name
-            );
+        let archive = Unpacked::new(&images);
+        let files = archive.0.len();
+        assert_eq!(files, 2 + 2 + 2 * 2, "the shared layer is there once");
+        let manifests = &archive.index()["manifests"];
+        let names = ["docker.io/library/portolan:1", "registry.example/other:2"];
+        for (number, name) in names.into_iter().enumerate() {
+            let annotations = &manifests[number]["annotations"];
+            assert_eq!(annotations["io.containerd.image.name"], name);
         }
-        let manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0])).expect("JSON");
-        let config: Value = serde_json::from_slice(&blob(&manifest["config"])).expect("JSON");
-        let layer = blob(&manifest["layers"][1]);
-        assert_eq!(
-            config["rootfs"]["diff_ids"][1],
-            manifest["layers"][1]["digest"]
-        );
-        assert_eq!(self::files(&layer)["portolan"], b"binary");
+        let manifest = archive.json(&manifests[0]);
+        let config = archive.json(&manifest["config"]);
+        let layer = &manifest["layers"][1];
+        assert_eq!(config["rootfs"]["diff_ids"][1], layer["digest"]);
+        let (_, binary) = &unpacked(archive.blob(layer))["portolan"];
+        assert_eq!(binary, b"binary");
     }
 
     #[test]
     fn images_of_one_name_are_one_index_by_processor() {
-        let layer = Blob::layer(tar(&[("portolan".into(), 0o755, b"x")]).expect("a layer"));
-        let named = [("org.opencontainers.image.version", "1".to_owned())];
+        let layer = layer("portolan", b"x");
+        let label = "org.opencontainers.image.version";
+        let named = [(label.to_owned(), "1".to_owned())];
         let image = |arch| Image {
             name: "portolan:1",
             arch,
@@ -254,25 +270,19 @@ mod tests {
             arguments: Vec::new(),
             labels: &named,
         };
-        let images = [image(Arch::Amd64), image(Arch::Arm64)];
-        let files = files(&archive(&images).expect("an archive"));
-        let json = |descriptor: &Value| -> Value {
-            let digest = descriptor["digest"].as_str().expect("a digest");
-            let name = format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"));
-            serde_json::from_slice(&files[&name]).expect("JSON")
-        };
-        let top: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+        let archive = Unpacked::new(&[image(Arch::Amd64), image(Arch::Arm64)]);
+        let top = archive.index();
         assert_eq!(top["manifests"].as_array().map(Vec::len), Some(1));
         assert_eq!(top["manifests"][0]["mediaType"], INDEX);
-        let index = json(&top["manifests"][0]);
+        let index = archive.json(&top["manifests"][0]);
         for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {
             let listed = &index["manifests"][number];
             assert_eq!(listed["platform"]["architecture"], name);
-            let config = json(&json(listed)["config"]);
+            let manifest = archive.json(listed);
+            let config = archive.json(&manifest["config"]);
             assert_eq!(config["architecture"], name);
-            let label = "org.opencontainers.image.version";
             assert_eq!(config["config"]["Labels"][label], "1");
-            assert_eq!(json(listed)["annotations"][label], "1");
+            assert_eq!(manifest["annotations"][label], "1");
         }
     }
 }

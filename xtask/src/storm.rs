@@ -3,20 +3,16 @@
 //! follows another. `--write` writes the tables of docs/reliability.md. `cargo xtask test node`
 //! runs a minute of it.
 
-use std::{fs, path::Path};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
-    cargo::{self, TESTED_PACKAGES, Workspace, root},
-    host,
-    setup::{self, Needs, control_plane},
+    cargo::Workspace,
+    command,
+    reliability::Tables,
+    setup::{self, control_plane},
 };
 
 const TEST: &str = "storm::nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm";
-const PAGE: &str = "docs/reliability.md";
-/// The comment in docs/reliability.md after which `--write` replaces the text.
-const MARK: &str = "<!-- Written by cargo xtask storm --write -->\n";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -38,20 +34,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    host::require_root("the storm", "")?;
-    setup::run(Needs::All)?;
-    host::ensure_bpffs()?;
-    let workspace = Workspace::read()?;
-    workspace.require("test", "node")?;
-    let report = workspace.target_directory().join("storm.md");
-    let mut command = cargo::cargo("test");
+    setup::run_as_root("the storm")?;
+    let tables = Tables::new("storm", "")?;
+    let mut command = Workspace::read()?.command("test", "test", "node")?;
     command
-        .arg("--locked")
-        .args(TESTED_PACKAGES)
-        .args(["--test", "node", "--", "--nocapture", "--exact", TEST])
+        .args(["--nocapture", "--exact", TEST])
         .env("PORTOLAN_STORM_SECONDS", arguments.seconds.to_string())
         .env("PORTOLAN_STORM_RATE", arguments.rate.to_string())
-        .env("PORTOLAN_STORM_REPORT", &report);
+        .env("PORTOLAN_STORM_REPORT", tables.file());
     if let Some(seed) = arguments.seed {
         command.env("PORTOLAN_STORM_SEED", seed.to_string());
     }
@@ -59,23 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("PORTOLAN_STORM_ONLY", only);
     }
     control_plane::offer(&mut command)?;
-    // If the benchmark writes no report, that of an earlier run must not be used.
-    _ = fs::remove_file(&report);
-    let result = cargo::check(&mut command, "go through the storm");
+    let result = command::check(&mut command, "go through the storm");
     if arguments.write {
-        write(&report)?;
+        tables.write()?;
     }
     result
-}
-
-/// Replaces the tables in docs/reliability.md.
-fn write(report: &Path) -> Result<()> {
-    let tables = fs::read_to_string(report).context("the storm has made no tables")?;
-    let page = root().join(PAGE);
-    let text = fs::read_to_string(&page).with_context(|| format!("read {PAGE}"))?;
-    let (kept, _) = text
-        .split_once(MARK)
-        .with_context(|| format!("{PAGE} lacks the line {MARK}"))?;
-    fs::write(&page, format!("{kept}{MARK}\n{}\n", tables.trim()))
-        .with_context(|| format!("write {PAGE}"))
 }

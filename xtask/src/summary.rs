@@ -34,22 +34,10 @@ impl Tally {
 fn parse_counts(text: &str) -> Option<Tally> {
     let mut tally = Tally::default();
     let mut parts = text.split([';', ',']).map(str::trim);
-    let mut next = |word: &str| {
-        parts
-            .next()?
-            .strip_suffix(word)?
-            .strip_suffix(' ')?
-            .parse::<usize>()
-            .ok()
-    };
-    tally.passed = next("passed")?;
-    tally.failed = next("failed")?;
-    for part in parts {
-        tally.not_run += part
-            .strip_suffix(" ignored")
-            .and_then(|number| number.parse::<usize>().ok())
-            .unwrap_or(0);
-    }
+    let number = |part: &str, word| part.strip_suffix(word)?.parse::<usize>().ok();
+    tally.passed = number(parts.next()?, " passed")?;
+    tally.failed = number(parts.next()?, " failed")?;
+    tally.not_run = parts.filter_map(|part| number(part, " ignored")).sum();
     Some(tally)
 }
 
@@ -115,41 +103,31 @@ fn first_word(failure: &str) -> &str {
 
 /// Returns the table with a row for each stage, and the sum as its last row.
 pub(crate) fn summary(stages: &[Stage]) -> String {
-    let width = stages
-        .iter()
-        .map(|stage| stage.name.len())
-        .max()
-        .unwrap_or(0)
-        .max("stage".len());
-    let mut text = format!(
-        "{:width$}  result  passed  failed  not run     time\n",
-        "stage"
-    );
+    let names = stages.iter().map(|stage| stage.name.as_str());
+    let width = names.chain(["stage"]).map(str::len).max().unwrap_or(0);
+    let stage = "stage";
+    let mut text = format!("{stage:width$}  result  passed  failed  not run     time\n");
     let mut sum = Tally::default();
     for stage in stages {
-        let tally = stage.counted();
-        sum.passed += tally.passed;
-        sum.failed += tally.failed;
-        let result = if tally.failed == 0 { "ok" } else { "FAILED" };
-        text += &format!(
-            "{:width$}  {result:6}  {:6}  {:6}  {:7}  {:5.1} s\n",
-            stage.name,
-            tally.passed,
-            tally.failed,
-            tally.not_run,
-            stage.time.as_secs_f64()
-        );
+        let Tally {
+            passed,
+            failed,
+            not_run,
+        } = stage.counted();
+        sum.passed += passed;
+        sum.failed += failed;
+        let result = if failed == 0 { "ok" } else { "FAILED" };
+        let (name, seconds) = (&stage.name, stage.time.as_secs_f64());
+        text += &format!("{name:width$}  {result:6}  {passed:6}  {failed:6}  {not_run:7}  ");
+        text += &format!("{seconds:5.1} s\n");
     }
     for stage in stages {
-        for name in &stage.unsteady {
-            let stage = &stage.name;
-            text += &format!("{stage}: {name} failed, and passed when it was run again\n");
+        let name = &stage.name;
+        for test in &stage.unsteady {
+            text += &format!("{name}: {test} failed, and passed when it was run again\n");
         }
-        for failure in &stage.failures {
-            text += &format!("{}: {failure}\n", stage.name);
-        }
-        if let Some(failure) = &stage.failure {
-            text += &format!("{}: {failure}\n", stage.name);
+        for failure in stage.failures.iter().chain(&stage.failure) {
+            text += &format!("{name}: {failure}\n");
         }
     }
     text + &format!("{} passed, {} failed", sum.passed, sum.failed)
@@ -157,6 +135,8 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn tally(passed: usize, failed: usize, not_run: usize) -> Tally {
@@ -174,14 +154,13 @@ mod tests {
     }
 
     fn stage(name: &str, tally: Tally, failure: Option<&str>) -> Stage {
-        let time = Duration::from_millis(1500);
         Stage {
             name: name.to_owned(),
             tally,
             failures: Vec::new(),
             unsteady: Vec::new(),
             failure: failure.map(str::to_owned),
-            time,
+            time: Duration::from_millis(1500),
         }
     }
 
@@ -201,26 +180,27 @@ mod tests {
 
     #[test]
     fn other_lines_with_these_words_do_not_count() {
-        for line in [
+        let lines = [
             "3 passed",
             "case x: 3 passed, 0 failed",
             "all passed, none failed",
             "",
-        ] {
+        ];
+        for line in lines {
             assert_eq!(read(line), Tally::default(), "{line}");
         }
     }
 
     #[test]
     fn failed_tests_and_cases_are_told_by_name() {
-        let said = |line| failed_test(line);
-        assert_eq!(said("test a::b ... FAILED\n").as_deref(), Some("a::b"));
-        assert_eq!(
-            said("FAIL web [routed] step 1\n").as_deref(),
-            Some("web [routed] step 1")
-        );
-        assert_eq!(said("test a::b ... ok"), None);
-        assert_eq!(said("FAILED"), None);
+        for (line, failed) in [
+            ("test a::b ... FAILED\n", Some("a::b")),
+            ("FAIL web [routed] step 1\n", Some("web [routed] step 1")),
+            ("test a::b ... ok", None),
+            ("FAILED", None),
+        ] {
+            assert_eq!(failed_test(line).as_deref(), failed);
+        }
     }
 
     #[test]
@@ -249,30 +229,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_test_that_passes_when_it_is_run_again_is_named_and_no_failure() {
-        let text = summary(&[failed(&["a::b"], 9).after(failed(&[], 1))]);
-        assert_eq!(text.lines().last(), Some("10 passed, 0 failed"));
-        assert!(text.contains("node: a::b failed, and passed"), "{text}");
-    }
-
-    #[test]
-    fn a_case_that_fails_again_for_another_reason_is_a_failure() {
-        let first = failed(&["web [routed] step 1"], 3);
-        let text = summary(&[first.after(failed(&["web [routed] step 2"], 0))]);
-        assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
-    }
-
-    #[test]
-    fn a_test_that_fails_again_is_a_failure() {
-        let text = summary(&[failed(&["a", "b"], 9).after(failed(&["b"], 1))]);
-        assert_eq!(text.lines().last(), Some("10 passed, 1 failed"));
-        assert!(text.contains("node: b\n"), "{text}");
-    }
-
-    #[test]
-    fn tests_that_were_not_run_again_stay_failures() {
-        let text = summary(&[failed(&["a", "b"], 9).after(failed(&[], 1))]);
-        assert_eq!(text.lines().last(), Some("9 passed, 2 failed"));
+    #[rstest]
+    #[case::a_test_that_passes_when_it_is_run_again_is_named_and_no_failure(
+        failed(&["a::b"], 9), failed(&[], 1), "10 passed, 0 failed", "node: a::b failed, and passed"
+    )]
+    #[case::a_case_that_fails_again_for_another_reason_is_a_failure(
+        failed(&["web [routed] step 1"], 3), failed(&["web [routed] step 2"], 0), "3 passed, 1 failed", ""
+    )]
+    #[case::a_test_that_fails_again_is_a_failure(
+        failed(&["a", "b"], 9), failed(&["b"], 1), "10 passed, 1 failed", "node: b\n"
+    )]
+    #[case::tests_that_were_not_run_again_stay_failures(
+        failed(&["a", "b"], 9), failed(&[], 1), "9 passed, 2 failed", ""
+    )]
+    fn failed_tests_are_run_again(
+        #[case] first: Stage,
+        #[case] again: Stage,
+        #[case] sum: &str,
+        #[case] named: &str,
+    ) {
+        let text = summary(&[first.after(again)]);
+        assert_eq!(text.lines().last(), Some(sum));
+        assert!(text.contains(named), "{text}");
     }
 }

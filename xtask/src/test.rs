@@ -2,17 +2,16 @@
 //! `cargo xtask test`: runs lints and all tests, stage by stage, with one summary at the end.
 
 use std::{
-    io::{BufRead, BufReader},
     process::{Command, Stdio},
     thread,
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
-    cargo::{self, HOST_PACKAGES, TESTED_PACKAGES, Workspace},
-    conformance,
+    cargo::{self, HOST_PACKAGES, Workspace},
+    command, conformance,
     deploy::{self, Tools},
     fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
@@ -141,7 +140,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if wanted(Suite::Deploy) {
         // Only the suite `deploy` by itself builds tools that take minutes.
-        let tools = if suite == Suite::All {
+        let is_part = suite == Suite::All;
+        let tools = if is_part {
             Tools::AsTheyAre
         } else {
             Tools::Built
@@ -171,12 +171,7 @@ fn quick(rest: &[String]) -> Stage {
     timed("quick", |seen| {
         let mut command = cargo::cargo("test");
         command.args(["--locked", "--no-fail-fast", "--lib"]);
-        for package in [
-            "proxy-common",
-            "portolan-control",
-            "portolan-linux",
-            "portolan-source",
-        ] {
+        for package in "proxy-common portolan-control portolan-linux portolan-source".split(' ') {
             command.args(["--package", package]);
         }
         follow(command.arg("--").args(rest), seen)
@@ -194,21 +189,14 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
             .args(["--locked", "--no-fail-fast"])
             .args(HOST_PACKAGES)
             .args(["--lib", "--bins"]);
-        for target in workspace
-            .test_targets()
-            .iter()
-            .filter(|target| !is_privileged(target))
-        {
+        let targets = workspace.test_targets();
+        for target in targets.iter().filter(|target| !is_privileged(target)) {
             command.args(["--test", target]);
         }
         let tests = follow(command.arg("--").args(rest), seen);
         let mut command = cargo::cargo("test");
-        command
-            .args(["--locked", "--doc"])
-            .args(HOST_PACKAGES)
-            .arg("--")
-            .args(rest);
-        let documentation = follow(&mut command, seen);
+        command.args(["--locked", "--doc"]).args(HOST_PACKAGES);
+        let documentation = follow(command.arg("--").args(rest), seen);
         tests.and(documentation)
     })
 }
@@ -238,13 +226,8 @@ const RUN_AGAIN: usize = 3;
 /// run in parallel as there are processors.
 fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
-        workspace.require("test", target)?;
-        let mut command = cargo::cargo("test");
-        command
-            .arg("--locked")
-            .args(TESTED_PACKAGES)
-            .args(["--test", target, "--"])
-            .args(rest);
+        let mut command = workspace.command("test", "test", target)?;
+        command.args(rest);
         if target == fuzz::TARGET {
             // Shows the seed and the counts of the sequences, also if the tests pass.
             command.arg("--show-output");
@@ -312,10 +295,8 @@ fn on_kernels() -> Stage {
 fn soaked(rest: &[String]) -> Stage {
     timed("soak", |seen| {
         let mut command = soak::prepare("test")?;
-        command
-            .args(["--minutes", "1", "--proxies", "portolan"])
-            .args(rest);
-        follow(&mut command, seen)?;
+        command.args(["--minutes", "1", "--proxies", "portolan"]);
+        follow(command.args(rest), seen)?;
         ensure!(seen.tally != Tally::default(), "the soak printed no count");
         Ok(())
     })
@@ -325,12 +306,8 @@ fn soaked(rest: &[String]) -> Stage {
 fn quick_lab(rest: &[String]) -> Stage {
     timed("quick lab", |seen| {
         let mut command = lab::prepare("test")?;
-        command.arg("--quick").args(rest);
-        follow(&mut command, seen)?;
-        ensure!(
-            seen.tally != Tally::default(),
-            "the lab printed no count of its measurements"
-        );
+        follow(command.arg("--quick").args(rest), seen)?;
+        ensure!(seen.tally != Tally::default(), "the lab printed no count");
         Ok(())
     })
 }
@@ -367,23 +344,15 @@ fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
-    let Some(output) = child.stdout.take() else {
-        bail!("the test program's output cannot be read")
-    };
-    let mut output = BufReader::new(output);
-    let mut line = Vec::new();
-    // Reads bytes, because a test may print text that is not UTF-8.
-    while output
-        .read_until(b'\n', &mut line)
-        .context("read the test program's output")?
-        > 0
-    {
-        let text = String::from_utf8_lossy(&line);
-        print!("{text}");
-        seen.tally.read(&text);
-        seen.failures.extend(failed_test(&text));
-        line.clear();
-    }
+    let output = child
+        .stdout
+        .take()
+        .context("read the test program's output")?;
+    command::each_line(output, |line| {
+        println!("{line}");
+        seen.tally.read(line);
+        seen.failures.extend(failed_test(line));
+    })?;
     let status = child.wait().context("wait for the test program")?;
     ensure!(status.success(), "{status}");
     Ok(())

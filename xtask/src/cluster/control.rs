@@ -2,15 +2,16 @@
 //! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each as a process in
 //! the control plane's network namespace; runs kubectl there. Called by `cluster up`.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{
     daemon::{Daemon, run, wait},
     layout::{CLUSTER_CIDR, CONTROL, DNS, DOMAIN, SERVICE_CIDR, kubeconfig, pki},
     tools::Tools,
 };
+use crate::{cargo, fs};
 
 /// The longest time that a server of the control plane may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -71,12 +72,13 @@ pub(super) fn start_server(tools: &Tools) -> Result<()> {
             path("kubelet-client.key"),
         ),
     )?;
+    let answers = || kubectl(tools, "get --raw /readyz").is_ok();
     wait(
         "the API server",
         PATIENCE,
         &CONTROL,
         "kube-apiserver",
-        || kubectl(tools, &["get", "--raw", "/readyz"]).is_ok(),
+        answers,
     )
 }
 
@@ -87,11 +89,9 @@ fn start_dns(tools: &Tools) -> Result<()> {
         CONTROL.address,
         kubeconfig().display(),
     );
-    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    daemon(
-        "coredns",
-        format!("{} -conf {}", tools.coredns(), file.display()),
-    )
+    fs::write(&file, text)?;
+    let command = format!("{} -conf {}", tools.coredns(), file.display());
+    daemon("coredns", command)
 }
 
 /// Returns YAML of the DNS service; its endpoint is the DNS server outside of the cluster.
@@ -140,16 +140,19 @@ pub(super) fn kubectl_command(tools: &Tools) -> Command {
     command
 }
 
-pub(super) fn kubectl(tools: &Tools, arguments: &[&str]) -> Result<String> {
-    run(kubectl_command(tools).args(arguments))
+/// Runs kubectl with the words of a text as its arguments, in the root folder of the clone.
+pub(super) fn kubectl(tools: &Tools, words: &str) -> Result<String> {
+    let mut command = kubectl_command(tools);
+    run(command
+        .args(words.split_whitespace())
+        .current_dir(cargo::root()))
 }
 
 /// Creates or changes the cluster's objects that the YAML text `objects` describes.
 pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     let file = CONTROL.folder().join("objects.yaml");
-    fs::write(&file, objects).with_context(|| format!("write {}", file.display()))?;
-    let file = file.display().to_string();
+    fs::write(&file, objects)?;
     // The flags replace what anybody else has changed in an object meanwhile.
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
-    kubectl(tools, &apply).map(drop)
+    let flags = "--server-side --force-conflicts";
+    kubectl(tools, &format!("apply {flags} -f {}", file.display())).map(drop)
 }

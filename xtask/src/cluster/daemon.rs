@@ -3,7 +3,6 @@
 //! node or of the control plane, with a log and a pid file. Used by the other modules of `cluster`.
 
 use std::{
-    fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread::sleep,
@@ -13,6 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::layout::Namespace;
+use crate::{command, fs};
 
 /// A shell script that joins the cgroup $0, then executes its arguments as another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
@@ -31,23 +31,13 @@ impl Daemon<'_> {
         if is_running(self.place, self.name)? {
             return Ok(());
         }
-        let folder = self.place.folder();
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let log = log_file(self.place, self.name);
-        let output = File::create(&log).with_context(|| format!("write {}", log.display()))?;
-        let errors = output.try_clone().context("share the log")?;
+        fs::create_dir_all(self.place.folder())?;
         let mut command = inside(self.place)?;
-        command
-            .args(&self.command)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors);
+        command::log_to(&mut command, &log_file(self.place, self.name))?;
         // No wait for the child: it outlives xtask.
-        let child = command
-            .spawn()
-            .with_context(|| format!("start {}", self.name))?;
-        let pid = pid_file(self.place, self.name);
-        fs::write(&pid, child.id().to_string()).with_context(|| format!("write {}", pid.display()))
+        let child = command.args(&self.command).spawn();
+        let child = child.with_context(|| format!("start {}", self.name))?;
+        fs::write(pid_file(self.place, self.name), child.id().to_string())
     }
 }
 
@@ -116,7 +106,7 @@ pub(super) fn stop(place: &Namespace, name: &str) -> Result<()> {
             sleep(Duration::from_millis(50));
         }
     }
-    _ = fs::remove_file(pid_file(place, name));
+    _ = fs::remove_file(&pid_file(place, name));
     Ok(())
 }
 
@@ -133,10 +123,11 @@ pub(super) fn wait(
         let ended = !is_running(place, name)?;
         if ended || Instant::now() > deadline {
             let how = if ended { "has ended" } else { "is not ready" };
+            let log = log_file(place, name);
+            let tail = fs::tail(&log, 12);
             bail!(
-                "{what}: {name} {how}; the end of {}:\n{}",
-                log_file(place, name).display(),
-                tail(&log_file(place, name))
+                "{what}: {name} {how}; the end of {}:\n{tail}",
+                log.display()
             );
         }
         sleep(Duration::from_millis(200));
@@ -144,26 +135,8 @@ pub(super) fn wait(
     Ok(())
 }
 
-fn tail(file: &Path) -> String {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(12)..].join("\n")
-}
-
 /// Runs a command to its end and returns its stdout. An error contains its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        bail!(
-            "{:?}: {}\n{said}{}",
-            command,
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(said)
+    let what = format!("{command:?}");
+    command::output(command.stdin(Stdio::null()), &what)
 }

@@ -23,38 +23,26 @@ pub(super) fn ask(tools: &Tools) -> Result<()> {
     apply(tools, &objects())?;
     let answered = answer(tools);
     // Remove everything, whether the pod answered or not.
-    kubectl(tools, &["delete", "namespace", SPACE, "--wait=false"])?;
+    kubectl(tools, &format!("delete namespace {SPACE} --wait=false"))?;
     answered
 }
 
 fn answer(tools: &Tools) -> Result<()> {
-    let inside = |arguments: &[&str]| kubectl(tools, &[&["-n", SPACE], arguments].concat());
-    let ready = inside(&[
-        "wait",
-        "--for=condition=Ready",
-        "pod",
-        "--all",
-        "--timeout=60s",
-    ]);
+    let inside = |words: &str| kubectl(tools, &format!("-n {SPACE} {words}"));
+    let ready = inside("wait --for=condition=Ready pod --all --timeout=60s");
     if let Err(error) = ready {
-        let events = inside(&["get", "events"]).unwrap_or_default();
+        let events = inside("get events").unwrap_or_default();
         return Err(error.context(format!("pods do not start; their events:\n{events}")));
     }
     let to = if current().proxy == Proxy::None {
-        inside(&["get", "pod", "server", "-o", "jsonpath={.status.podIP}"])?
+        inside("get pod server -o jsonpath={.status.podIP}")?
     } else {
-        inside(&[
-            "get",
-            "service",
-            "server",
-            "-o",
-            "jsonpath={.spec.clusterIP}",
-        ])?
+        inside("get service server -o jsonpath={.spec.clusterIP}")?
     };
     let url = format!("http://{}:8080/hostname", to.trim());
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let asked = inside(&["exec", "client", "--", "curl", "-sSm", "2", &url]);
+        let asked = inside(&format!("exec client -- curl -sSm 2 {url}"));
         match asked {
             Ok(answer) if answer.trim() == "server" => return Ok(()),
             Ok(answer) => bail!("{url} answers {answer:?}, which is not the pod's name"),

@@ -3,9 +3,7 @@
 //! tests use, and the agent's. Called by `cluster up`.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
-    process::Command,
     time::UNIX_EPOCH,
 };
 
@@ -14,7 +12,7 @@ use anyhow::{Context, Result};
 use super::{daemon::run, tools::Tools};
 use crate::{
     arch::Arch,
-    image,
+    command, fs, image,
     oci::{self, Blob, Image},
     setup,
 };
@@ -50,12 +48,63 @@ pub(super) struct Archive {
 impl Archive {
     /// Returns the file's size and modification time, which change when it is written again.
     pub(super) fn version(&self) -> Result<String> {
-        let metadata =
-            fs::metadata(&self.file).with_context(|| format!("look at {}", self.file.display()))?;
+        let metadata = self
+            .file
+            .metadata()
+            .context("look at an archive of images")?;
         let modified = metadata.modified()?.duration_since(UNIX_EPOCH)?;
         Ok(format!("{} {}", metadata.len(), modified.as_nanos()))
     }
 }
+
+/// A layer of the images that Kubernetes' e2e tests start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    /// A minimal Debian and `PACKAGES`.
+    System,
+    Agnhost,
+    /// What agnhost needs: a DNS server to start, and a certificate for its HTTPS server.
+    BesideAgnhost,
+    KubeProxy,
+    Regression,
+}
+
+use Layer::{Agnhost, BesideAgnhost, KubeProxy, Regression, System};
+
+/// An image: name, layers, entry point and argument.
+type Made = (
+    &'static str,
+    &'static [Layer],
+    Option<&'static str>,
+    Option<&'static str>,
+);
+
+/// The images that Kubernetes' e2e tests start.
+const IMAGES: [Made; 8] = [
+    (PAUSE, &[Agnhost], Some("/agnhost"), Some("pause")),
+    (PAUSE_OF_TESTS, &[Agnhost], Some("/agnhost"), Some("pause")),
+    (
+        AGNHOST,
+        &[System, Agnhost, BesideAgnhost],
+        Some("/agnhost"),
+        Some("pause"),
+    ),
+    (BUSYBOX, &[System], None, Some("sh")),
+    (GLIBC_DNS, &[System], None, Some("sh")),
+    (IPTABLES, &[System], None, Some("sh")),
+    (
+        KUBE_PROXY,
+        &[System, KubeProxy],
+        Some("/usr/local/bin/kube-proxy"),
+        None,
+    ),
+    (
+        REGRESSION,
+        &[Regression],
+        Some("/regression-issue-74839"),
+        None,
+    ),
+];
 
 /// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
@@ -66,123 +115,78 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         if !system.exists() {
             make_system(&cache, &system)?;
         }
-        let system = Blob::layer(read(&system)?);
-        let program_at = |path: &str, name: &str| {
-            let binary = read(Path::new(&tools.kubernetes(name)))?;
-            anyhow::Ok(Blob::layer(oci::tar(&[(path.to_owned(), 0o755, &binary)])?))
+        let program = |path: &str, name: &str| {
+            let binary = fs::read(tools.kubernetes(name))?;
+            anyhow::Ok(Blob::layer(oci::tar(&[(path, 0o755, binary)])?))
         };
-        let program = |name: &str| program_at(name, name);
-        let (agnhost, regression) = (program("agnhost")?, program("regression-issue-74839")?);
-        let kube_proxy = program_at("usr/local/bin/kube-proxy", "kube-proxy")?;
-        let dns = read(Path::new(&tools.coredns()))?;
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
             .context("make a certificate for the tests' servers")?;
-        // Files that agnhost needs: a DNS server to start, and a certificate for its HTTPS server.
-        let beside_agnhost = Blob::layer(oci::tar(&[
-            ("coredns".to_owned(), 0o755, &dns),
-            ("localhost.crt".to_owned(), 0o644, key.cert.pem().as_bytes()),
+        let beside_agnhost = oci::tar(&[
+            ("coredns", 0o755, fs::read(tools.coredns())?),
+            ("localhost.crt", 0o644, key.cert.pem().into()),
             (
-                "localhost.key".to_owned(),
+                "localhost.key",
                 0o644,
-                key.signing_key.serialize_pem().as_bytes(),
+                key.signing_key.serialize_pem().into(),
             ),
-        ])?);
-        let image = |name, layers, entrypoint, arguments| Image {
-            name,
-            arch: Arch::OWN,
-            layers,
-            entrypoint,
-            arguments,
-            labels: &[],
-        };
-        let pause = |name| image(name, vec![&agnhost], vec!["/agnhost"], vec!["pause"]);
-        let shell = |name| image(name, vec![&system], vec![], vec!["sh"]);
-        let images = [
-            pause(PAUSE),
-            pause(PAUSE_OF_TESTS),
-            image(
-                AGNHOST,
-                vec![&system, &agnhost, &beside_agnhost],
-                vec!["/agnhost"],
-                vec!["pause"],
+        ])?;
+        let layers = [
+            (System, Blob::layer(fs::read(&system)?)),
+            (Agnhost, program("agnhost", "agnhost")?),
+            (BesideAgnhost, Blob::layer(beside_agnhost)),
+            (
+                KubeProxy,
+                program("usr/local/bin/kube-proxy", "kube-proxy")?,
             ),
-            shell(BUSYBOX),
-            shell(GLIBC_DNS),
-            shell(IPTABLES),
-            image(
-                KUBE_PROXY,
-                vec![&system, &kube_proxy],
-                vec!["/usr/local/bin/kube-proxy"],
-                vec![],
-            ),
-            image(
-                REGRESSION,
-                vec![&regression],
-                vec!["/regression-issue-74839"],
-                vec![],
+            (
+                Regression,
+                program("regression-issue-74839", "regression-issue-74839")?,
             ),
         ];
-        let partial = file.with_extension("partial");
-        fs::write(&partial, oci::archive(&images)?)
-            .and_then(|()| fs::rename(&partial, &file))
-            .with_context(|| format!("write {}", file.display()))?;
+        let blob = |wanted: &Layer| layers.iter().find(|(layer, _)| layer == wanted);
+        let images = IMAGES.map(|(name, layers, entrypoint, argument)| Image {
+            name,
+            arch: Arch::OWN,
+            layers: layers
+                .iter()
+                .filter_map(blob)
+                .map(|(_, blob)| blob)
+                .collect(),
+            entrypoint: entrypoint.into_iter().collect(),
+            arguments: argument.into_iter().collect(),
+            labels: &[],
+        });
+        fs::replace(&file, oci::archive(&images)?)?;
     }
     Ok(Archive {
         name: "tests",
         file,
-        images: [
-            PAUSE,
-            PAUSE_OF_TESTS,
-            AGNHOST,
-            BUSYBOX,
-            GLIBC_DNS,
-            IPTABLES,
-            KUBE_PROXY,
-            REGRESSION,
-        ]
-        .map(str::to_owned)
-        .into(),
+        images: IMAGES.map(|(name, ..)| name.to_owned()).into(),
     })
 }
 
 /// Builds a layer with a minimal Debian and `PACKAGES`, as a tar file.
 fn make_system(cache: &Path, file: &Path) -> Result<()> {
     let folder = cache.join(format!("cluster-system-{SYSTEM}"));
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
-    run(Command::new("debootstrap")
-        .args([
-            "--variant=minbase",
-            &format!("--include={PACKAGES}"),
-            RELEASE,
-        ])
-        .arg(&folder))
-    .context("make a small Debian for the images")?;
+    fs::remove_dir_all(&folder)?;
+    let arguments = format!("--variant=minbase --include={PACKAGES} {RELEASE}");
+    let mut command = command::of("debootstrap", &arguments);
+    run(command.arg(&folder)).context("make a small Debian for the images")?;
     let partial = file.with_extension("partial");
-    run(Command::new("tar")
-        .arg("--directory")
-        .arg(&folder)
-        .args(["--exclude=./dev/*", "--exclude=./var/cache/apt/*"])
-        .args([
-            "--exclude=./var/lib/apt/lists/*",
-            "--exclude=./usr/share/doc/*",
-        ])
-        .args([
-            "--exclude=./usr/share/locale/*",
-            "--exclude=./usr/share/man/*",
-        ])
+    let excluded = "--exclude=./dev/* --exclude=./var/cache/apt/* --exclude=./var/lib/apt/lists/* \
+        --exclude=./usr/share/doc/* --exclude=./usr/share/locale/* --exclude=./usr/share/man/*";
+    let mut command = command::of("tar", excluded);
+    command
         .args(["--numeric-owner", "--create", "--file"])
-        .arg(&partial)
-        .arg("."))?;
-    fs::rename(&partial, file).with_context(|| format!("name {}", file.display()))?;
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
+        .arg(&partial);
+    run(command.arg("--directory").arg(&folder).arg("."))?;
+    fs::rename(&partial, file)?;
+    fs::remove_dir_all(&folder)
 }
 
 /// Gives the agent's image another tag on every node.
 pub(super) fn tag_agent(tools: &Tools, tag: &str) -> Result<()> {
-    let name = |tag: &str| oci::full_name(&format!("{}:{tag}", image::NAME));
-    let (present, other) = (name(env!("CARGO_PKG_VERSION")), name(tag));
+    let (present, other) = (agent(env!("CARGO_PKG_VERSION")), agent(tag));
     for node in &super::layout::NODES {
         super::node::ctr(tools, node, &["images", "tag", "--force", &present, &other])?;
     }
@@ -195,14 +199,11 @@ pub(super) fn of_agent() -> Result<Archive> {
     Ok(Archive {
         name: "portolan",
         file: built,
-        images: vec![oci::full_name(&format!(
-            "{}:{}",
-            image::NAME,
-            env!("CARGO_PKG_VERSION")
-        ))],
+        images: vec![agent(env!("CARGO_PKG_VERSION"))],
     })
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    fs::read(file).with_context(|| format!("read {}", file.display()))
+/// Returns the full name of the agent's image.
+fn agent(tag: &str) -> String {
+    oci::full_name(&format!("{}:{tag}", image::NAME))
 }

@@ -2,12 +2,11 @@
 //! Names, addresses and folders of the cluster. `cluster up` builds the cluster with them, and
 //! `cluster down` finds it by them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+
+use crate::fs;
 
 /// The folder of the cluster's keys, configurations, data and logs.
 pub(super) const STATE: &str = "/var/lib/portolan-cluster";
@@ -20,31 +19,21 @@ pub(super) const CONTROL: Namespace = Namespace {
 };
 /// Three nodes, each in its own zone, because some of Kubernetes' e2e tests need three.
 pub(super) const NODES: [Node; 3] = [
-    Node {
-        place: Namespace {
-            name: "node-a",
-            address: "192.168.77.11",
-        },
-        pods: "10.244.1.0/24",
-        zone: "zone-a",
-    },
-    Node {
-        place: Namespace {
-            name: "node-b",
-            address: "192.168.77.12",
-        },
-        pods: "10.244.2.0/24",
-        zone: "zone-b",
-    },
-    Node {
-        place: Namespace {
-            name: "node-c",
-            address: "192.168.77.13",
-        },
-        pods: "10.244.3.0/24",
-        zone: "zone-c",
-    },
+    node("node-a", "192.168.77.11", "10.244.1.0/24", "zone-a"),
+    node("node-b", "192.168.77.12", "10.244.2.0/24", "zone-b"),
+    node("node-c", "192.168.77.13", "10.244.3.0/24", "zone-c"),
 ];
+
+const fn node(
+    name: &'static str,
+    address: &'static str,
+    pods: &'static str,
+    zone: &'static str,
+) -> Node {
+    let place = Namespace { name, address };
+    Node { place, pods, zone }
+}
+
 /// The network namespace of the bridge that connects the control plane and the nodes.
 pub(super) const SWITCH: &str = "portolan-switch";
 
@@ -127,7 +116,7 @@ pub(super) fn cgroups_v1() -> Result<Vec<PathBuf>> {
 }
 
 fn mounts() -> Result<String> {
-    fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")
+    fs::read_to_string("/proc/self/mounts")
 }
 
 /// Returns the mount points of file systems of type `kind` in `mounts`, a text like /proc/mounts.

@@ -17,7 +17,6 @@ mod proxy;
 mod tools;
 
 use std::{
-    fs,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
@@ -32,6 +31,7 @@ use self::{
     proxy::{Proxy, Serving},
     tools::Tools,
 };
+use crate::{command, fs};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -113,8 +113,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
     })?;
     steps.run("namespaces, keys", "1 s", || {
         for place in layout::places() {
-            let cgroup = place.cgroup()?;
-            fs::create_dir_all(&cgroup).with_context(|| format!("make {}", cgroup.display()))?;
+            fs::create_dir_all(place.cgroup()?)?;
         }
         if !network::exists() {
             network::build()?;
@@ -137,13 +136,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
         control::apply(&tools, &control::dns_objects())
     })?;
     steps.run("proxy", "10 s, portolan's image 2 min", || {
-        proxy::install(
-            &tools,
-            &Serving {
-                proxy,
-                balancing: balancing.to_owned(),
-            },
-        )
+        proxy::install(&tools, &Serving::new(proxy, balancing))
     })?;
     steps.run("a pod that answers", "5 s", || hello::ask(&tools))?;
     eprintln!(
@@ -186,11 +179,8 @@ pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
 fn status() -> Result<()> {
     let tools = standing()?;
     println!("proxy: {}", proxy::current());
-    for arguments in [
-        &["get", "nodes", "-o", "wide"][..],
-        &["get", "pods", "--all-namespaces", "-o", "wide"],
-    ] {
-        println!("{}", control::kubectl(&tools, arguments)?);
+    for get in ["get nodes -o wide", "get pods --all-namespaces -o wide"] {
+        println!("{}", control::kubectl(&tools, get)?);
     }
     for (place, name) in daemons() {
         let state = match daemon::pid(&place, name)? {
@@ -204,29 +194,18 @@ fn status() -> Result<()> {
 }
 
 fn daemons() -> Vec<(layout::Namespace, &'static str)> {
-    let control = [
-        "etcd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-        "coredns",
-    ];
-    let of_node = ["containerd", "kubelet"];
+    let control = "etcd kube-apiserver kube-controller-manager kube-scheduler coredns".split(' ');
+    let on_node = ["containerd", "kubelet"];
     let nodes = NODES
         .iter()
-        .flat_map(|node| of_node.map(|name| (node.place, name)));
-    control
-        .into_iter()
-        .map(|name| (CONTROL, name))
-        .chain(nodes)
-        .collect()
+        .flat_map(|node| on_node.map(|name| (node.place, name)));
+    control.map(|name| (CONTROL, name)).chain(nodes).collect()
 }
 
 fn enter(name: &str, command: &[String]) -> Result<()> {
     standing()?;
-    let place = layout::places()
-        .find(|place| place.name == name)
-        .context("no such place")?;
+    let place = layout::places().find(|place| place.name == name);
+    let place = place.context("no such place")?;
     let mut inside = daemon::inside(&place)?;
     if command.is_empty() {
         inside.arg("bash");
@@ -239,8 +218,7 @@ fn down() -> Result<()> {
     let cgroup = layout::cgroup()?;
     if cgroup.exists() {
         // This cgroup contains all processes of the cluster, and no others.
-        fs::write(cgroup.join("cgroup.kill"), "1")
-            .with_context(|| format!("end the processes in {}", cgroup.display()))?;
+        fs::write(cgroup.join("cgroup.kill"), "1")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
             if Instant::now() > deadline {
@@ -262,14 +240,11 @@ fn down() -> Result<()> {
 }
 
 fn remove_cgroups(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            // An error can be ignored: removing the parent will fail as well.
-            _ = remove_cgroups(&entry.path());
-        }
+    for path in fs::children(folder)?.iter().filter(|path| path.is_dir()) {
+        // An error can be ignored: removing the parent will fail as well.
+        _ = remove_cgroups(path);
     }
-    fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
+    std::fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
 /// Removes a folder of the cluster. Mounts in it have ended with the nodes' mount namespaces.
@@ -277,10 +252,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());
     }
-    daemon::run(
-        Command::new("rm")
-            .args(["--recursive", "--force", "--one-file-system"])
-            .arg(folder),
-    )
-    .map(drop)
+    let mut command = command::of("rm", "--recursive --force --one-file-system");
+    daemon::run(command.arg(folder)).map(drop)
 }

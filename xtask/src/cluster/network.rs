@@ -2,7 +2,7 @@
 //! The cluster's network namespaces: one with a bridge, and those of the control plane and the
 //! nodes, which are connected to the bridge.
 
-use std::{fs, path::Path, process::Command};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
@@ -66,7 +66,7 @@ pub(super) fn remove() -> Result<()> {
 }
 
 pub(super) fn exists() -> bool {
-    fs::exists(Path::new("/run/netns").join(SWITCH)).unwrap_or(false)
+    Path::new("/run/netns").join(SWITCH).exists()
 }
 
 fn in_switch(arguments: &[&str]) -> Result<()> {

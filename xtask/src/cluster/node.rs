@@ -2,21 +2,21 @@
 //! Starts a node: its mounts and host name, its container runtime with the images, its kubelet.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use super::{
     control::kubectl,
     daemon::{Daemon, HOLDER, inside, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, DNS, DOMAIN, NODES, Node, RUN, pki},
+    layout::{self, DNS, DOMAIN, NODES, Namespace, Node, RUN, pki},
     tools::{CNI, Tools},
 };
+use crate::fs;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -43,82 +43,71 @@ impl Node {
         Path::new(RUN).join(self.place.name)
     }
     fn socket(&self) -> String {
-        self.run_folder()
-            .join("containerd.sock")
-            .display()
-            .to_string()
+        format!("{}/containerd.sock", self.run_folder().display())
     }
 }
 
 /// Starts the holder of a node's namespaces and the container runtime of the node.
 pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (place, folder) = (&node.place, node.place.folder());
-    fs::create_dir_all(cgroup_mount()).context("make the place of the cgroups")?;
-    Daemon {
-        place,
-        name: HOLDER,
-        command: [
-            "unshare", "--mount", "--uts", "--cgroup", "sh", "-c", HOLD, HOLDER, place.name,
-        ]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([
-            layout::cgroup2_root()?.display().to_string(),
-            cgroup_mount().display().to_string(),
-        ])
-        .collect(),
-    }
-    .start()?;
+    fs::create_dir_all(cgroup_mount())?;
+    let (cgroups, mount) = (layout::cgroup2_root()?, cgroup_mount());
+    let (cgroups, mount) = (cgroups.display().to_string(), mount.display().to_string());
+    let namespaces = ["unshare", "--mount", "--uts", "--cgroup"];
+    let script = ["sh", "-c", HOLD, HOLDER, place.name, &cgroups, &mount];
+    start(place, HOLDER, &[&namespaces[..], &script].concat())?;
     wait("the node's mounts", PATIENCE, place, HOLDER, || {
-        inside(place).is_ok_and(|mut command| {
-            let mounted = run(command
-                .args(["test", "-e"])
-                .arg(cgroup_mount().join("cgroup.procs")));
-            mounted.is_ok()
-        })
+        let file = cgroup_mount().join("cgroup.procs");
+        let mut command = inside(place);
+        let test = command
+            .as_mut()
+            .map(|command| command.args(["test", "-e"]).arg(file));
+        test.is_ok_and(|test| run(test).is_ok())
     })?;
-    write(&folder.join("cni/10-bridge.conflist"), &bridge(node))?;
+    fs::write(folder.join("cni/10-bridge.conflist"), bridge(node))?;
     let config = folder.join("containerd.toml");
-    write(&config, &containerd_config(node))?;
-    Daemon {
+    fs::write(&config, containerd_config(node))?;
+    let path = format!("PATH={}", tools.path());
+    let (program, config) = (tools.containerd("containerd"), config.display().to_string());
+    start(
         place,
-        name: "containerd",
-        command: vec![
-            "env".into(),
-            format!("PATH={}", tools.path()),
-            tools.containerd("containerd"),
-            "--config".into(),
-            config.display().to_string(),
-        ],
-    }
-    .start()?;
+        "containerd",
+        &["env", &path, &program, "--config", &config],
+    )?;
+    let answers = || ctr(tools, node, &["version"]).is_ok();
     wait(
         "the container runtime",
         PATIENCE,
         place,
         "containerd",
-        || ctr(tools, node, &["version"]).is_ok(),
+        answers,
     )
+}
+
+fn start(place: &Namespace, name: &str, command: &[&str]) -> Result<()> {
+    let command = command.iter().map(|word| (*word).to_owned()).collect();
+    Daemon {
+        place,
+        name,
+        command,
+    }
+    .start()
 }
 
 /// Imports an archive's images into a node's container runtime, unless the node has them.
 pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()> {
     let known = ctr(tools, node, &["images", "ls"])?;
-    let marker = node
-        .place
-        .folder()
-        .join(format!("{}.imported", archive.name));
+    let marker = format!("{}.imported", archive.name);
+    let marker = node.place.folder().join(marker);
     let version = archive.version()?;
-    let whole = archive
-        .images
-        .iter()
-        .all(|image| known.contains(image.as_str()));
-    if whole && fs::read_to_string(&marker).is_ok_and(|imported| imported == version) {
+    let mut images = archive.images.iter();
+    let has_all = images.all(|image| known.contains(image.as_str()));
+    if has_all && fs::read_to_string(&marker).is_ok_and(|imported| imported == version) {
         return Ok(());
     }
     let file = archive.file.display().to_string();
     ctr(tools, node, &["images", "import", "--local", &file])?;
-    write(&marker, &version)
+    fs::write(&marker, &version)
 }
 
 pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
@@ -132,49 +121,37 @@ pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<Stri
 pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     let folder = node.place.folder();
     let config = folder.join("kubelet.json");
-    write(&config, &kubelet_config(node))?;
+    fs::write(&config, kubelet_config(node))?;
     // The nodes have no DNS resolver, so names outside of the cluster cannot be resolved.
-    write(&folder.join("resolv.conf"), "")?;
-    let mut command = vec![
-        "env".to_owned(),
-        format!("PATH={}", tools.path()),
+    fs::write(folder.join("resolv.conf"), "")?;
+    let (name, address, zone) = (node.place.name, node.place.address, node.zone);
+    let kubeconfig = pki(&format!("{name}.kubeconfig"));
+    let command = format!(
+        "env PATH={} {} --config={} --kubeconfig={} --root-dir={} --cert-dir={} \
+         --hostname-override={name} --node-ip={address} --node-labels=topology.kubernetes.io/zone={zone}",
+        tools.path(),
         tools.kubernetes("kubelet"),
-    ];
-    let name = node.place.name;
-    command.extend([
-        format!("--config={}", config.display()),
-        format!(
-            "--kubeconfig={}",
-            pki(&format!("{name}.kubeconfig")).display()
-        ),
-        format!("--root-dir={}", folder.join("kubelet").display()),
-        format!("--cert-dir={}", folder.join("kubelet-pki").display()),
-        format!("--hostname-override={name}"),
-        format!("--node-ip={}", node.place.address),
-        format!("--node-labels=topology.kubernetes.io/zone={}", node.zone),
-    ]);
-    Daemon {
-        place: &node.place,
-        name: "kubelet",
-        command,
-    }
-    .start()
+        config.display(),
+        kubeconfig.display(),
+        folder.join("kubelet").display(),
+        folder.join("kubelet-pki").display(),
+    );
+    start(
+        &node.place,
+        "kubelet",
+        &command.split(' ').collect::<Vec<_>>(),
+    )
 }
 
 /// Waits until every node is Ready in the API.
 pub(super) fn wait_ready(tools: &Tools) -> Result<()> {
     for node in &NODES {
+        let name = node.place.name;
         let query = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
-        wait(
-            &format!("{} to be ready", node.place.name),
-            PATIENCE,
-            &node.place,
-            "kubelet",
-            || {
-                kubectl(tools, &["get", "node", node.place.name, "-o", query])
-                    .is_ok_and(|status| status == "True")
-            },
-        )?;
+        let get = format!("get node {name} -o {query}");
+        let what = format!("{name} to be ready");
+        let is_ready = || kubectl(tools, &get).is_ok_and(|status| status == "True");
+        wait(&what, PATIENCE, &node.place, "kubelet", is_ready)?;
     }
     Ok(())
 }
@@ -249,11 +226,4 @@ fn kubelet_config(node: &Node) -> String {
         "kubeAPIQPS": 100, "kubeAPIBurst": 200,
     })
     .to_string()
-}
-
-fn write(file: &Path, content: &str) -> Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    }
-    fs::write(file, content).with_context(|| format!("write {}", file.display()))
 }

@@ -3,7 +3,7 @@
 //! its own. `build` writes them to the cluster's folder; called by `cluster up`.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -18,6 +18,7 @@ use rcgen::{
 use serde_json::json;
 
 use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
+use crate::fs;
 
 /// Validity of the certificates: a year.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -30,8 +31,7 @@ const LAST: &str = "admin.kubeconfig";
 
 /// Writes all keys, certificates and kubeconfigs, unless an earlier call has written them.
 pub(super) fn build() -> Result<()> {
-    let folder = pki("");
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(pki(""))?;
     if pki(LAST).exists() {
         return Ok(());
     }

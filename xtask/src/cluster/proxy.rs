@@ -2,9 +2,9 @@
 //! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
 //! `cluster up`, `cluster disrupt` and `docs`.
 
-use std::{fmt, fs, path::PathBuf};
+use std::{fmt, path::PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
@@ -15,10 +15,18 @@ use super::{
     node,
     tools::Tools,
 };
-use crate::cargo;
+use crate::fs;
 
-const PORTOLAN: &str = "daemonset/portolan";
-const KUBE_PROXY: &str = "daemonset/kube-proxy";
+/// kube-proxy's manifests, as kubeadm installs it.
+const MANIFESTS: &str = "xtask/cluster/kube-proxy.yaml";
+/// This cluster's overlay: kubeadm's, with this machine's cgroup path.
+const OVERLAY: &str = "xtask/cluster/overlay";
+/// The overlay that keeps portolan's programs on every node until its last connections have ended,
+/// and then removes them.
+const DRAIN: &str = "deploy/overlays/drain";
+
+/// kubectl's arguments that remove objects, if they exist.
+const DELETE: &str = "delete --ignore-not-found --wait=true";
 
 /// A proxy, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -47,6 +55,13 @@ pub(super) struct Serving {
     pub(super) balancing: String,
 }
 
+impl Serving {
+    pub(super) fn new(proxy: Proxy, balancing: &str) -> Self {
+        let balancing = balancing.to_owned();
+        Self { proxy, balancing }
+    }
+}
+
 impl fmt::Display for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.proxy.to_possible_value();
@@ -65,16 +80,10 @@ fn marker() -> PathBuf {
 /// Returns the proxy that the last `install` has installed.
 pub(super) fn current() -> Serving {
     let text = fs::read_to_string(marker()).unwrap_or_default();
-    let (proxy, balancing) = match text.trim().strip_prefix("portolan-") {
-        Some(balancing) => (Proxy::Portolan, balancing),
-        None => (
-            Proxy::from_str(text.trim(), false).unwrap_or(Proxy::None),
-            "",
-        ),
-    };
-    Serving {
-        proxy,
-        balancing: balancing.to_owned(),
+    let name = text.trim();
+    match name.strip_prefix("portolan-") {
+        Some(balancing) => Serving::new(Proxy::Portolan, balancing),
+        None => Serving::new(Proxy::from_str(name, false).unwrap_or(Proxy::None), ""),
     }
 }
 
@@ -89,8 +98,7 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
         remove_kube_proxy(tools)?;
     }
     if gives_way && before == Proxy::Portolan {
-        let gone = ["delete", "--ignore-not-found", "--wait=true", "-k"];
-        kubectl(tools, &[&gone[..], &[overlay().as_str()]].concat())?;
+        kubectl(tools, &format!("{DELETE} -k {OVERLAY}"))?;
         wait_for_end(tools, "app=portolan")?;
     }
     match wanted.proxy.mode() {
@@ -99,59 +107,30 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
         None => {}
     }
     if gives_way && before == Proxy::Portolan {
-        kubectl(tools, &["apply", "-k", &drain()])?;
+        kubectl(tools, &format!("apply -k {DRAIN}"))?;
     }
-    fs::write(marker(), wanted.to_string()).context("note which proxy is installed")
+    fs::write(marker(), wanted.to_string())
 }
 
 fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
-    let pods = ["wait", "--for=delete", "pod", "-l", label, "--timeout=60s"];
-    system(tools, &pods).map(drop)
+    let wait = format!("wait --for=delete pod -l {label} --timeout=60s");
+    system(tools, &wait).map(drop)
 }
 
 /// Installs kube-proxy in this mode, as kubeadm does. Its start removes rules of other modes.
 pub(super) fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     apply(tools, &config_map(mode, "all"))?;
-    kubectl(tools, &["apply", "-f", &kube_proxy()])?;
+    kubectl(tools, &format!("apply -f {MANIFESTS}"))?;
     // A patch may have excluded kube-proxy from all nodes, and `apply` would not undo that.
-    kubectl(tools, &["replace", "-f", &kube_proxy()])?;
-    system(tools, &["rollout", "restart", KUBE_PROXY])?;
-    system(tools, &["rollout", "status", KUBE_PROXY, "--timeout=90s"]).map(drop)
+    kubectl(tools, &format!("replace -f {MANIFESTS}"))?;
+    system(tools, "rollout restart daemonset/kube-proxy")?;
+    system(tools, "rollout status daemonset/kube-proxy --timeout=90s").map(drop)
 }
 
 /// Removes kube-proxy's pods; its rules in the kernel stay.
 pub(super) fn remove_kube_proxy(tools: &Tools) -> Result<()> {
-    let file = kube_proxy();
-    kubectl(
-        tools,
-        &["delete", "-f", &file, "--ignore-not-found", "--wait=true"],
-    )?;
+    kubectl(tools, &format!("{DELETE} -f {MANIFESTS}"))?;
     wait_for_end(tools, "k8s-app=kube-proxy")
-}
-
-/// Returns the path of kube-proxy's manifests, as kubeadm installs it.
-fn kube_proxy() -> String {
-    cargo::root()
-        .join("xtask/cluster/kube-proxy.yaml")
-        .display()
-        .to_string()
-}
-
-/// Returns the path of the overlay that keeps portolan's programs on every node until its last
-/// connections have ended, and then removes them.
-fn drain() -> String {
-    cargo::root()
-        .join("deploy/overlays/drain")
-        .display()
-        .to_string()
-}
-
-/// Returns the path of this cluster's overlay: kubeadm's, with this machine's cgroup path.
-fn overlay() -> String {
-    cargo::root()
-        .join("xtask/cluster/overlay")
-        .display()
-        .to_string()
 }
 
 fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
@@ -159,18 +138,9 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     for node in &NODES {
         node::import(tools, node, &archive)?;
     }
-    kubectl(
-        tools,
-        &[
-            "delete",
-            "-k",
-            &drain(),
-            "--ignore-not-found",
-            "--wait=true",
-        ],
-    )?;
+    kubectl(tools, &format!("{DELETE} -k {DRAIN}"))?;
     apply(tools, &config_map("", balancing))?;
-    kubectl(tools, &["apply", "-k", &overlay()])?;
+    kubectl(tools, &format!("apply -k {OVERLAY}"))?;
     // Running pods keep the image and the settings with which they started.
     restart(tools)?;
     wait_for_portolan(tools)
@@ -178,22 +148,21 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
 
 /// Starts to replace portolan's pods, one after the other.
 pub(super) fn restart(tools: &Tools) -> Result<()> {
-    system(tools, &["rollout", "restart", PORTOLAN]).map(drop)
+    system(tools, "rollout restart daemonset/portolan").map(drop)
 }
 
 /// Runs kubectl in the namespace kube-system, where proxies are.
-pub(super) fn system(tools: &Tools, arguments: &[&str]) -> Result<String> {
-    kubectl(tools, &[&["-n", "kube-system"], arguments].concat())
+pub(super) fn system(tools: &Tools, words: &str) -> Result<String> {
+    kubectl(tools, &format!("-n kube-system {words}"))
 }
 
 /// Waits until portolan's pods run with the current settings and are ready.
 pub(super) fn wait_for_portolan(tools: &Tools) -> Result<()> {
-    system(tools, &["rollout", "status", PORTOLAN, "--timeout=90s"])
-        .map(drop)
-        .or_else(|error| {
-            let logs = system(tools, &["logs", PORTOLAN, "--all-pods"]).unwrap_or_default();
-            bail!("{error:#}\n{logs}")
-        })
+    let ready = system(tools, "rollout status daemonset/portolan --timeout=90s");
+    ready.map(drop).or_else(|error| {
+        let logs = system(tools, "logs daemonset/portolan --all-pods").unwrap_or_default();
+        bail!("{error:#}\n{logs}")
+    })
 }
 
 /// Returns kube-proxy's ConfigMap as kubeadm makes it. portolan reads it too.

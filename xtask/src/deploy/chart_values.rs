@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests the helm chart's values: each is in the schema, is explained, and has an effect.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{folder, helm::Helm, kustomize::Kubectl};
-
-const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
+use super::{
+    folder,
+    helm::{ADDRESS, Helm},
+    kustomize::Kubectl,
+};
+use crate::fs;
 
 /// Each path in the schema of values, and a value for it that is not the default.
 const OTHERS: [(&str, &str); 16] = [
@@ -58,8 +59,7 @@ const REFUSED: [(&[&str], &str); 15] = [
 ];
 
 fn read(name: &str) -> Result<String> {
-    let file = folder("chart").join(name);
-    fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+    fs::read_to_string(folder("chart").join(name))
 }
 
 pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
@@ -78,28 +78,22 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let lines: Vec<_> = text.lines().collect();
     for path in &paths {
         let key = path.split('.').next().unwrap_or_default();
-        let line = lines
-            .iter()
-            .position(|line| line.starts_with(&format!("{key}:")));
+        let start = format!("{key}:");
+        let line = lines.iter().position(|line| line.starts_with(&start));
         let line = line.with_context(|| format!("values.yaml does not have {key}"))?;
         let inside = lines
             .get(line + 1)
             .is_some_and(|line| line.starts_with("  #"));
-        ensure!(
-            inside || lines[line - 1].starts_with('#'),
-            "values.yaml does not explain {key}"
-        );
+        let is_explained = inside || lines[line - 1].starts_with('#');
+        ensure!(is_explained, "values.yaml does not explain {key}");
     }
 
     let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
     let plain = chart(&[ADDRESS])?;
     let with_alerts = chart(&[ADDRESS, "alerts=true"])?;
     for (path, other) in OTHERS {
-        let address = if path == "kubeProxyConfigMap" {
-            "apiServer="
-        } else {
-            ADDRESS
-        };
+        let no_address = path == "kubeProxyConfigMap";
+        let address = if no_address { "apiServer=" } else { ADDRESS };
         let values = if other.starts_with('{') {
             // helm's `--set` needs a single entry of a map, not the map as JSON.
             let map: serde_json::Map<String, Value> = serde_json::from_str(other)?;
@@ -124,12 +118,8 @@ fn leaves(path: &str, schema: &Value, found: &mut Vec<String>) {
     match schema["properties"].as_object() {
         Some(properties) => {
             for (name, inner) in properties.iter().filter(|(name, _)| *name != "global") {
-                let path = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                leaves(&path, inner, found);
+                let path = format!("{path}.{name}");
+                leaves(path.trim_start_matches('.'), inner, found);
             }
         }
         None => found.push(path.to_owned()),
@@ -144,8 +134,9 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
         let text = format!("{error:#}");
         // The error begins with the command itself, which also contains the value.
         let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
+        let is_named = answer.contains(named);
         ensure!(
-            answer.contains(named),
+            is_named,
             "{values:?}: the message does not name {named}: {text}"
         );
     }
@@ -158,15 +149,12 @@ pub(super) fn versions() -> Result<()> {
     let chart = read("Chart.yaml")?;
     for key in ["version", "appVersion"] {
         let line = format!("{key}: {version}");
-        ensure!(
-            chart.lines().any(|found| found == line),
-            "Chart.yaml does not say {line}"
-        );
+        let is_there = chart.lines().any(|found| found == line);
+        ensure!(is_there, "Chart.yaml does not say {line}");
     }
-    let overlays = fs::read_dir(folder("overlays")).context("list the overlays")?;
-    let overlays = overlays.map(|entry| Ok(entry?.path()));
-    for path in overlays.chain([Ok::<_, anyhow::Error>(folder("kube-proxy/clean"))]) {
-        let file = path?.join("kustomization.yaml");
+    let overlays = fs::children(&folder("overlays"))?;
+    for path in overlays.into_iter().chain([folder("kube-proxy/clean")]) {
+        let file = path.join("kustomization.yaml");
         let text = fs::read_to_string(&file)?;
         let mut tags = text
             .lines()

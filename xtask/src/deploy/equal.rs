@@ -2,17 +2,17 @@
 //! Tests that helm's chart and the kustomize overlays render the same objects, except for the
 //! labels that helm needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::{
     folder,
-    helm::Helm,
+    helm::{ADDRESS, Helm},
     kustomize::{Kubectl, from_tmp},
 };
-use crate::cargo;
+use crate::{cargo, fs};
 
 /// An annotation that `Kubectl::parse` leaves on each object, and that `entry` removes.
 pub(super) const MARK: &str = "portolan.dev/read";
@@ -49,8 +49,6 @@ fn remove(metadata: &mut Value, map: &str, names: &[&str]) {
     }
 }
 
-const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
-
 /// Each overlay in `deploy/`, with the chart's values that must render the same objects.
 const OVERLAYS: [(&str, &[&str]); 7] = [
     ("", &["kubeProxyConfigMap=kube-proxy"]),
@@ -83,30 +81,18 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
     for (overlay, values) in OVERLAYS {
         helm.lint(values)?;
-        same(
-            overlay,
-            &kubectl.kustomize(&folder(overlay))?,
-            &chart(values)?,
-        )?;
+        let rendered = kubectl.kustomize(&folder(overlay))?;
+        same(overlay, &rendered, &chart(values)?)?;
     }
-    let listed = |kind: &str| -> Result<Vec<String>> {
-        let entries = std::fs::read_dir(folder(kind))?;
-        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        names.collect()
-    };
-    for name in listed("overlays")? {
-        let name = format!("overlays/{name}");
-        ensure!(
-            OVERLAYS.iter().any(|(overlay, _)| *overlay == name),
-            "{name} is compared with nothing"
-        );
-    }
-    for name in listed("components")? {
-        ensure!(
-            COMPONENTS.iter().any(|(component, _)| *component == name),
-            "the component {name} is compared with nothing"
-        );
-    }
+    let mut there = fs::children(&folder("overlays"))?;
+    there.extend(fs::children(&folder("components"))?);
+    let overlays = OVERLAYS.iter().map(|(overlay, _)| folder(overlay));
+    let components = COMPONENTS
+        .iter()
+        .map(|(name, _)| folder("components").join(name));
+    let compared: Vec<_> = overlays.chain(components).collect();
+    there.retain(|path| !compared.contains(path));
+    ensure!(there.is_empty(), "compared with nothing: {there:?}");
     for (component, value) in COMPONENTS {
         let text = format!(
             "resources: ['{}']\ncomponents: ['{}']\n",
@@ -121,21 +107,17 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         "kubeProxyConfigMap=kube-proxy",
         "cgroupRoot=/run/portolan-cluster/cgroup",
     ];
-    same(
-        "xtask/cluster",
-        &kubectl.kustomize(&cluster)?,
-        &chart(&values)?,
-    )
+    let rendered = kubectl.kustomize(&cluster)?;
+    same("xtask/cluster", &rendered, &chart(&values)?)
 }
 
 fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
-    let kinds = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
     ensure!(!overlay.is_empty(), "{name} gives no object");
+    let keys = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    let (one, other) = (keys(overlay), keys(chart));
     ensure!(
-        kinds(overlay) == kinds(chart),
-        "{name}: the overlay has {:?}\nthe chart has {:?}",
-        kinds(overlay),
-        kinds(chart)
+        one == other,
+        "{name}: the overlay has {one:?}\nthe chart has {other:?}"
     );
     for (key, object) in overlay {
         let mut found = Vec::new();
@@ -149,14 +131,9 @@ fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
 fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
-            for name in one
-                .keys()
-                .chain(other.keys().filter(|name| !one.contains_key(*name)))
-            {
-                let value = |object: &serde_json::Map<String, Value>| {
-                    object.get(name).cloned().unwrap_or_default()
-                };
-                differences(&format!("{path}/{name}"), &value(one), &value(other), found);
+            for name in one.keys().chain(other.keys()).collect::<BTreeSet<_>>() {
+                let [one, other] = [one, other].map(|map| map.get(name).unwrap_or(&Value::Null));
+                differences(&format!("{path}/{name}"), one, other, found);
             }
         }
         (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
@@ -182,10 +159,8 @@ mod tests {
         }});
         let (key, object) = entry(object);
         assert_eq!(key, ("A".to_owned(), "b".to_owned()));
-        assert_eq!(
-            object["metadata"],
-            json!({"name": "b", "labels": {"own": "d"}})
-        );
+        let metadata = json!({"name": "b", "labels": {"own": "d"}});
+        assert_eq!(object["metadata"], metadata);
     }
 
     #[test]

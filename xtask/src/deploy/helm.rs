@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs helm on portolan's chart, with a temporary home folder.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use super::folder;
-use crate::cargo;
+use crate::command;
 
-pub(super) const NAMESPACE: &str = "kube-system";
+/// The value that the chart requires on a cluster without kubeadm.
+pub(super) const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
 
 pub(super) struct Helm {
     program: PathBuf,
@@ -26,35 +24,51 @@ impl Helm {
     }
 
     fn run(&self, arguments: &[&str], kubeconfig: Option<&Path>) -> Result<String> {
-        let mut command = Command::new(&self.program);
+        let mut command = command::of(&self.program, "--namespace kube-system");
+        let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
         command
             .args(arguments)
-            .args(["--namespace", NAMESPACE])
-            .env("HELM_CACHE_HOME", self.home.path())
-            .env("HELM_CONFIG_HOME", self.home.path())
-            .env("HELM_DATA_HOME", self.home.path())
+            .envs(homes.map(|name| (name, self.home.path())))
             .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/dev/null")));
-        cargo::output(&mut command, &format!("helm {}", arguments.join(" ")))
+        command::output(&mut command, &format!("helm {}", arguments.join(" ")))
     }
 
-    /// Returns the YAML of the objects that the chart renders with these values (`key=value`).
+    /// Does the same with a chart and values (`key=value`) for it as further arguments.
+    fn run_with(
+        &self,
+        arguments: &[&str],
+        chart: &Path,
+        values: &[&str],
+        kubeconfig: Option<&Path>,
+    ) -> Result<String> {
+        let chart = chart.display().to_string();
+        let values: Vec<_> = values
+            .iter()
+            .map(|value| format!("--set={value}"))
+            .collect();
+        let values = values.iter().map(String::as_str);
+        let arguments = arguments
+            .iter()
+            .copied()
+            .chain([chart.as_str()])
+            .chain(values);
+        self.run(&arguments.collect::<Vec<_>>(), kubeconfig)
+    }
+
+    /// Returns the YAML of the objects that the chart renders with these values.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        self.template_of(&chart(), values)
+        self.template_of(&folder("chart"), values)
     }
 
     /// Returns the YAML of the objects that the chart at the path `chart` renders.
-    pub(super) fn template_of(&self, chart: &str, values: &[&str]) -> Result<String> {
-        let set = set(values);
-        let arguments = ["template", "portolan", chart];
-        self.run(&[&arguments[..], &as_texts(&set)].concat(), None)
+    pub(super) fn template_of(&self, chart: &Path, values: &[&str]) -> Result<String> {
+        self.run_with(&["template", "portolan"], chart, values, None)
     }
 
     /// Runs `helm lint --strict` on the chart; any complaint is an error.
     pub(super) fn lint(&self, values: &[&str]) -> Result<()> {
-        let chart = chart();
-        let set = set(values);
-        let arguments = ["lint", "--strict", "--quiet", &chart];
-        self.run(&[&arguments[..], &as_texts(&set)].concat(), None)
+        let arguments = ["lint", "--strict", "--quiet"];
+        self.run_with(&arguments, &folder("chart"), values, None)
             .map(drop)
     }
 
@@ -66,32 +80,12 @@ impl Helm {
         values: &[&str],
         kubeconfig: &Path,
     ) -> Result<()> {
-        let chart = chart();
-        let set = set(values);
-        let arguments = [action, release, &chart];
-        self.run(
-            &[&arguments[..], &as_texts(&set)].concat(),
-            Some(kubeconfig),
-        )
-        .map(drop)
+        let chart = folder("chart");
+        self.run_with(&[action, release], &chart, values, Some(kubeconfig))
+            .map(drop)
     }
 
     pub(super) fn with_server(&self, arguments: &[&str], kubeconfig: &Path) -> Result<String> {
         self.run(arguments, Some(kubeconfig))
     }
-}
-
-fn chart() -> String {
-    folder("chart").display().to_string()
-}
-
-fn set(values: &[&str]) -> Vec<String> {
-    values
-        .iter()
-        .map(|value| format!("--set={value}"))
-        .collect()
-}
-
-fn as_texts(arguments: &[String]) -> Vec<&str> {
-    arguments.iter().map(String::as_str).collect()
 }

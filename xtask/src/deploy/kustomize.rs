@@ -2,18 +2,19 @@
 //! Renders kustomize overlays: those in `deploy/`, and those that users derive from them.
 
 use std::{
-    fs,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{equal::Objects, folder};
-use crate::cargo;
+use super::{
+    equal::{self, MARK, Objects},
+    folder,
+};
+use crate::{command, fs};
 
 /// kubectl for subcommands that need no API server.
 pub(super) struct Kubectl {
@@ -30,46 +31,32 @@ impl Kubectl {
         let mut command = Command::new(&self.program);
         command.arg("kustomize").arg(folder);
         let what = format!("kustomize {}", folder.display());
-        self.parse(&cargo::output(&mut command, &what)?)
+        self.parse(&command::output(&mut command, &what)?)
     }
 
     /// Returns the objects that `text`, as the kustomization.yaml of a temporary folder, renders.
     pub(super) fn kustomization(&self, text: &str) -> Result<Objects> {
         let place = TempDir::with_prefix("portolan-kustomization-").context("make a folder")?;
-        fs::write(place.path().join("kustomization.yaml"), text).context("write an overlay")?;
+        fs::write(place.path().join("kustomization.yaml"), text)?;
         self.kustomize(place.path())
     }
 
     /// Parses the YAML of several objects. kubectl does it, because xtask has no YAML parser.
     pub(super) fn parse(&self, yaml: &str) -> Result<Objects> {
-        let mut child = Command::new(&self.program)
-            .args(["annotate", "--local", "-o", "json", "-f", "-"])
-            .arg(format!("{}=yes", super::equal::MARK))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("start kubectl")?;
-        let input = child.stdin.take().context("kubectl's input")?;
-        // kubectl prints nothing before it has read all of its input, so neither side can block.
-        { input }
-            .write_all(yaml.as_bytes())
-            .context("hand objects to kubectl")?;
-        let output = child.wait_with_output().context("wait for kubectl")?;
-        ensure!(output.status.success(), "kubectl cannot read:\n{yaml}");
-        let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-        values
-            .map(|value| Ok(super::equal::entry(value?)))
-            .collect()
+        let mut command = command::of(&self.program, "annotate --local -o json -f -");
+        command.arg(format!("{MARK}=yes"));
+        let json = command::output_of(&mut command, yaml, "read objects by kubectl")
+            .with_context(|| format!("kubectl cannot read:\n{yaml}"))?;
+        let values = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
+        values.map(|value| Ok(equal::entry(value?))).collect()
     }
 }
 
 /// Returns the relative path from a new temporary folder to `folder`, as kustomize needs it.
 pub(super) fn from_tmp(folder: &Path) -> String {
-    let root = std::env::temp_dir();
-    let up = root.components().count();
+    let up = "../".repeat(std::env::temp_dir().components().count());
     format!(
-        "{}{}",
-        "../".repeat(up),
+        "{up}{}",
         folder.display().to_string().trim_start_matches('/')
     )
 }
@@ -99,26 +86,25 @@ patches:
 }
 
 fn has_what_the_user_wants(objects: &Objects) -> Result<()> {
-    let daemon_set = objects
-        .get(&("DaemonSet".to_owned(), "portolan".to_owned()))
-        .context("there is no DaemonSet")?;
+    let object = |kind: &str, name: &str| objects.get(&(kind.to_owned(), name.to_owned()));
+    let daemon_set = object("DaemonSet", "portolan").context("there is no DaemonSet")?;
     let pod = &daemon_set["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
+    let address = &container["args"][4];
     ensure!(
-        container["args"][4] == "--master=https://198.51.100.7:6443",
-        "the address: {container}"
+        address == "--master=https://198.51.100.7:6443",
+        "the address: {address}"
     );
     for container in [container, &pod["initContainers"][0]] {
+        let image = &container["image"];
         ensure!(
-            container["image"] == "registry.example/portolan:9.9.9",
-            "the image: {container}"
+            image == "registry.example/portolan:9.9.9",
+            "the image: {image}"
         );
     }
     let name = pod["volumes"][2]["configMap"]["name"].as_str();
-    let name = name.context("a ConfigMap's name")?;
-    let map = objects
-        .get(&("ConfigMap".to_owned(), name.to_owned()))
-        .with_context(|| format!("the pod's ConfigMap {name} is missing"))?;
+    let map = object("ConfigMap", name.context("a ConfigMap's name")?);
+    let map = map.with_context(|| format!("the pod's ConfigMap {name:?} is missing"))?;
     let text = map["data"]["config.conf"].as_str().unwrap_or_default();
     ensure!(text.contains("10.99.0.0/16"), "the setting: {text}");
     Ok(())
@@ -141,23 +127,21 @@ pub(super) fn by_git(kubectl: &Kubectl) -> Result<()> {
             .args(["-c", "user.name=test", "-c", "user.email=test@example.org"])
             .args(["-c", "init.defaultBranch=main"])
             .args(arguments);
-        cargo::output(&mut command, &format!("git {}", arguments.join(" ")))
+        command::output(&mut command, &format!("git {}", arguments.join(" ")))
     };
     git(&["init", "--quiet"])?;
     let mut copy = Command::new("cp");
     copy.arg("--recursive").arg(folder("")).arg(at);
-    cargo::output(&mut copy, "copy deploy")?;
+    command::output(&mut copy, "copy deploy")?;
     git(&["add", "."])?;
     git(&["commit", "--quiet", "--message", "deploy"])?;
     git(&["tag", "v9"])?;
     // The commit after the tag has no overlays, so the test fails if kustomize ignores the tag.
-    fs::remove_dir_all(at.join("deploy/overlays")).context("remove the overlays")?;
+    fs::remove_dir_all(&at.join("deploy/overlays"))?;
     git(&["commit", "--quiet", "--all", "--message", "without"])?;
     let base = |tag: &str| format!("file://{}//deploy/overlays/bare?ref={tag}", at.display());
     has_what_the_user_wants(&kubectl.kustomization(&own(&base("v9")))?)?;
-    ensure!(
-        kubectl.kustomization(&own(&base("main"))).is_err(),
-        "the tag is not regarded"
-    );
+    let without_tag = kubectl.kustomization(&own(&base("main")));
+    ensure!(without_tag.is_err(), "the tag is not regarded");
     Ok(())
 }

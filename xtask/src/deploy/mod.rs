@@ -16,7 +16,7 @@ use std::{path::PathBuf, time::Instant};
 
 use anyhow::Result;
 
-use self::{helm::Helm, kustomize::Kubectl, server::Server};
+use self::{kustomize::Kubectl, server::Server};
 use crate::{
     cargo,
     release::sbom,
@@ -67,9 +67,6 @@ pub(crate) enum Tools {
     AsTheyAre,
 }
 
-/// A test: its name, what it needs, and the function that fails if the test fails.
-type Test<'a> = (&'a str, Needs, &'a dyn Fn() -> Result<()>);
-
 /// Runs every test whose name contains a text of `filter` (empty: all), also after one has failed.
 /// Calls `seen` with each test's name and result; None means that the test was not run.
 pub(crate) fn check(
@@ -77,95 +74,82 @@ pub(crate) fn check(
     tools: Tools,
     mut seen: impl FnMut(&str, Option<&Result<()>>),
 ) -> Result<()> {
+    use Needs::{Bills, Controllers, Helm, Nothing};
+
     let programs = control_plane::find()?;
     if tools == Tools::Built {
         setup::cargo_tool(&DENY)?;
     }
-    let helm = || -> Result<Helm> { Helm::new(helm_folder()?.join(HELM_PROGRAM.name)) };
-    let controllers = || -> Result<PathBuf> {
-        let folder = go::programs(&KUBERNETES, &[CONTROLLERS], "2 to 5 minutes")?;
-        Ok(folder.join(CONTROLLERS.name))
-    };
+    let helm = || helm::Helm::new(helm_folder()?.join(HELM_PROGRAM.name));
     let kubectl = Kubectl::new(programs.join("kubectl"));
     let server = || Server::start(&programs);
-    let tests: &[Test<'_>] = &[
-        (
-            "the_chart_gives_the_objects_of_each_overlay",
-            Needs::Helm,
-            &|| equal::check(&helm()?, &kubectl),
-        ),
-        (
-            "the_charts_versions_are_the_projects",
-            Needs::Nothing,
-            &chart_values::versions,
-        ),
-        (
-            "every_value_is_typed_and_documented_and_changes_something",
-            Needs::Helm,
-            &|| chart_values::check(&helm()?, &kubectl),
-        ),
-        ("wrong_values_are_refused_by_name", Needs::Helm, &|| {
-            chart_values::refused(&helm()?)
-        }),
-        (
-            "an_overlay_is_a_base_for_a_folder_elsewhere",
-            Needs::Nothing,
-            &|| kustomize::from_elsewhere(&kubectl),
-        ),
-        ("an_overlay_is_a_base_by_git", Needs::Nothing, &|| {
-            kustomize::by_git(&kubectl)
-        }),
-        (
-            "a_bill_of_materials_names_what_is_built_in",
-            Needs::Bills,
-            &sbom::check,
-        ),
-        (
-            "dpkg_unpacks_the_package",
-            Needs::Nothing,
-            &packages::debian,
-        ),
-        ("helm_reads_the_packed_chart", Needs::Helm, &|| {
-            packages::chart(&helm()?)
-        }),
-        (
-            "a_release_is_installed_upgraded_rolled_back_and_removed",
-            Needs::Helm,
-            &|| lifecycle::check(&helm()?, &server()?),
-        ),
-        (
-            "the_plugin_asks_the_nodes_of_both_ends",
-            Needs::Nothing,
-            &|| plugin::check(&server()?, &programs.join("kubectl")),
-        ),
-        (
-            "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy",
-            Needs::Controllers,
-            &|| nodes::check(server()?, &kubectl, &controllers()?),
-        ),
-    ];
-    for (name, needs, test) in tests {
-        if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
-            continue;
+    let mut test = |name: &str, needs: Needs, test: &dyn Fn() -> Result<()>| {
+        if filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str())) {
+            let may_run = tools == Tools::Built || needs.are_built();
+            seen(name, may_run.then(|| timed(name, test)).as_ref());
+            if !may_run {
+                println!("test {name} ... not run: `cargo xtask test deploy` builds what it needs");
+            }
         }
-        if tools == Tools::AsTheyAre && !needs.are_built() {
-            println!("test {name} ... not run: `cargo xtask test deploy` builds what it needs");
-            seen(name, None);
-            continue;
-        }
-        let start = Instant::now();
-        let result = test();
-        let state = if result.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {name} ... {state} ({:.1} s)",
-            start.elapsed().as_secs_f64()
-        );
-        if let Err(error) = &result {
-            println!("{error:#}");
-        }
-        seen(name, Some(&result));
-    }
+    };
+    test("the_chart_gives_the_objects_of_each_overlay", Helm, &|| {
+        equal::check(&helm()?, &kubectl)
+    });
+    test("the_charts_versions_are_the_projects", Nothing, &|| {
+        chart_values::versions()
+    });
+    test(
+        "every_value_is_typed_and_documented_and_changes_something",
+        Helm,
+        &|| chart_values::check(&helm()?, &kubectl),
+    );
+    test("wrong_values_are_refused_by_name", Helm, &|| {
+        chart_values::refused(&helm()?)
+    });
+    test(
+        "an_overlay_is_a_base_for_a_folder_elsewhere",
+        Nothing,
+        &|| kustomize::from_elsewhere(&kubectl),
+    );
+    test("an_overlay_is_a_base_by_git", Nothing, &|| {
+        kustomize::by_git(&kubectl)
+    });
+    test(
+        "a_bill_of_materials_names_what_is_built_in",
+        Bills,
+        &sbom::check,
+    );
+    test("dpkg_unpacks_the_package", Nothing, &packages::debian);
+    test("helm_reads_the_packed_chart", Helm, &|| {
+        packages::chart(&helm()?)
+    });
+    test(
+        "a_release_is_installed_upgraded_rolled_back_and_removed",
+        Helm,
+        &|| lifecycle::check(&helm()?, &server()?),
+    );
+    test("the_plugin_asks_the_nodes_of_both_ends", Nothing, &|| {
+        plugin::check(&server()?, &programs.join("kubectl"))
+    });
+    let label = "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy";
+    test(label, Controllers, &|| {
+        let folder = go::programs(&KUBERNETES, &[CONTROLLERS], "2 to 5 minutes")?;
+        nodes::check(server()?, &kubectl, &folder.join(CONTROLLERS.name))
+    });
     Ok(())
+}
+
+/// Runs a test and prints its result.
+fn timed(name: &str, test: &dyn Fn() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    let result = test();
+    let state = if result.is_ok() { "ok" } else { "FAILED" };
+    let seconds = start.elapsed().as_secs_f64();
+    println!("test {name} ... {state} ({seconds:.1} s)");
+    if let Err(error) = &result {
+        println!("{error:#}");
+    }
+    result
 }
 
 /// Returns the folder with the program helm, which is built if it is missing.

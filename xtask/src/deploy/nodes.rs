@@ -36,15 +36,8 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
         add_node(server, name)?;
     }
     server.apply(KUBE_PROXY)?;
-    expect(
-        server,
-        "before",
-        &[
-            ("a", "kube-proxy"),
-            ("b", "kube-proxy"),
-            ("c", "kube-proxy"),
-        ],
-    )?;
+    let by_kube_proxy = "a/kube-proxy b/kube-proxy c/kube-proxy";
+    expect(server, "before", by_kube_proxy)?;
 
     // A migration node by node: no label means kube-proxy.
     gate(server, "node-by-node")?;
@@ -52,44 +45,28 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     let component = from_tmp(&folder("components/node-by-node"));
     let text = format!("resources: ['{bare}']\ncomponents: ['{component}']\n");
     apply(server, kubectl, &text)?;
-    expect(
-        server,
-        "gated",
-        &[
-            ("a", "kube-proxy"),
-            ("b", "kube-proxy"),
-            ("c", "kube-proxy"),
-        ],
-    )?;
+    expect(server, "gated", by_kube_proxy)?;
     // portolan in shadow mode runs on nodes with kube-proxy only.
     let shadow = from_tmp(&folder("overlays/shadow"));
     apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
-    let beside = |node| [(node, "kube-proxy"), (node, "portolan-shadow")];
-    expect(server, "shadows", &["a", "b", "c"].map(beside).concat())?;
+    let beside = |node| format!("{node}/kube-proxy {node}/portolan-shadow");
+    let [a, b, c] = ["a", "b", "c"].map(beside);
+    expect(server, "shadows", &format!("{a} {b} {c}"))?;
     label(server, "a", "portolan")?;
-    expect(
-        server,
-        "the first",
-        &[&[("a", "portolan")][..], &beside("b"), &beside("c")].concat(),
-    )?;
+    expect(server, "the first", &format!("a/portolan {b} {c}"))?;
     // The first node gets kube-proxy back, and then all nodes get portolan.
     label(server, "a", "kube-proxy")?;
-    expect(server, "back", &["a", "b", "c"].map(beside).concat())?;
+    expect(server, "back", &format!("{a} {b} {c}"))?;
     for name in ["a", "b", "c"] {
         label(server, name, "portolan")?;
     }
-    expect(
-        server,
-        "all",
-        &[("a", "portolan"), ("b", "portolan"), ("c", "portolan")],
-    )?;
+    expect(server, "all", "a/portolan b/portolan c/portolan")?;
     server.kubectl(&["delete", "daemonset", "portolan-shadow"])?;
     add_node(server, "d")?;
-    let four = [("a", "portolan"), ("b", "portolan"), ("c", "portolan")];
     expect(
         server,
         "a new node",
-        &[&four[..], &[("d", "kube-proxy")]].concat(),
+        "a/portolan b/portolan c/portolan d/kube-proxy",
     )?;
 
     // From now on, nodes without a label run portolan.
@@ -97,32 +74,22 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     gate(server, "only-labelled")?;
     apply(server, kubectl, &format!("resources: ['{bare}']\n"))?;
     add_node(server, "e")?;
-    let all = [("d", "portolan"), ("e", "portolan")];
-    expect(server, "for good", &[&four[..], &all].concat())?;
+    let all = "a/portolan b/portolan c/portolan d/portolan e/portolan";
+    expect(server, "for good", all)?;
 
     // One node gets kube-proxy back; portolan drains there while kube-proxy runs.
     label(server, "b", "kube-proxy")?;
     let drain = from_tmp(&folder("overlays/drain-labelled"));
     apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
-    let back = [
-        ("a", "portolan"),
-        ("b", "kube-proxy"),
-        ("b", "portolan-drain"),
-        ("c", "portolan"),
-    ];
-    expect(server, "one back", &[&back[..], &all].concat())?;
+    let back = all.replace("b/portolan", "b/kube-proxy b/portolan-drain");
+    expect(server, "one back", &back)?;
 
     // An upgrade by kubeadm replaces kube-proxy's DaemonSet by one without the patched node
     // selection, so nodes with portolan run kube-proxy too.
     server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
-    let both = ["a", "b", "c", "d", "e"].map(|node| (node, "kube-proxy"));
-    let mut expected = [&back[..1], &back[2..], &all, &both].concat();
-    expected.sort_unstable();
-    expect(
-        server,
-        "kube-proxy comes back where it is not gated",
-        &expected,
-    )
+    let both = "a/kube-proxy a/portolan b/kube-proxy b/portolan-drain c/kube-proxy c/portolan \
+                d/kube-proxy d/portolan e/kube-proxy e/portolan";
+    expect(server, "kube-proxy comes back where it is not gated", both)
 }
 
 fn add_node(server: &Server, name: &str) -> Result<()> {
@@ -133,16 +100,13 @@ fn add_node(server: &Server, name: &str) -> Result<()> {
 
 fn label(server: &Server, node: &str, proxy: &str) -> Result<()> {
     let label = format!("portolan.dev/proxy={proxy}");
-    server
-        .kubectl(&["label", "--overwrite", "node", node, &label])
-        .map(drop)
+    let arguments = ["label", "--overwrite", "node", node, &label];
+    server.kubectl(&arguments).map(drop)
 }
 
 fn gate(server: &Server, name: &str) -> Result<()> {
-    let file = folder("kube-proxy")
-        .join(format!("{name}.yaml"))
-        .display()
-        .to_string();
+    let file = folder(&format!("kube-proxy/{name}.yaml"));
+    let file = file.display().to_string();
     let patch = ["patch", "daemonset", "kube-proxy", "--patch-file", &file];
     server.kubectl(&patch).map(drop)
 }
@@ -154,12 +118,12 @@ fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> 
     Ok(())
 }
 
-/// Waits until the nodes have these pods (node, DaemonSet) and no others. Binds new pods as the
-/// scheduler would, because the controller finds a node's pods by the binding, and ends pods as a
-/// kubelet would.
-fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
+/// Waits until the nodes have these pods (`NODE/DAEMONSET`, sorted) and no others. Binds new pods
+/// as the scheduler would, because the controller finds a node's pods by the binding, and ends pods
+/// as a kubelet would.
+fn expect(server: &Server, when: &str, wanted: &str) -> Result<()> {
     server.wait(when, || {
-        let mut found: Vec<(String, String)> = Vec::new();
+        let mut found = Vec::new();
         let mut changed = false;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         for pod in server.list("pod", &[])? {
@@ -172,14 +136,11 @@ fn expect(server: &Server, when: &str, wanted: &[(&str, &str)]) -> Result<()> {
                 bind(server, &name, &wanted_node(&pod))?;
             }
             let app = text(&pod["metadata"]["labels"]["app"]);
-            found.push((wanted_node(&pod), app));
+            found.push(format!("{}/{app}", wanted_node(&pod)));
         }
         found.sort_unstable();
-        let found: Vec<_> = found
-            .iter()
-            .map(|(node, app)| (node.as_str(), app.as_str()))
-            .collect();
-        ensure!(!changed && found == wanted, "{found:?}");
+        let found = found.join(" ");
+        ensure!(!changed && found == wanted, "{found}");
         Ok(())
     })
 }

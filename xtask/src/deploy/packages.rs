@@ -2,13 +2,13 @@
 //! Tests a release's packages with the programs that read them (dpkg, helm). Small placeholder
 //! files stand for the binaries.
 
-use std::{fs, process::Command};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use super::helm::Helm;
-use crate::{arch::Arch, cargo, release::trial, setup};
+use super::helm::{ADDRESS, Helm};
+use crate::{arch::Arch, command, fs, release::trial, setup};
 
 /// Tests that dpkg unpacks the .deb package into a separate root folder, and lists it.
 pub(super) fn debian() -> Result<()> {
@@ -20,18 +20,18 @@ pub(super) fn debian() -> Result<()> {
     let place = TempDir::with_prefix("portolan-packages-").context("make a folder")?;
     let at = |name: &str| place.path().join(name);
     for (name, content) in trial::files()? {
-        fs::write(at(&name), content).with_context(|| format!("write {name}"))?;
+        fs::write(at(&name), content)?;
     }
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.current_dir(place.path()).args(arguments);
-        cargo::output(&mut command, &format!("{program} {}", arguments.join(" ")))
+        command::output(&mut command, &format!("{program} {}", arguments.join(" ")))
     };
     run("sha256sum", &["--check", "--strict", "SHA256SUMS"])?;
     let package = format!("portolan_1.2.3_{}.deb", Arch::OWN.name());
-    fs::create_dir_all(at("root/var/lib/dpkg/updates")).context("make a root")?;
-    fs::create_dir_all(at("root/var/lib/dpkg/info")).context("make a root")?;
-    fs::write(at("root/var/lib/dpkg/status"), "").context("make a root")?;
+    fs::create_dir_all(at("root/var/lib/dpkg/updates"))?;
+    fs::create_dir_all(at("root/var/lib/dpkg/info"))?;
+    fs::write(at("root/var/lib/dpkg/status"), "")?;
     let root = format!("--root={}", at("root").display());
     run("dpkg", &[&root, "--force-not-root", "--unpack", &package])?;
     let listed = run("dpkg", &[&root, "--listfiles", "portolan"])?;
@@ -39,10 +39,8 @@ pub(super) fn debian() -> Result<()> {
         "/usr/bin/portolan",
         "/usr/lib/systemd/system/portolan.service",
     ] {
-        ensure!(
-            listed.lines().any(|line| line == name),
-            "not installed: {name}: {listed}"
-        );
+        let is_listed = listed.lines().any(|line| line == name);
+        ensure!(is_listed, "not installed: {name}: {listed}");
         ensure!(at(&format!("root{name}")).is_file(), "not there: {name}");
     }
     let version = run("dpkg-deb", &["--field", &package, "Version"])?;
@@ -55,12 +53,9 @@ pub(super) fn chart(helm: &Helm) -> Result<()> {
     let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
     let file = place.path().join("portolan.tgz");
     let files = trial::files()?;
-    fs::write(&file, &files["portolan-1.2.3.tgz"]).context("write the chart")?;
-    let values = ["apiServer=https://192.0.2.1:6443"];
-    let packed = helm.template_of(&file.display().to_string(), &values)?;
-    ensure!(
-        packed == helm.template(&values)?,
-        "the packed chart gives other objects"
-    );
+    fs::write(&file, &files["portolan-1.2.3.tgz"])?;
+    let packed = helm.template_of(&file, &[ADDRESS])?;
+    let is_same = packed == helm.template(&[ADDRESS])?;
+    ensure!(is_same, "the packed chart gives other objects");
     Ok(())
 }

@@ -4,10 +4,8 @@
 
 use std::{
     env,
-    ffi::OsString,
-    fs,
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
@@ -15,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::{folder, server::Server};
+use crate::{command, fs};
 
 /// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails.
 const EXEC: &str = r#"
@@ -46,17 +45,17 @@ impl Plugin {
         let folder = TempDir::with_prefix("portolan-plugin-").context("make a folder")?;
         let kubectl = folder.path().join("kubectl");
         let text = format!("#!/bin/sh\n{EXEC}{rest}");
-        fs::write(&kubectl, text).context("write kubectl")?;
-        let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(&kubectl, mode).context("make kubectl executable")?;
+        fs::write(&kubectl, text)?;
+        let mode = PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&kubectl, mode).context("make kubectl executable")?;
         Ok(Self { folder })
     }
 
     fn run(&self, arguments: &[&str]) -> Result<Output> {
         let path = env::var_os("PATH").unwrap_or_default();
         let first = self.folder.path().to_owned();
-        let all: Vec<PathBuf> = [first].into_iter().chain(env::split_paths(&path)).collect();
-        let path: OsString = env::join_paths(all).context("a PATH")?;
+        let path = [first].into_iter().chain(env::split_paths(&path));
+        let path = env::join_paths(path).context("a PATH")?;
         Command::new(folder("kubectl/kubectl-portolan"))
             .args(arguments)
             .env("PATH", path)
@@ -64,17 +63,6 @@ impl Plugin {
             .output()
             .context("start the plugin")
     }
-}
-
-/// Returns the program's stdout; fails if the exit status is not 0.
-fn printed(output: &Output) -> Result<String> {
-    ensure!(
-        output.status.success(),
-        "{}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout.clone()).context("UTF-8")
 }
 
 /// Returns YAML: three nodes with agents, a client's pod on the first, and a service whose
@@ -134,11 +122,9 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
 
-    let nodes = printed(&plugin.run(&[&kubeconfig, "nodes"])?)?;
-    ensure!(
-        nodes == "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n",
-        "{nodes}"
-    );
+    let nodes = command::stdout(&plugin.run(&[&kubeconfig, "nodes"])?, "nodes")?;
+    let expected = "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n";
+    ensure!(nodes == expected, "{nodes}");
     for from in ["pod/kube-system/client", "10.40.1.9"] {
         for to in [
             "service/kube-system/cart:80",
@@ -147,7 +133,7 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
             "192.168.40.3:30080",
         ] {
             let output = plugin.run(&[&kubeconfig, "explain", "--from", from, "--to", to])?;
-            let said = printed(&output).with_context(|| format!("{from} {to}"))?;
+            let said = command::stdout(&output, &format!("{from} {to}"))?;
             let asked = format!("was asked: explain --from {from} --to {to}\nsecond line\n");
             let expected = format!(
                 "== node-a, the client's node\nportolan-a {asked}\
@@ -159,18 +145,12 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     // A client outside of the cluster has no node, so only the endpoints' nodes are asked.
     let outside = ["explain", "--from=203.0.113.9", "--to=172.30.1.1:80"];
     let output = plugin.run(&[&[kubeconfig.as_str()], &outside[..]].concat())?;
-    let said = printed(&output)?;
-    ensure!(
-        said.contains("== node-a, a node")
-            && said.contains("== node-b, a node")
-            && !said.contains("== node-d"),
-        "{said}"
-    );
+    let said = command::stdout(&output, "explain")?;
+    let both = said.contains("== node-a, a node") && said.contains("== node-b, a node");
+    ensure!(both && !said.contains("== node-d"), "{said}");
     let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        told.contains("no pod and no node has 203.0.113.9"),
-        "{told}"
-    );
+    let is_told = told.contains("no pod and no node has 203.0.113.9");
+    ensure!(is_told, "{told}");
     Ok(())
 }
 
@@ -185,11 +165,8 @@ mod tests {
         let plugin = Plugin::new(pods).expect("a plugin");
         let output = plugin.run(arguments).expect("it starts");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        let code = output.status.code();
+        (code, text(&output.stdout), text(&output.stderr))
     }
 
     #[test]
@@ -215,10 +192,8 @@ mod tests {
     #[test]
     fn what_is_the_same_on_all_nodes_is_asked_of_one() {
         for arguments in [&["flows", "--help"][..], &["completions", "bash"]] {
-            let expected = format!(
-                "portolan-a was asked: {}\nsecond line\n",
-                arguments.join(" ")
-            );
+            let words = arguments.join(" ");
+            let expected = format!("portolan-a was asked: {words}\nsecond line\n");
             let (code, said, _) = run(PODS, arguments);
             assert_eq!((code, said), (Some(0), expected));
         }
@@ -247,67 +222,55 @@ mod tests {
     #[test]
     fn words_reach_the_pods_as_they_are() {
         let (_, said, _) = run(PODS, &["--node", "a", "trace", "tcp port 80", "$HOME", "*"]);
-        assert!(
-            said.starts_with("portolan-a was asked: trace tcp port 80 $HOME *\n"),
-            "{said}"
-        );
+        let start = "portolan-a was asked: trace tcp port 80 $HOME *\n";
+        assert!(said.starts_with(start), "{said}");
     }
 
     #[test]
     fn the_highest_exit_status_is_the_plugins_and_complaints_have_the_nodes_name() {
         let (code, said, errors) = run(ONE_FAILS, &["check"]);
         assert_eq!((code, errors.as_str()), (Some(3), "c: broken\n"));
-        assert!(
-            said.contains("node-b  portolan-b was asked: check"),
-            "{said}"
-        );
+        let line = "node-b  portolan-b was asked: check";
+        assert!(said.contains(line), "{said}");
         let (code, _, _) = run(ONE_FAILS, &["--node", "c", "check"]);
         assert_eq!(code, Some(3));
     }
 
     #[test]
     fn input_that_makes_no_sense_is_one_clear_line_and_status_2() {
-        let cases: [(&[&str], &str); 7] = [
+        for (arguments, named) in [
             (
-                &["services", "--watch"],
+                "services --watch",
                 "--watch is for one node: name it with --node",
             ),
             (
-                &["trace", "verdict", "drop"],
+                "trace verdict drop",
                 "trace of several nodes needs --duration",
             ),
+            ("--nodes a services", "--nodes is no flag of the plugin"),
+            ("--node", "--node needs a value"),
             (
-                &["--nodes", "a", "services"],
-                "--nodes is no flag of the plugin",
-            ),
-            (&["--node"], "--node needs a value"),
-            (
-                &["--node", "elsewhere", "services"],
+                "--node elsewhere services",
                 "on node elsewhere in namespace kube-system",
             ),
-            (
-                &["--node", "a", "--node", "none", "services"],
-                "on node none",
-            ),
-            (&[], "Usage: kubectl portolan"),
-        ];
-        for (arguments, named) in cases {
-            let (code, said, errors) = run(PODS, arguments);
+            ("--node a --node none services", "on node none"),
+            ("", "Usage: kubectl portolan"),
+        ] {
+            let words: Vec<_> = arguments.split_whitespace().collect();
+            let (code, said, errors) = run(PODS, &words);
             assert_eq!(
                 (code, said.as_str()),
                 (Some(2), ""),
-                "{arguments:?}: {errors}"
+                "{arguments}: {errors}"
             );
-            assert!(errors.contains(named), "{arguments:?}: {errors}");
+            assert!(errors.contains(named), "{arguments}: {errors}");
             let lines = errors.lines().count();
             assert!(lines == 1 || arguments.is_empty(), "{errors}");
         }
         let (code, _, errors) = run("", &["services"]);
         assert_eq!(code, Some(2));
-        assert!(
-            errors.contains("no running pod with app=portolan"),
-            "{errors}"
-        );
+        let named = errors.contains("no running pod with app=portolan");
+        assert!(named, "{errors}");
     }
 
     #[test]

@@ -2,19 +2,19 @@
 //! A real API server with etcd, on free ports of loopback, without nodes. Its drop ends both.
 
 use std::{
-    fs::{self, File},
-    io::Write,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::{command, fs};
 
 /// The token of the tests' administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
@@ -37,50 +37,41 @@ impl Server {
             folder: TempDir::with_prefix("portolan-server-").context("make a folder")?,
         };
         // All sockets stay open until all ports are known, so that the ports differ.
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
-        let mut ports = Vec::new();
-        for listener in &listeners {
-            let listener = listener
-                .as_ref()
-                .map_err(|error| anyhow::anyhow!("{error}"))?;
-            ports.push(listener.local_addr()?.port());
+        let mut listeners = Vec::new();
+        for _ in 0..3 {
+            listeners.push(TcpListener::bind("127.0.0.1:0")?);
         }
+        let port = |number: usize| Ok::<_, anyhow::Error>(listeners[number].local_addr()?.port());
+        let [client, peer, secure] = [port(0)?, port(1)?, port(2)?];
         drop(listeners);
-        let etcd = format!("http://127.0.0.1:{}", ports[0]);
-        let mut command = Command::new(programs.join("etcd"));
-        command
-            .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
-            .arg(server.path("etcd"))
-            .args([
-                "--listen-client-urls",
-                &etcd,
-                "--advertise-client-urls",
-                &etcd,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &format!("http://127.0.0.1:{}", ports[1]),
-            ]);
-        server.spawn(&mut command, "etcd.log")?;
-        server.write_credentials(ports[2])?;
+        let etcd = format!("http://127.0.0.1:{client}");
+        let arguments = format!(
+            "--unsafe-no-fsync --log-level error --listen-peer-urls http://127.0.0.1:{peer} \
+             --listen-client-urls {etcd} --advertise-client-urls {etcd} --data-dir"
+        );
+        let mut command = command::of(programs.join("etcd"), &arguments);
+        let data = server.path("etcd");
+        server.spawn(command.arg(data), "etcd.log")?;
+        server.write_credentials(secure)?;
         let path = |name: &str| server.path(name).display().to_string();
-        let mut command = Command::new(programs.join("kube-apiserver"));
+        // Nobody can reach the API server at the address that it advertises. The admission plugin
+        // requires service accounts, but their controller does not run here.
+        let arguments = format!(
+            "--etcd-servers {etcd} --bind-address 127.0.0.1 --secure-port {secure} --allow-privileged \
+             --advertise-address 192.0.2.1 --endpoint-reconciler-type none --authorization-mode RBAC \
+             --service-cluster-ip-range 172.30.0.0/16 --disable-admission-plugins ServiceAccount \
+             --service-account-issuer https://portolan.test"
+        );
+        let mut command = command::of(programs.join("kube-apiserver"), &arguments);
         command
-            .args(["--etcd-servers", &etcd, "--cert-dir", &path("certs")])
-            .args(["--bind-address", "127.0.0.1"])
-            .args(["--secure-port", &ports[2].to_string()])
-            // An address at which nobody can reach the API server.
-            .args(["--advertise-address", "192.0.2.1"])
-            .args(["--endpoint-reconciler-type", "none"])
-            .args(["--authorization-mode", "RBAC"])
-            .args(["--service-cluster-ip-range", "172.30.0.0/16"])
-            .args(["--service-account-issuer", "https://portolan.test"])
+            .args([
+                "--cert-dir",
+                &path("certs"),
+                "--token-auth-file",
+                &path("tokens.csv"),
+            ])
             .args(["--service-account-signing-key-file", &path("sa.key")])
-            .args(["--service-account-key-file", &path("sa.pub")])
-            .args(["--token-auth-file", &path("tokens.csv")])
-            .args(["--allow-privileged"])
-            // This plugin requires service accounts, but their controller does not run here.
-            .args(["--disable-admission-plugins", "ServiceAccount"]);
+            .args(["--service-account-key-file", &path("sa.pub")]);
         server.spawn(&mut command, "server.log")?;
         server.wait_until_ready()?;
         Ok(server)
@@ -88,12 +79,9 @@ impl Server {
 
     /// Starts the controller manager `program` with only the controller for DaemonSets.
     pub(super) fn start_daemon_sets(&mut self, program: &Path) -> Result<()> {
-        let mut command = Command::new(program);
-        command
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig())
-            .args(["--controllers=daemonset-controller", "--leader-elect=false"])
-            .args(["--secure-port=0"]);
+        let arguments = "--controllers=daemonset-controller --leader-elect=false --secure-port=0";
+        let mut command = command::of(program, arguments);
+        command.arg("--kubeconfig").arg(self.kubeconfig());
         self.spawn(&mut command, "controllers.log")
     }
 
@@ -128,26 +116,9 @@ impl Server {
     /// Runs kubectl in kube-system with a text as its stdin and returns its stdout.
     pub(super) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         let what = format!("kubectl {}", arguments.join(" "));
-        let mut child = Command::new(&self.kubectl)
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig())
-            .args(["--namespace", "kube-system"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("start {what}"))?;
-        { child.stdin.take().context("kubectl's input")? }
-            .write_all(input.as_bytes())
-            .with_context(|| what.clone())?;
-        let output = child.wait_with_output().with_context(|| what.clone())?;
-        ensure!(
-            output.status.success(),
-            "{what}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        String::from_utf8(output.stdout).context(what)
+        let mut command = command::of(&self.kubectl, "--namespace kube-system --kubeconfig");
+        command.arg(self.kubeconfig()).args(arguments);
+        command::output_of(&mut command, input, &what)
     }
 
     fn write_credentials(&self, port: u16) -> Result<()> {
@@ -160,27 +131,15 @@ impl Server {
             "users": [{"name": "test", "user": {"token": ADMIN}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
-        for (name, content) in [
-            ("sa.key", key.serialize_pem()),
-            ("sa.pub", key.public_key_pem()),
-            (
-                "tokens.csv",
-                format!("{ADMIN},admin,admin,\"system:masters\"\n"),
-            ),
-            ("kubeconfig", kubeconfig.to_string()),
-        ] {
-            fs::write(self.path(name), content).with_context(|| format!("write {name}"))?;
-        }
-        Ok(())
+        let tokens = format!("{ADMIN},admin,admin,\"system:masters\"\n");
+        fs::write(self.path("sa.key"), key.serialize_pem())?;
+        fs::write(self.path("sa.pub"), key.public_key_pem())?;
+        fs::write(self.path("tokens.csv"), tokens)?;
+        fs::write(self.path("kubeconfig"), kubeconfig.to_string())
     }
 
     fn spawn(&mut self, command: &mut Command, log: &str) -> Result<()> {
-        let log = File::create(self.path(log)).with_context(|| format!("write {log}"))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("the log")?)
-            .stderr(log);
-        let child = command.spawn();
+        let child = command::log_to(command, &self.path(log))?.spawn();
         let child = child.with_context(|| format!("start {}", command.get_program().display()))?;
         self.processes.push(child);
         Ok(())
@@ -202,13 +161,9 @@ impl Server {
             match attempt() {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
-                    let log = |name| fs::read_to_string(self.path(name)).unwrap_or_default();
-                    let log = log("server.log") + &log("controllers.log");
-                    let lines: Vec<_> = log.lines().rev().take(10).collect();
-                    bail!(
-                        "waited for this in vain: {what}: {error:#}\n{}",
-                        lines.join("\n")
-                    )
+                    let logs = ["server.log", "controllers.log"];
+                    let logs = logs.map(|log| fs::tail(&self.path(log), 10)).join("\n");
+                    bail!("waited for this in vain: {what}: {error:#}\n{logs}")
                 }
                 Err(_) => sleep(Duration::from_millis(100)),
             }

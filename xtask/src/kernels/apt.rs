@@ -4,14 +4,13 @@
 //! programs are built and tested.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result};
 
-use crate::{arch::Arch, cargo, host, setup};
+use crate::{arch::Arch, command, fs, host, setup};
 
 /// Debian's archive and suite of each repository that is searched for kernels: Debian 12 and 13,
 /// their security updates, and their backports.
@@ -41,7 +40,7 @@ impl Apt {
         if arch != Arch::Amd64 {
             folder.push(arch.name());
         }
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir_all(&folder)?;
         Ok(Self { arch, folder })
     }
 
@@ -52,32 +51,23 @@ impl Apt {
             return Ok(place);
         }
         self.update()?;
-        let partial = place.with_extension("partial");
-        let archives = partial.join("archives");
-        for old in [&partial, &place] {
-            if old.exists() {
-                fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
-            }
-        }
-        fs::create_dir_all(archives.join("partial"))
-            .with_context(|| format!("make {}", archives.display()))?;
-        let mut command = self.command("apt-get")?;
-        command
-            .arg("-o")
-            .arg(format!("Dir::Cache::archives={}", archives.display()))
-            .args(["--quiet", "--yes", "--no-install-recommends"])
-            .args(if alone {
-                &["download"][..]
-            } else {
-                &["--download-only", "install"]
-            })
-            .args(wanted)
-            .current_dir(&archives);
-        cargo::output(&mut command, &format!("download {}", wanted.join(", ")))?;
-        unpack(&archives, &partial)?;
-        fs::remove_dir_all(&archives).with_context(|| format!("remove {}", archives.display()))?;
-        fs::write(partial.join(COMPLETE), wanted.join(" ")).context("mark it as complete")?;
-        fs::rename(&partial, &place).with_context(|| format!("make {}", place.display()))?;
+        fs::replace_folder(&place, |partial| {
+            let archives = partial.join("archives");
+            fs::create_dir_all(archives.join("partial"))?;
+            let mut command = self.command("apt-get")?;
+            command
+                .arg("-o")
+                .arg(format!("Dir::Cache::archives={}", archives.display()))
+                .args(["--quiet", "--yes", "--no-install-recommends"])
+                .args((!alone).then_some("--download-only"))
+                .arg(if alone { "download" } else { "install" })
+                .args(wanted)
+                .current_dir(&archives);
+            command::output(&mut command, &format!("download {}", wanted.join(", ")))?;
+            unpack(&archives, partial)?;
+            fs::remove_dir_all(&archives)?;
+            fs::write(partial.join(COMPLETE), wanted.join(" "))
+        })?;
         Ok(place)
     }
 
@@ -85,11 +75,8 @@ impl Apt {
     pub(super) fn update(&self) -> Result<()> {
         self.configure()?;
         eprintln!("kernels: fetching Debian's package lists");
-        cargo::output(
-            self.command("apt-get")?.args(["--quiet", "update"]),
-            "fetch package lists",
-        )?;
-        Ok(())
+        let mut command = self.command("apt-get")?;
+        command::output(command.args(["--quiet", "update"]), "fetch package lists").map(drop)
     }
 
     fn apt_folder(&self) -> PathBuf {
@@ -99,15 +86,11 @@ impl Apt {
     fn configure(&self) -> Result<()> {
         let folder = self.apt_folder();
         for name in ["lists/partial", "archives/partial"] {
-            let path = folder.join(name);
-            fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+            fs::create_dir_all(folder.join(name))?;
         }
-        let sources: String = SUITES
-            .iter()
-            .map(|(archive, suite)| {
-                format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
-            })
-            .collect();
+        let source = |(archive, suite)| {
+            format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
+        };
         let at = folder.display();
         let configuration = format!(
             "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
@@ -116,15 +99,9 @@ impl Apt {
              APT::Architecture \"{}\";\nAPT::Architectures \"{0}\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n",
             self.arch.name()
         );
-        for (name, text) in [
-            ("sources.list", sources.as_str()),
-            ("status", ""),
-            ("apt.conf", configuration.as_str()),
-        ] {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-        Ok(())
+        fs::write(folder.join("sources.list"), SUITES.map(source).concat())?;
+        fs::write(folder.join("status"), "")?;
+        fs::write(folder.join("apt.conf"), configuration)
     }
 
     /// Returns a command of `program` (apt-get, apt-cache) that uses the lists in the cache.
@@ -140,24 +117,18 @@ impl Apt {
 
 /// Unpacks the .deb files in the folder `packages` into `place`, and removes them.
 pub(super) fn unpack(packages: &Path, place: &Path) -> Result<()> {
-    for package in children(packages, ".deb")? {
+    for package in debs(packages)? {
         let mut command = Command::new("dpkg-deb");
         command.arg("-x").arg(&package).arg(place);
-        cargo::output(&mut command, "unpack a package")?;
-        fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
+        command::output(&mut command, "unpack a package")?;
+        fs::remove_file(&package)?;
     }
     Ok(())
 }
 
-/// Returns the paths in a folder whose names end with `ending`.
-pub(super) fn children(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.to_string_lossy().ends_with(ending) {
-            found.push(path);
-        }
-    }
-    Ok(found)
+/// Returns the paths of the .deb files in a folder.
+pub(super) fn debs(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = fs::children(folder)?;
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "deb"));
+    Ok(files)
 }

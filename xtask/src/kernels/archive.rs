@@ -3,9 +3,11 @@
 //! (initramfs). The kernel takes several such archives one after another as one. Used by
 //! `initramfs`.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{collections::BTreeSet, os::unix::fs::PermissionsExt, path::Path};
 
 use anyhow::{Context, Result};
+
+use crate::fs;
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
@@ -41,14 +43,11 @@ impl Archive {
 
     /// Adds the file `from` of this machine, with its mode, at the path `path`.
     pub(super) fn copy(&mut self, from: &Path, path: &str) -> Result<()> {
-        let failed = || format!("read {}", from.display());
-        let content = fs::read(from).with_context(failed)?;
-        let mode = fs::metadata(from)
-            .with_context(failed)?
-            .permissions()
-            .mode()
-            & 0o777;
-        self.file(path, mode, &content);
+        let metadata = from
+            .metadata()
+            .with_context(|| format!("read {}", from.display()))?;
+        let mode = metadata.permissions().mode() & 0o777;
+        self.file(path, mode, &fs::read(from)?);
         Ok(())
     }
 
@@ -69,21 +68,9 @@ impl Archive {
             return;
         }
         let name = path.trim_start_matches('/');
-        let fields = [
-            self.paths.len(),
-            mode as usize,
-            0,
-            0,
-            1,
-            0,
-            content.len(),
-            0,
-            0,
-            0,
-            0,
-            name.len() + 1,
-            0,
-        ];
+        let (inode, mode, links) = (self.paths.len(), mode as usize, 1);
+        let (size, named) = (content.len(), name.len() + 1);
+        let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, 0, 0, named, 0];
         self.bytes.extend(b"070701");
         for field in fields {
             self.bytes.extend(format!("{field:08X}").bytes());

@@ -3,7 +3,6 @@
 //! in software (TCG), and only one: with two, kernels crash there. Used by `kernels`.
 
 use std::{
-    io::{BufRead, BufReader},
     path::Path,
     process::{Command, Stdio},
     sync::mpsc,
@@ -19,6 +18,7 @@ use nix::{
 
 use crate::{
     arch::Arch,
+    command,
     summary::{Tally, failed_test},
 };
 
@@ -82,12 +82,12 @@ impl StageRun {
             None => "not finished".to_owned(),
         };
         let (name, seconds) = (&self.name, self.seconds);
-        let mut text = format!("{name}: {passed} passed, {failed} failed, {status}, {seconds} s");
-        for failure in &self.failures {
-            text.push_str("\n    ");
-            text.push_str(failure);
-        }
-        text
+        let text = format!("{name}: {passed} passed, {failed} failed, {status}, {seconds} s");
+        let failures = self
+            .failures
+            .iter()
+            .map(|failure| format!("\n    {failure}"));
+        text + &failures.collect::<String>()
     }
 }
 
@@ -144,15 +144,8 @@ pub(super) fn boot(
     let mut child = Command::new(program)
         .args(machine)
         .args(["-accel", "tcg", "-smp", "1", "-m", MEMORY])
-        .args([
-            "-nodefaults",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-serial",
-            "stdio",
-        ])
-        .arg("-kernel")
+        .args(["-nodefaults", "-no-reboot", "-display", "none"])
+        .args(["-serial", "stdio", "-kernel"])
         .arg(image)
         .arg("-initrd")
         .arg(initramfs)
@@ -171,19 +164,10 @@ pub(super) fn boot(
         }
     });
     let mut run = Run::default();
-    let mut line = Vec::new();
-    let mut output = BufReader::new(output);
-    while output
-        .read_until(b'\n', &mut line)
-        .context("read the console")?
-        > 0
-    {
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end();
-        run.read(text);
-        say(text);
-        line.clear();
-    }
+    command::each_line(output, |line| {
+        run.read(line.trim_end());
+        say(line.trim_end());
+    })?;
     child.wait().context("wait for qemu")?;
     drop(ended);
     _ = watchdog.join();

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs,
     path::Path,
     process::Command,
 };
@@ -18,68 +17,21 @@ use super::{
     programs::Programs,
     stages::{Built, Stage},
 };
-use crate::{arch::Arch, cargo, host};
+use crate::{arch::Arch, command, fs, host};
 
 const INIT: &str = include_str!("init.sh");
 
 /// The programs that the tests call. If this machine lacks one, its tests say so.
-const PROGRAMS: [&str; 11] = [
-    "/usr/lib/cni/bandwidth",
-    "bpftool",
-    "bridge",
-    "ip",
-    "ipvsadm",
-    "nft",
-    "ping",
-    "setpriv",
-    "ss",
-    "tc",
-    "wg",
-];
+const PROGRAMS: &str = "/usr/lib/cni/bandwidth bpftool bridge ip ipvsadm nft ping setpriv ss tc wg";
 
 /// The kernel modules that the agent and the tests need where the kernel does not have them built
 /// in. Modules that they depend on are added.
-const MODULES: [&str; 39] = [
-    "8021q",
-    "act_gact",
-    "act_mirred",
-    "act_police",
-    "bonding",
-    "br_netfilter",
-    "bridge",
-    "cls_bpf",
-    "cls_flower",
-    "cls_matchall",
-    "cls_u32",
-    "dummy",
-    "geneve",
-    "ifb",
-    "inet_diag",
-    "ip6_tunnel",
-    "ip_vs",
-    "ip_vs_rr",
-    "ip_gre",
-    "ipip",
-    "macvlan",
-    "nf_conntrack",
-    "nf_conntrack_netlink",
-    "nf_nat",
-    "nf_tables",
-    "nft_chain_nat",
-    "nft_ct",
-    "nft_fib_inet",
-    "nft_masq",
-    "nft_reject_inet",
-    "raw_diag",
-    "sch_ingress",
-    "sch_tbf",
-    "tcp_diag",
-    "tun",
-    "udp_diag",
-    "veth",
-    "vxlan",
-    "wireguard",
-];
+const MODULES: &str = "
+8021q bonding bridge br_netfilter dummy geneve ifb ip6_tunnel ip_gre ipip macvlan tun veth vxlan wireguard
+act_gact act_mirred act_police cls_bpf cls_flower cls_matchall cls_u32 sch_ingress sch_tbf
+ip_vs ip_vs_rr nf_conntrack nf_conntrack_netlink nf_nat nf_tables
+nft_chain_nat nft_ct nft_fib_inet nft_masq nft_reject_inet
+inet_diag raw_diag tcp_diag udp_diag";
 
 /// Files that programs need to look up host and protocol names: path and content.
 const NAMES: [(&str, &str); 4] = [
@@ -103,7 +55,7 @@ pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     }
     let busybox = programs.find("busybox").context("there is no busybox")?;
     archive.copy(&busybox, "/bin/busybox")?;
-    for name in PROGRAMS {
+    for name in PROGRAMS.split(' ') {
         if let Some(program) = programs.find(name) {
             programs.add_libraries(&mut archive, &program)?;
             archive.copy(&program, &programs.path(&program))?;
@@ -125,28 +77,18 @@ pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
     let mut list = String::new();
     for module in in_order(&kernel.modules)? {
         let file = kernel.modules.join(&module);
-        let name = module
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .trim_end_matches(".xz");
-        let path = format!("/lib/modules/{name}");
+        let (_, name) = module.rsplit_once('/').unwrap_or_default();
+        let path = format!("/lib/modules/{}", name.trim_end_matches(".xz"));
         archive.file(&path, 0o644, &unpacked(&file)?);
         list.push_str(&path);
         list.push('\n');
     }
     archive.file("/modules", 0o644, list.as_bytes());
-    let lines: String = stages
-        .iter()
-        .map(|stage| {
-            format!(
-                "{}\t{}\t{}\n",
-                stage.name,
-                stage.limit.as_secs(),
-                stage.command
-            )
-        })
-        .collect();
+    let line = |stage: &Stage| {
+        let seconds = stage.limit.as_secs();
+        format!("{}\t{seconds}\t{}\n", stage.name, stage.command)
+    };
+    let lines: String = stages.iter().map(line).collect();
     archive.file("/stages", 0o644, lines.as_bytes());
     Ok(archive.finish())
 }
@@ -161,30 +103,29 @@ fn in_order(folder: &Path) -> Result<Vec<String>> {
             .ancestors()
             .nth(3)
             .context("modules lie below a folder")?;
-        let release = folder.file_name().context("a release")?.to_string_lossy();
-        let depmod =
-            host::find_program("depmod").context("depmod is not installed: package kmod")?;
+        let release = folder.file_name().context("a release")?;
+        let depmod = host::find_program("depmod").context("depmod is missing: package kmod")?;
         let mut command = Command::new(depmod);
-        command.arg("-b").arg(base).arg(release.as_ref());
-        cargo::output(&mut command, "index the kernel's modules")?;
+        command.arg("-b").arg(base).arg(release);
+        command::output(&mut command, "index the kernel's modules")?;
     }
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    Ok(order(&text, MODULES.iter()))
+    Ok(order(&fs::read_to_string(&file)?, MODULES))
 }
 
 /// Returns the wanted modules and their dependencies in loading order; `index`: modules.dep.
-fn order<'a>(index: &str, wanted: impl Iterator<Item = &'a &'a str>) -> Vec<String> {
+fn order(index: &str, wanted: &str) -> Vec<String> {
     let needs: BTreeMap<&str, Vec<&str>> = index
         .lines()
         .filter_map(|line| line.split_once(':'))
         .map(|(module, needs)| (module, needs.split_whitespace().collect()))
         .collect();
-    let by_name: BTreeMap<&str, &str> = needs
-        .keys()
-        .map(|path| (module_name(path), *path))
-        .collect();
+    let by_name = needs.keys().map(|path| (module_name(path), *path));
+    let by_name: BTreeMap<&str, &str> = by_name.collect();
     let (mut order, mut seen) = (Vec::new(), HashSet::new());
-    for path in wanted.filter_map(|name| by_name.get(*name)) {
+    for path in wanted
+        .split_whitespace()
+        .filter_map(|name| by_name.get(name))
+    {
         // The index lists dependencies in reverse order, the most basic one last.
         let all = needs[path].iter().rev().chain([path]);
         for module in all.copied() {
@@ -203,7 +144,7 @@ fn module_name(path: &str) -> &str {
 
 fn unpacked(module: &Path) -> Result<Vec<u8>> {
     if module.extension().is_none_or(|ending| ending != "xz") {
-        return fs::read(module).with_context(|| format!("read {}", module.display()));
+        return fs::read(module);
     }
     let output = Command::new("xz").arg("-dc").arg(module).output();
     let output = output.context("start xz: package xz-utils")?;
@@ -214,26 +155,21 @@ fn unpacked(module: &Path) -> Result<Vec<u8>> {
 /// Returns the content of a program without debugging information, which is most of the file.
 fn stripped(program: &Path, arch: Arch) -> Result<Vec<u8>> {
     let copy = program.with_extension("stripped");
-    let mut command = if arch == Arch::OWN {
-        Command::new("strip")
+    let prefix = if arch == Arch::OWN {
+        String::new()
     } else {
-        Command::new(format!("{}-strip", arch.gnu()))
+        format!("{}-", arch.gnu())
     };
-    command
-        .arg("--strip-debug")
-        .arg("-o")
-        .arg(&copy)
-        .arg(program);
-    cargo::output(&mut command, "strip a program: package binutils")?;
-    let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
-    fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
+    let mut command = command::of(format!("{prefix}strip"), "--strip-debug -o");
+    command.arg(&copy).arg(program);
+    command::output(&mut command, "strip a program: package binutils")?;
+    let content = fs::read(&copy)?;
+    fs::remove_file(&copy)?;
     Ok(content)
 }
 
 fn add_folder(archive: &mut Archive, folder: &Path) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
+    for path in fs::children(folder)? {
         if path.is_dir() {
             add_folder(archive, &path)?;
         } else {
@@ -252,7 +188,7 @@ mod tests {
         let index = "kernel/net/bridge/bridge.ko.xz: kernel/net/802/stp.ko.xz kernel/net/llc/llc.ko.xz\n\
                      kernel/net/802/stp.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/llc/llc.ko.xz:\n\
                      kernel/drivers/net/veth.ko:\n";
-        let found = order(index, ["veth", "bridge", "built_in"].iter());
+        let found = order(index, "veth bridge built_in");
         let names: Vec<_> = found.iter().map(|path| module_name(path)).collect();
         assert_eq!(names, ["veth", "llc", "stp", "bridge"]);
     }

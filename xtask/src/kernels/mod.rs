@@ -13,15 +13,14 @@ mod report;
 mod stages;
 
 use std::{
-    fs,
     sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 
-use crate::{arch::Arch, cargo::Workspace, setup};
+use crate::{arch::Arch, cargo::Workspace, fs, setup};
 use boot::Run;
 use packages::{Kernel, Packages};
 pub(crate) use report::over_budget;
@@ -162,25 +161,19 @@ pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
                 if line.starts_with("@@ end") {
                     println!("{}: {line}", kernel.release);
                 }
-                lines
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(line.to_owned());
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.push(line.to_owned());
             })
         });
         let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         tested(&kernel.release, run, &lines)
     };
     thread::scope(|scope| {
-        let runs: Vec<_> = kernels
-            .iter()
-            .map(|kernel| scope.spawn(move || run_one(kernel)))
-            .collect();
-        runs.into_iter()
-            .map(|run| {
-                run.join()
-                    .map_err(|_| anyhow!("a kernel's thread panicked"))
-            })
+        let start = |kernel| scope.spawn(move || run_one(kernel));
+        let runs: Vec<_> = kernels.iter().map(start).collect();
+        let results = runs.into_iter().map(|run| run.join());
+        results
+            .map(|result| result.map_err(|_| anyhow!("a kernel's thread panicked")))
             .collect()
     })
 }
@@ -213,15 +206,14 @@ fn boot_one(
     stages: &[Stage],
     say: impl Fn(&str),
 ) -> Result<Run> {
-    let initramfs = Workspace::read()?.target_directory().join(format!(
-        "kernels-{}-{}.cpio",
-        kernel.release,
-        std::process::id()
-    ));
-    let content = [common, &initramfs::of_kernel(kernel, stages)?].concat();
-    fs::write(&initramfs, content).with_context(|| format!("write {}", initramfs.display()))?;
+    let name = format!("kernels-{}-{}.cpio", kernel.release, std::process::id());
+    let initramfs = Workspace::read()?.target_directory().join(name);
+    fs::write(
+        &initramfs,
+        [common, &initramfs::of_kernel(kernel, stages)?].concat(),
+    )?;
     let limit = stages.iter().map(|stage| stage.limit).sum::<Duration>() + Duration::from_secs(60);
     let run = boot::boot(arch, &kernel.image, &initramfs, limit, say);
-    fs::remove_file(&initramfs).with_context(|| format!("remove {}", initramfs.display()))?;
+    fs::remove_file(&initramfs)?;
     run
 }

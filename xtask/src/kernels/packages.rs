@@ -4,15 +4,14 @@
 
 use std::{
     cmp::Ordering,
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::apt::{Apt, COMPLETE, children, unpack};
-use crate::{arch::Arch, cargo};
+use super::apt::{Apt, COMPLETE, debs, unpack};
+use crate::{arch::Arch, command, fs};
 
 /// The mirror with packages that Debian's package lists no longer contain.
 const MIRROR: &str = "https://deb.debian.org/debian";
@@ -37,10 +36,8 @@ pub(super) struct Packages {
 
 impl Packages {
     pub(super) fn open(arch: Arch) -> Result<Self> {
-        Ok(Self {
-            apt: Apt::open(arch)?,
-            names: None,
-        })
+        let apt = Apt::open(arch)?;
+        Ok(Self { apt, names: None })
     }
 
     /// Returns a kernel of a series such as 6.12: the newest one of Debian if `newest`, else the
@@ -84,12 +81,9 @@ impl Packages {
         if self.names.is_none() {
             self.apt.update()?;
             let pattern = format!("^linux-(image|binary|modules)-[0-9].*{}$", self.flavour());
-            let found = cargo::output(
-                self.apt
-                    .command("apt-cache")?
-                    .args(["--names-only", "search", &pattern]),
-                "list kernels",
-            )?;
+            let mut command = self.apt.command("apt-cache")?;
+            command.args(["--names-only", "search", &pattern]);
+            let found = command::output(&mut command, "list kernels")?;
             let names = found.lines().filter_map(|line| line.split(' ').next());
             self.names = Some(names.map(str::to_owned).collect());
         }
@@ -102,27 +96,24 @@ impl Packages {
         let names = self.names.as_deref().unwrap_or_default();
         let wanted = PARTS.map(|part| format!("{part}{release}"));
         let wanted: Vec<_> = wanted.iter().filter(|name| names.contains(name)).collect();
-        let partial = place.with_extension("partial");
-        for old in [&partial, &place.to_owned()] {
-            if old.exists() {
-                fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
-            }
-        }
-        fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
-        let mut command = self.apt.command("apt-get")?;
-        command
-            .args(["--quiet", "download"])
-            .args(&wanted)
-            .current_dir(&partial);
-        cargo::output(&mut command, &format!("download {release}"))?;
-        unlisted_modules(&partial)?;
-        unpack(&partial, &partial)?;
-        fs::write(partial.join(COMPLETE), release).context("mark a kernel as complete")?;
-        ensure!(
-            read(&partial).is_some(),
-            "Debian's packages of {release} hold no kernel with modules"
-        );
-        fs::rename(&partial, place).with_context(|| format!("make {}", place.display()))
+        fs::replace_folder(place, |partial| {
+            fs::create_dir_all(partial)?;
+            let mut command = self.apt.command("apt-get")?;
+            command
+                .args(["--quiet", "download"])
+                .args(&wanted)
+                .current_dir(partial);
+            command::output(&mut command, &format!("download {release}"))?;
+            unlisted_modules(partial)?;
+            unpack(partial, partial)?;
+            fs::write(partial.join(COMPLETE), release)?;
+            let whole = read(partial).is_some();
+            ensure!(
+                whole,
+                "Debian's packages of {release} hold no kernel with modules"
+            );
+            Ok(())
+        })
     }
 }
 
@@ -130,7 +121,7 @@ impl Packages {
 /// lists no longer contain it. Mirrors keep it longer. No signature covers it, so its authenticity
 /// depends on TLS.
 fn unlisted_modules(folder: &Path) -> Result<()> {
-    let packages = children(folder, ".deb")?;
+    let packages = debs(folder)?;
     let file_of = |part: &str| {
         let mut names = packages
             .iter()
@@ -143,12 +134,11 @@ fn unlisted_modules(folder: &Path) -> Result<()> {
     };
     let name = image.replacen(binary, modules, 1);
     let mut command = Command::new("/usr/lib/apt/apt-helper");
+    let address = format!("{MIRROR}/pool/main/l/linux/{name}");
     command
-        .arg("download-file")
-        .arg(format!("{MIRROR}/pool/main/l/linux/{name}"))
+        .args(["download-file", &address])
         .arg(folder.join(&name));
-    cargo::output(&mut command, &format!("download {name}"))?;
-    Ok(())
+    command::output(&mut command, &format!("download {name}")).map(drop)
 }
 
 /// Returns the kernel in a folder of the cache; None if the folder is incomplete.
@@ -206,12 +196,13 @@ mod tests {
             "linux-binary-6.12.118+deb13-cloud-amd64",
         ]
         .map(str::to_owned);
-        let newest = |series| releases(&names, series, "-cloud-amd64").pop();
-        assert_eq!(newest("6.1").as_deref(), Some("6.1.0-56-cloud-amd64"));
-        assert_eq!(
-            newest("6.12").as_deref(),
-            Some("6.12.117+deb13-cloud-amd64")
-        );
-        assert_eq!(newest("6.2"), None);
+        for (series, newest) in [
+            ("6.1", Some("6.1.0-56-cloud-amd64")),
+            ("6.12", Some("6.12.117+deb13-cloud-amd64")),
+            ("6.2", None),
+        ] {
+            let found = releases(&names, series, "-cloud-amd64").pop();
+            assert_eq!(found.as_deref(), newest);
+        }
     }
 }

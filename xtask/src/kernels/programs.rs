@@ -3,7 +3,6 @@
 //! architecture, those in Debian's packages for it. Used by `initramfs`.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -11,20 +10,11 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{apt::Apt, archive::Archive};
-use crate::{arch::Arch, cargo, host};
+use crate::{arch::Arch, command, host};
 
 /// Debian's packages that contain the programs.
-const PACKAGES: [&str; 9] = [
-    "bpftool",
-    "busybox-static",
-    "containernetworking-plugins",
-    "iproute2",
-    "iputils-ping",
-    "ipvsadm",
-    "nftables",
-    "util-linux",
-    "wireguard-tools",
-];
+const PACKAGES: &str = "bpftool busybox-static containernetworking-plugins iproute2 iputils-ping \
+    ipvsadm nftables util-linux wireguard-tools";
 /// Folders in which programs are searched.
 const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
 /// Folders in which libraries are searched; each architecture has its own folder below them.
@@ -39,11 +29,11 @@ pub(super) struct Programs {
 
 impl Programs {
     pub(super) fn of(arch: Arch) -> Result<Self> {
-        let root = if arch == Arch::OWN {
-            None
-        } else {
-            Some(Apt::open(arch)?.unpacked("programs", &PACKAGES, false)?)
-        };
+        let mut root = None;
+        if arch != Arch::OWN {
+            let packages: Vec<_> = PACKAGES.split(' ').collect();
+            root = Some(Apt::open(arch)?.unpacked("programs", &packages, false)?);
+        }
         Ok(Self { arch, root })
     }
 
@@ -75,9 +65,8 @@ impl Programs {
 
     /// Does so for another architecture by the ELF file's names: ldd would run the program.
     fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
-        let mut command = Command::new("readelf");
-        command.args(["--wide", "--dynamic", "--program-headers"]);
-        let text = cargo::output(command.arg(program), "list libraries")?;
+        let mut command = command::of("readelf", "--wide --dynamic --program-headers");
+        let text = command::output(command.arg(program), "list libraries")?;
         for name in needed(&text) {
             // The dynamic loader has its full path in the ELF file, and must be at that path.
             let path = if name.starts_with('/') {
@@ -89,12 +78,12 @@ impl Programs {
                 continue;
             }
             let file = name.rsplit('/').next().unwrap_or(name);
-            let mut places = LIBRARIES
-                .iter()
-                .map(|folder| root.join(folder).join(self.arch.gnu()).join(file));
-            let library = places
-                .find(|place| fs::exists(place).unwrap_or(false))
-                .with_context(|| format!("{} needs {file}", program.display()))?;
+            let place = |folder| root.join(folder).join(self.arch.gnu()).join(file);
+            let library = LIBRARIES
+                .map(place)
+                .into_iter()
+                .find(|place| place.exists());
+            let library = library.with_context(|| format!("{} needs {file}", program.display()))?;
             archive.copy(&library, &path)?;
             self.add_foreign(archive, &library, root)?;
         }
@@ -106,7 +95,7 @@ fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
     let mut command = Command::new("ldd");
     command.arg(program);
     // ldd fails for a program that is not linked with libraries.
-    let text = cargo::output(&mut command, "list libraries").unwrap_or_default();
+    let text = command::output(&mut command, "list libraries").unwrap_or_default();
     for library in libraries(&text) {
         if !archive.has(library) {
             archive.copy(Path::new(library), library)?;

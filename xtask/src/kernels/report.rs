@@ -3,13 +3,13 @@
 //! where a run replaces only the results of its own kernel. `lint` compares the programs' sizes
 //! there with a budget.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use super::{boot::Run, packages::compare};
-use crate::cargo;
+use crate::{cargo, fs};
 
 /// How many instructions the verifier may process for a program; its own limit is a million.
 const BUDGET: u64 = 250_000;
@@ -26,10 +26,6 @@ fn data_file() -> PathBuf {
     cargo::root().join("docs/kernels.json")
 }
 
-fn page_file() -> PathBuf {
-    cargo::root().join("docs/kernels.md")
-}
-
 /// The content of docs/kernels.json. Key: the series of kernels (e.g. 6.12), value: its results.
 type Kernels = Map<String, Value>;
 
@@ -38,8 +34,8 @@ fn read() -> Result<Kernels> {
     if !file.exists() {
         return Ok(Kernels::new());
     }
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("parse {}", file.display()))
+    let kernels = serde_json::from_str(&fs::read_to_string(&file)?);
+    kernels.with_context(|| format!("parse {}", file.display()))
 }
 
 /// Stores the results of a kernel and writes the page. Earlier results of the same kernel version
@@ -54,10 +50,8 @@ pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     }
     kernels.insert(series.to_owned(), new);
     let text = serde_json::to_string_pretty(&kernels).context("write figures")? + "\n";
-    for (file, text) in [(data_file(), text), (page_file(), render(&kernels))] {
-        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    }
-    Ok(())
+    fs::write(data_file(), text)?;
+    fs::write(cargo::root().join("docs/kernels.md"), render(&kernels))
 }
 
 /// Copies results that `new` lacks from `old`.

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::packages::compare;
 use crate::{
@@ -120,56 +120,40 @@ impl Built {
 
     /// Returns the stages to run in the kernel with this version (`uname -r`).
     pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
-        let [packet, maps, node, conformance] = TESTS.map(|name| {
-            let place = TESTS.iter().position(|test| *test == name);
-            place.and_then(|place| self.programs.get(place))
-        });
-        let path = |program: Option<&PathBuf>| {
-            program
-                .map(|program| program.display().to_string())
-                .context("a test program was not built")
+        let paths: Vec<_> = self
+            .programs
+            .iter()
+            .map(|program| program.display())
+            .collect();
+        let [packet, maps, node, conformance, _agent] = &paths[..] else {
+            bail!("a test program was not built");
         };
-        let (packet, maps) = (path(packet)?, path(maps)?);
-        let (node, conformance) = (path(node)?, path(conformance)?);
         let one = "--test-threads=1";
         let cases: String = CASES.map(|case| format!(" --case {case}")).concat();
         let folder = cargo::root().join("conformance/cases");
         let folder = folder.display();
         let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
-        let devices = format!("{node} {one} {DEVICES}{}", skipped(release));
+        let packet = |what| Stage::new("packet", format!("{packet} {one} --nocapture {what}"));
+        let serve = |what| Stage::new("serve", format!("{node} {one} {what}"));
+        let ipvs = Stage::new("ipvs", format!("{node} {one} {IPVS}"));
+        let skipped = skipped(release);
+        let devices = Stage::new("devices", format!("{node} {one} {DEVICES}{skipped}"));
         Ok(match extent {
-            Extent::Part => {
-                let mut stages = vec![
-                    Stage::new(
-                        "packet",
-                        format!("{packet} {one} --nocapture {PACKET_PART}"),
-                    ),
-                    Stage::new("serve", format!("{node} {one} {SERVE_PART}")),
-                ];
+            Extent::Part => vec![
+                packet(PACKET_PART),
+                serve(SERVE_PART),
                 // Kernels are tested in parallel, and one kernel is enough for each of these two
                 // stages: a kernel with every kind of interface runs `devices`, the others run
                 // `ipvs`.
-                stages.push(if skipped(release).is_empty() {
-                    Stage::new("devices", devices)
-                } else {
-                    Stage::new("ipvs", format!("{node} {one} {IPVS}"))
-                });
-                stages
-            }
-            Extent::Whole => vec![
-                Stage::new("packet", format!("{packet} {one} --nocapture")),
-                Stage::new(
-                    "maps",
-                    format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip"),
-                ),
-                Stage::new("serve", format!("{node} {one} {SERVE}")),
-                Stage::new("ipvs", format!("{node} {one} {IPVS}")),
-                Stage::new("devices", devices),
-                Stage::new(
-                    "conformance",
-                    format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}"),
-                ),
+                if skipped.is_empty() { devices } else { ipvs },
             ],
+            Extent::Whole => {
+                let maps = format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip");
+                let maps = Stage::new("maps", maps);
+                let cases = format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}");
+                let cases = Stage::new("conformance", cases);
+                vec![packet(""), maps, serve(SERVE), ipvs, devices, cases]
+            }
         })
     }
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks single files: licence lines, length, no paths of a development machine.
 
-use std::{fs, process::Command};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::File;
-use crate::cargo;
+use crate::{cargo, command, fs};
 
 const WARN_LINES: usize = 300;
 /// The most columns of a comment line.
@@ -23,20 +21,11 @@ const MACHINE_PATHS: [&str; 3] = [
 /// Reads every text file that git tracks or would add.
 pub(super) fn read_all() -> Result<Vec<File>> {
     let root = cargo::root();
-    let mut command = Command::new("git");
     // git refuses another user's clone, which is usual in a container.
-    command.args([
-        "-c",
-        "safe.directory=*",
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-    ]);
-    let names = cargo::output(
-        command.arg("--exclude-standard").current_dir(&root),
-        "list the project's files (this needs git and a clone)",
-    )?;
+    let arguments = "-c safe.directory=* ls-files -z --cached --others --exclude-standard";
+    let mut command = command::of("git", arguments);
+    let what = "list the project's files (this needs git and a clone)";
+    let names = command::output(command.current_dir(&root), what)?;
     let mut files = Vec::new();
     for path in names.split_terminator('\0') {
         let full = root.join(path);
@@ -44,12 +33,8 @@ pub(super) fn read_all() -> Result<Vec<File>> {
         if !full.is_file() {
             continue;
         }
-        let bytes = fs::read(&full).with_context(|| format!("read {path}"))?;
-        if let Ok(text) = String::from_utf8(bytes) {
-            files.push(File {
-                path: path.to_owned(),
-                text,
-            });
+        if let Ok(text) = String::from_utf8(fs::read(&full)?) {
+            files.push(File::new(path, &text));
         }
     }
     Ok(files)
@@ -58,29 +43,18 @@ pub(super) fn read_all() -> Result<Vec<File>> {
 /// Returns a message for each file whose licence is missing. It must be in line 1 of a Rust file,
 /// and in line 2 of a script.
 pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
-    files
-        .iter()
-        .filter_map(|file| {
-            let script = file.text.starts_with("#!");
-            let (line, prefix) = match (script, file.is_rust()) {
-                (true, _) => (1, "# SPDX-License-Identifier: "),
-                (_, true) => (0, "// SPDX-License-Identifier: "),
-                _ => return None,
-            };
-            let found = file
-                .text
-                .lines()
-                .nth(line)
-                .is_some_and(|text| text.starts_with(prefix));
-            (!found).then(|| {
-                format!(
-                    "{}:{}: write the licence here: {prefix}Apache-2.0 OR MIT",
-                    file.path,
-                    line + 1
-                )
-            })
-        })
-        .collect()
+    let complaint = |file: &File| {
+        let script = file.text.starts_with("#!");
+        let (line, prefix) = match (script, file.is_rust()) {
+            (true, _) => (2, "# SPDX-License-Identifier: "),
+            (_, true) => (1, "// SPDX-License-Identifier: "),
+            _ => return None,
+        };
+        let text = file.text.lines().nth(line - 1).unwrap_or_default();
+        let complaint = format!("write the licence here: {prefix}Apache-2.0 OR MIT");
+        (!text.starts_with(prefix)).then(|| format!("{}:{line}: {complaint}", file.path))
+    };
+    files.iter().filter_map(complaint).collect()
 }
 
 pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
@@ -88,10 +62,9 @@ pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
     for file in files {
         for (number, line) in file.text.lines().enumerate() {
             for path in MACHINE_PATHS.into_iter().filter(|path| line.contains(path)) {
-                let place = format!("{}:{}", file.path, number + 1);
-                found.push(format!(
-                    "{place}: \"{path}\" is a path of one machine; take it out"
-                ));
+                let (file, line) = (&file.path, number + 1);
+                let complaint = format!("\"{path}\" is a path of one machine; take it out");
+                found.push(format!("{file}:{line}: {complaint}"));
             }
         }
     }
@@ -108,43 +81,39 @@ pub(super) fn too_long(files: &[File]) -> Vec<String> {
 
 /// Returns a line for each comment line of a Rust file with more than `COMMENT_COLUMNS` columns.
 pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
-    let rust = files.iter().filter(|file| file.is_rust());
-    let wide = rust.flat_map(|file| {
-        let lines = file.text.lines().enumerate();
-        let wide = lines.filter(|(_, line)| {
-            line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS
-        });
-        wide.map(|(at, _)| format!("{}:{}", file.path, at + 1))
-    });
-    wide.map(|place| format!("{place}: break the comment at {COMMENT_COLUMNS} columns"))
-        .collect()
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        for (number, line) in file.text.lines().enumerate() {
+            if line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS {
+                let place = format!("{}:{}", file.path, number + 1);
+                found.push(format!(
+                    "{place}: break the comment at {COMMENT_COLUMNS} columns"
+                ));
+            }
+        }
+    }
+    found
 }
 
 /// Returns a warning about Rust files with more than `WARN_LINES` lines, if there are any.
 pub(super) fn long(files: &[File]) -> Option<String> {
     let found = longer_than(files, WARN_LINES);
-    let longest: Vec<_> = found
+    let longest = found
         .iter()
         .take(3)
-        .map(|(lines, path)| format!("{path} ({lines})"))
-        .collect();
-    (!found.is_empty()).then(|| {
-        format!(
-            "{} files have more than {WARN_LINES} lines, the longest: {}",
-            found.len(),
-            longest.join(", ")
-        )
-    })
+        .map(|(lines, path)| format!("{path} ({lines})"));
+    let longest = longest.collect::<Vec<_>>().join(", ");
+    let count = found.len();
+    let warning =
+        format!("{count} files have more than {WARN_LINES} lines, the longest: {longest}");
+    (count > 0).then_some(warning)
 }
 
 /// Returns lines and path of each Rust file with more than `limit` lines, the longest first.
 fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
-    let mut found: Vec<_> = files
-        .iter()
-        .filter(|file| file.is_rust())
-        .map(|file| (file.text.lines().count(), file.path.as_str()))
-        .filter(|(lines, _)| *lines > limit)
-        .collect();
+    let rust = files.iter().filter(|file| file.is_rust());
+    let lengths = rust.map(|file| (file.text.lines().count(), file.path.as_str()));
+    let mut found: Vec<_> = lengths.filter(|(lines, _)| *lines > limit).collect();
     found.sort_unstable_by(|a, b| b.cmp(a));
     found
 }
@@ -153,41 +122,39 @@ fn longer_than(files: &[File], limit: usize) -> Vec<(usize, &str)> {
 mod tests {
     use super::*;
 
-    fn file(path: &str, text: &str) -> File {
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
-    }
-
     #[test]
     fn a_rust_file_and_a_script_say_their_licence_at_the_top() {
         let spdx = "SPDX-License-Identifier: Apache-2.0 OR MIT";
         let good = [
-            file("a.rs", &format!("// {spdx}\n")),
-            file("run", &format!("#!/bin/sh\n# {spdx}\n")),
-            file("notes.md", "nothing"),
+            File::new("a.rs", &format!("// {spdx}\n")),
+            File::new("run", &format!("#!/bin/sh\n# {spdx}\n")),
+            File::new("notes.md", "nothing"),
         ];
-        assert_eq!(licence_lines(&good), Vec::<String>::new());
-        let bad = [file("a.rs", "//! no\n"), file("run", "#!/bin/sh\ntrue\n")];
+        assert_eq!(licence_lines(&good), [""; 0]);
+        let bad = [
+            File::new("a.rs", "//! no\n"),
+            File::new("run", "#!/bin/sh\ntrue\n"),
+        ];
         assert_eq!(licence_lines(&bad).len(), 2);
     }
 
     #[test]
     fn a_machines_path_is_found_with_its_line() {
         let text = format!("fine\nsee {}x", MACHINE_PATHS[0]);
-        let found = machine_paths(&[file("README.md", &text)]);
+        let found = machine_paths(&[File::new("README.md", &text)]);
         assert!(found[0].starts_with("README.md:2: "), "{found:?}");
-        assert!(
-            machine_paths(&[file("README.md", "in network/ and at the root/ of it")]).is_empty()
-        );
+        let fine = File::new("README.md", "in network/ and at the root/ of it");
+        assert_eq!(machine_paths(&[fine]), [""; 0]);
     }
 
     #[test]
     fn a_comment_is_refused_by_its_columns_and_not_by_its_bytes() {
         let line = |filling: &str| format!("fn f() {{}}\n    // {}\n", filling.repeat(93));
-        assert_eq!(wide_comments(&[file("a.rs", &line("é"))]), [""; 0]);
-        let found = wide_comments(&[file("a.rs", &line("é")), file("b.rs", &line("ab"))]);
+        assert_eq!(wide_comments(&[File::new("a.rs", &line("é"))]), [""; 0]);
+        let found = wide_comments(&[
+            File::new("a.rs", &line("é")),
+            File::new("b.rs", &line("ab")),
+        ]);
         assert_eq!(found, ["b.rs:2: break the comment at 100 columns"]);
     }
 
@@ -195,10 +162,10 @@ mod tests {
     fn long_files_are_warned_about_and_longer_ones_refused() {
         let lines = |count: usize| "x\n".repeat(count);
         let files = [
-            file("short.rs", &lines(WARN_LINES)),
-            file("long.rs", &lines(WARN_LINES + 1)),
-            file("planner/tests.rs", &lines(MAX_LINES + 1)),
-            file("table.yaml", &lines(9999)),
+            File::new("short.rs", &lines(WARN_LINES)),
+            File::new("long.rs", &lines(WARN_LINES + 1)),
+            File::new("planner/tests.rs", &lines(MAX_LINES + 1)),
+            File::new("table.yaml", &lines(9999)),
         ];
         let refused = too_long(&files);
         assert_eq!(refused.len(), 1);

@@ -15,18 +15,14 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::{
     arch::Arch,
     cargo::{self, HOST_PACKAGES, KERNEL_PACKAGE, Workspace},
-    host, kernels,
+    command, host, kernels,
     setup::{self, DENY, Needs, Toolchain},
 };
-
-pub(crate) fn run() -> Result<()> {
-    check_all()
-}
 
 /// Runs every check, also after one has failed. The failures are printed at the end.
 pub(crate) fn check_all() -> Result<()> {
@@ -77,22 +73,16 @@ pub(crate) fn check_all() -> Result<()> {
         println!("\n{name}: {error:#}");
     }
     let names: Vec<_> = failed.iter().map(|(name, _)| *name).collect();
-    ensure!(
-        names.is_empty(),
-        "{} of {} checks failed, see above: {}",
-        names.len(),
-        checks.len(),
-        names.join("; ")
-    );
-    println!("lint: {} checks passed", checks.len());
+    let (bad, all, names) = (failed.len(), checks.len(), names.join("; "));
+    ensure!(bad == 0, "{bad} of {all} checks failed, see above: {names}");
+    println!("lint: {all} checks passed");
     Ok(())
 }
 
 fn format() -> Result<()> {
-    silent(
-        cargo::cargo("fmt").args(["--all", "--", "--check", "-l"]),
-        "`cargo fmt --all` formats these files",
-    )
+    let mut command = cargo::cargo("fmt");
+    command.args(["--all", "--", "--check", "-l"]);
+    silent(&mut command, "`cargo fmt --all` formats these files")
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
@@ -154,19 +144,7 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
     if stderr().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    let output = command
-        .output()
-        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
-    let (status, text) = (
-        output.status,
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
-    );
-    ensure!(
-        status.success(),
-        "{what} ({status})\n{}",
-        text.concat().trim_end()
-    );
-    Ok(())
+    command::output(command, what).map(drop)
 }
 
 /// Checks licences of dependencies by deny.toml, for each architecture separately. Security
@@ -195,10 +173,9 @@ fn licences() -> Result<()> {
 }
 
 fn complaints(found: &[String]) -> Result<()> {
-    if found.is_empty() {
-        return Ok(());
-    }
-    bail!("{} found\n  {}", found.len(), found.join("\n  "))
+    let count = found.len();
+    ensure!(count == 0, "{count} found\n  {}", found.join("\n  "));
+    Ok(())
 }
 
 /// A text file of the project.
@@ -209,6 +186,13 @@ pub(crate) struct File {
 }
 
 impl File {
+    fn new(path: &str, text: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
     fn is_rust(&self) -> bool {
         Path::new(&self.path)
             .extension()

@@ -16,33 +16,21 @@ const DEFINE: [&str; 5] = ["struct", "enum", "trait", "type", "mod"];
 
 /// Returns a line for each name that contains a word of `BANNED`.
 pub(super) fn check(files: &[File]) -> Vec<String> {
-    let rust = files.iter().filter(|file| file.is_rust());
-    rust.flat_map(|file| {
-        let names = defined(&file.text);
-        let banned = names.into_iter().filter_map(|(name, line)| {
-            let word = words(&name)
-                .into_iter()
-                .find(|word| BANNED.contains(&word.as_str()))?;
-            Some(format!(
-                "{}:{line}: `{name}`: the field has a better word than \"{word}\" for it",
-                file.path
-            ))
-        });
-        banned.collect::<Vec<_>>()
-    })
-    .collect()
-}
-
-/// Returns the names of types and modules in a Rust source, each with its line number.
-fn defined(text: &str) -> Vec<(String, usize)> {
-    let tokens = tokens(text);
-    let pairs = tokens.windows(2).filter_map(|pair| match pair {
-        [(Token::Word(keyword), _), (Token::Word(name), line)] => DEFINE
-            .contains(&keyword.as_str())
-            .then(|| (name.clone(), *line)),
-        _ => None,
-    });
-    pairs.collect()
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        for pair in tokens(&file.text).windows(2) {
+            if let [(Token::Word(keyword), _), (Token::Word(name), line)] = pair
+                && DEFINE.contains(&keyword.as_str())
+                && let Some(word) = words(name)
+                    .iter()
+                    .find(|word| BANNED.contains(&word.as_str()))
+            {
+                let complaint = format!("the field has a better word than \"{word}\" for it");
+                found.push(format!("{}:{line}: `{name}`: {complaint}", file.path));
+            }
+        }
+    }
+    found
 }
 
 /// Returns the words of a name such as `NodeCondition` or `node_condition`, in lower case.
@@ -65,17 +53,10 @@ fn words(name: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> File {
-        File {
-            path: "a.rs".to_owned(),
-            text: text.to_owned(),
-        }
-    }
-
     #[test]
     fn a_type_or_module_with_a_banned_word_is_named_with_its_line() {
         let text = "// struct Way\nmod in_place;\npub struct HeldClient;\n";
-        let found = check(&[file(text)]);
+        let found = check(&[File::new("a.rs", text)]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("a.rs:2: `in_place`"), "{found:?}");
         assert!(found[1].starts_with("a.rs:3: `HeldClient`"), "{found:?}");
@@ -85,6 +66,6 @@ mod tests {
     fn a_word_within_another_and_other_names_are_not_meant() {
         let text =
             "mod replace; struct Pathway; fn place() { let way = room; } type Placement = u8;";
-        assert_eq!(check(&[file(text)]), [""; 0]);
+        assert_eq!(check(&[File::new("a.rs", text)]), [""; 0]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::pack::{Parts, archive, gzip};
 use crate::arch::Arch;
@@ -51,14 +51,10 @@ Description: service proxy for Kubernetes in eBPF
         size.div_ceil(1024),
     );
     let control = archive(&[
-        ("control".to_owned(), 0o644, control.into_bytes()),
-        (
-            "conffiles".to_owned(),
-            0o644,
-            b"/etc/portolan/config.conf\n".to_vec(),
-        ),
-        ("postinst".to_owned(), 0o755, AFTER.into()),
-        ("prerm".to_owned(), 0o755, BEFORE.into()),
+        ("control", 0o644, control.as_str()),
+        ("conffiles", 0o644, "/etc/portolan/config.conf\n"),
+        ("postinst", 0o755, AFTER),
+        ("prerm", 0o755, BEFORE),
     ])?;
     let mut package = b"!<arch>\n".to_vec();
     for (name, content) in [
@@ -81,62 +77,44 @@ Description: service proxy for Kubernetes in eBPF
 
 /// Returns the installed files (path, mode, content) at the paths that Debian requires.
 fn files(binary: &[u8], parts: &Parts) -> Result<Vec<(String, u32, Vec<u8>)>> {
-    let project = |name: &str| {
-        let content = parts.project.get(name);
-        content
-            .cloned()
-            .with_context(|| format!("{name} is missing"))
-    };
-    let mut files = vec![
-        ("usr/bin/portolan".to_owned(), 0o755, binary.to_vec()),
-        (
-            "usr/lib/systemd/system/portolan.service".to_owned(),
-            0o644,
-            project("deploy/systemd/portolan.service")?,
-        ),
-        (
-            "etc/portolan/config.conf".to_owned(),
-            0o644,
-            project("deploy/systemd/config.conf")?,
-        ),
-        (
-            "usr/share/doc/portolan/changelog.gz".to_owned(),
-            0o644,
-            gzip(&project("CHANGELOG.md")?)?,
-        ),
-        (
-            "usr/share/doc/portolan/copyright".to_owned(),
-            0o644,
-            copyright(parts)?,
-        ),
-    ];
+    let mut files = vec![("usr/bin/portolan".to_owned(), 0o755, binary.to_vec())];
+    let mut add =
+        |path: &str, content: &[u8]| files.push((path.to_owned(), 0o644, content.to_vec()));
+    let unit = parts.project("deploy/systemd/portolan.service")?;
+    add("usr/lib/systemd/system/portolan.service", unit);
+    add(
+        "etc/portolan/config.conf",
+        parts.project("deploy/systemd/config.conf")?,
+    );
+    let changelog = gzip(parts.project("CHANGELOG.md")?)?;
+    add("usr/share/doc/portolan/changelog.gz", &changelog);
+    add("usr/share/doc/portolan/copyright", &copyright(parts)?);
     for (name, content) in &parts.pages {
-        let (place, content) = if name.ends_with(".1") {
-            (format!("man/man1/{name}.gz"), gzip(content)?)
+        if name.ends_with(".1") {
+            add(&format!("usr/share/man/man1/{name}.gz"), &gzip(content)?);
         } else if name.ends_with(".bash") {
-            (
-                "bash-completion/completions/portolan".to_owned(),
-                content.clone(),
-            )
+            add("usr/share/bash-completion/completions/portolan", content);
         } else if name.ends_with(".fish") {
-            (format!("fish/vendor_completions.d/{name}"), content.clone())
+            add(
+                &format!("usr/share/fish/vendor_completions.d/{name}"),
+                content,
+            );
         } else {
-            (format!("zsh/vendor-completions/{name}"), content.clone())
-        };
-        files.push((format!("usr/share/{place}"), 0o644, content));
+            add(&format!("usr/share/zsh/vendor-completions/{name}"), content);
+        }
     }
     Ok(files)
 }
 
 /// Adds all parent folders before the files, because dpkg creates only folders that are listed.
 fn with_folders(files: Vec<(String, u32, Vec<u8>)>) -> Vec<(String, u32, Vec<u8>)> {
-    let ends = |(name, ..): &(String, u32, Vec<u8>)| -> Vec<String> {
-        let ends = name
-            .match_indices('/')
-            .map(|(at, _)| name[..=at].to_owned());
-        ends.collect()
-    };
-    let folders: BTreeSet<_> = files.iter().flat_map(ends).collect();
+    let mut folders = BTreeSet::new();
+    for (name, ..) in &files {
+        folders.extend(
+            name.match_indices('/')
+                .map(|(at, _)| name[..=at].to_owned()),
+        );
+    }
     let folders = folders.into_iter().map(|name| (name, 0o755, Vec::new()));
     folders.chain(files).collect()
 }
@@ -146,21 +124,19 @@ fn copyright(parts: &Parts) -> Result<Vec<u8>> {
     let mut text = b"portolan is licensed under Apache-2.0 OR MIT; the kernel programs in it under these or GPL-2.0-only.\n".to_vec();
     for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {
         text.extend(format!("\n{name}\n\n").as_bytes());
-        let licence = parts.project.get(name);
-        text.extend(licence.with_context(|| format!("{name} is missing"))?);
+        text.extend(parts.project(name)?);
     }
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, process::Command};
+    use std::process::Command;
+
+    use flate2::read::GzDecoder;
 
     use super::*;
-    use crate::{
-        cargo,
-        release::{pack::tests::unpacked, trial::parts},
-    };
+    use crate::{cargo, fs, oci::tests::unpacked, release::trial::parts};
 
     /// Returns the members of an ar archive.
     fn members(mut archive: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -183,12 +159,13 @@ mod tests {
         let members = members(&package);
         let names: Vec<_> = members.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["debian-binary", "control.tar.gz", "data.tar.gz"]);
-        let control = unpacked(&members[1].1);
+        let unpacked = |member: usize| unpacked(GzDecoder::new(members[member].1.as_slice()));
+        let control = unpacked(1);
         let fields = String::from_utf8(control["control"].1.clone()).expect("text");
         for line in ["Package: portolan", "Version: 1.2.3", "Architecture: arm64"] {
             assert!(fields.lines().any(|found| found == line), "{fields}");
         }
-        let data = unpacked(&members[2].1);
+        let data = unpacked(2);
         assert_eq!(data["usr/bin/portolan"], (0o755, b"binary".to_vec()));
         for name in [
             "usr/lib/systemd/system/portolan.service",
@@ -230,10 +207,8 @@ mod tests {
                 .map(|word| word.trim_start_matches("CAP_").to_owned())
                 .collect()
         };
-        let unit = find(
-            &read("deploy/systemd/portolan.service"),
-            "CapabilityBoundingSet=",
-        );
+        let unit = read("deploy/systemd/portolan.service");
+        let unit = find(&unit, "CapabilityBoundingSet=");
         assert_eq!(unit, find(&read("deploy/base/daemonset.yaml"), "add: ["));
     }
 }

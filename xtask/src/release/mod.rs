@@ -9,20 +9,20 @@ mod statement;
 pub(crate) mod trial;
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use self::pack::{Files, Parts};
 use crate::{
     arch::Arch,
     cargo::{self, AGENT_PACKAGE},
+    command,
     cross::Builder,
-    image,
+    fs, image,
 };
 
 /// cargo's build folder in target/ for the second build of `--twice`.
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             commit: commit.clone(),
             source: arguments.source.clone(),
             maintainer: arguments.maintainer.clone(),
-            binaries: binaries(archs, target)?,
+            binaries: image::read(&image::built(archs, target)?)?,
             pages: pages(target)?,
             project: project()?,
             bills: sbom::all(&commit)?,
@@ -80,9 +80,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = format!("release-{}", env!("CARGO_PKG_VERSION"));
     let default = || cargo::root().join("target").join(name);
     let folder = arguments.to.clone().unwrap_or_else(default);
-    write(&files, &folder)?;
     for (name, content) in &files {
-        println!("{:>10} {}", content.len(), folder.join(name).display());
+        let file = folder.join(name);
+        fs::write(&file, content)?;
+        println!("{:>10} {}", content.len(), file.display());
     }
     Ok(())
 }
@@ -102,42 +103,27 @@ fn commit(allow_dirty: bool) -> Result<Commit> {
         let mut command = Command::new("git");
         command.current_dir(cargo::root()).env("TZ", "UTC");
         let command = command.args(["-c", "safe.directory=*"]).args(arguments);
-        Ok::<_, anyhow::Error>(cargo::output(command, "ask git")?.trim().to_owned())
+        Ok::<_, anyhow::Error>(command::output(command, "ask git")?.trim().to_owned())
     };
     let changes = git(&["status", "--porcelain"])?;
     ensure!(
         changes.is_empty() || allow_dirty,
         "not everything is committed, so the release could not be made again (--allow-dirty):\n{changes}"
     );
+    let date = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
     let time = git(&["log", "-1", "--format=%ct"])?;
     Ok(Commit {
         id: git(&["rev-parse", "HEAD"])?,
         time: time.parse().context("read the commit's time")?,
-        date: git(&[
-            "log",
-            "-1",
-            "--format=%cd",
-            "--date=format-local:%Y-%m-%dT%H:%M:%SZ",
-        ])?,
+        date: git(&["log", "-1", "--format=%cd", date])?,
     })
-}
-
-fn binaries(archs: &[Arch], target: &str) -> Result<Vec<(Arch, Vec<u8>)>> {
-    let built = image::built(archs, target)?;
-    let read = |(arch, file): (Arch, PathBuf)| {
-        let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
-        Ok((arch, content))
-    };
-    built.into_iter().map(read).collect()
 }
 
 /// Returns manual pages and shell completions by file name. A program of the agent's package, built
 /// for this machine, writes them.
 fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let folder = cargo::root().join("target").join(target).join("pages");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
+    fs::remove_dir_all(&folder)?;
     let builder = Builder::new(Arch::OWN)?;
     let mut command = cargo::cargo("run");
     command
@@ -146,10 +132,8 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
         .arg("--target-dir")
         .arg(cargo::root().join("target").join(target));
     builder.direct(&mut command, "");
-    cargo::check(
-        command.arg("--").arg(&folder),
-        "write manual pages and completions",
-    )?;
+    command.arg("--").arg(&folder);
+    command::check(&mut command, "write manual pages and completions")?;
     read_folder(&folder, "")
 }
 
@@ -160,35 +144,22 @@ fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
         files.extend(read_folder(&cargo::root().join(folder), folder)?);
     }
-    for name in [
-        "LICENSE-APACHE",
-        "LICENSE-MIT",
-        "LICENSE-GPL2",
-        "CHANGELOG.md",
-        "Cargo.lock",
-    ] {
-        let content = fs::read(cargo::root().join(name)).with_context(|| format!("read {name}"))?;
-        files.insert(name.to_owned(), content);
+    for name in "LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md Cargo.lock".split(' ') {
+        files.insert(name.to_owned(), fs::read(cargo::root().join(name))?);
     }
     Ok(files)
 }
 
 /// Returns all files below a folder. Key: the path below it, after `prefix` and `/`.
 fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-    let attempt = || format!("read {}", folder.display());
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(folder).with_context(attempt)? {
-        let entry = entry.with_context(attempt)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let name = if prefix.is_empty() {
-            name
+    for path in fs::children(folder)? {
+        let name = path.file_name().unwrap_or_default();
+        let name = Path::new(prefix).join(name).display().to_string();
+        if path.is_dir() {
+            files.extend(read_folder(&path, &name)?);
         } else {
-            format!("{prefix}/{name}")
-        };
-        if entry.file_type().with_context(attempt)?.is_dir() {
-            files.extend(read_folder(&entry.path(), &name)?);
-        } else {
-            files.insert(name, fs::read(entry.path()).with_context(attempt)?);
+            files.insert(name, fs::read(path)?);
         }
     }
     Ok(files)
@@ -197,22 +168,9 @@ fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>>
 /// Fails if the files of two builds differ; the error has their names.
 fn compare(one: &Files, other: &Files) -> Result<()> {
     let names = one.keys().chain(other.keys());
-    let mut differ: Vec<_> = names
+    let differ: BTreeSet<_> = names
         .filter(|name| one.get(*name) != other.get(*name))
         .collect();
-    differ.sort();
-    differ.dedup();
-    if !differ.is_empty() {
-        bail!("two builds differ: {differ:?}");
-    }
-    Ok(())
-}
-
-fn write(files: &Files, folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    for (name, content) in files {
-        let file = folder.join(name);
-        fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
-    }
+    ensure!(differ.is_empty(), "two builds differ: {differ:?}");
     Ok(())
 }

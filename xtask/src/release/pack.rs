@@ -6,10 +6,9 @@ use std::{collections::BTreeMap, io::Write};
 
 use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
-use sha2::{Digest, Sha256};
 
 use super::{Commit, deb, statement};
-use crate::{arch::Arch, image, oci};
+use crate::{arch::Arch, hash::sha256, image, oci};
 
 /// Contents of files. Key: the file's name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
@@ -29,15 +28,26 @@ pub(super) struct Parts {
     pub(super) bills: Files,
 }
 
+impl Parts {
+    /// Returns a file of the repository.
+    pub(super) fn project(&self, path: &str) -> Result<&[u8]> {
+        let content = self.project.get(path).map(Vec::as_slice);
+        content.with_context(|| format!("there is no {path}"))
+    }
+}
+
 /// Returns all files of the release, including checksums and the provenance statement to sign.
 pub(super) fn files(parts: &Parts) -> Result<Files> {
     let version = &parts.version;
     let mut files = parts.bills.clone();
-    let mut labels = vec![
-        ("revision", parts.commit.id.clone()),
-        ("created", parts.commit.date.clone()),
-    ];
-    labels.extend(parts.source.iter().map(|source| ("source", source.clone())));
+    let commit = &parts.commit;
+    let mut labels = vec![("revision", commit.id.as_str()), ("created", &commit.date)];
+    labels.extend(
+        parts
+            .source
+            .iter()
+            .map(|source| ("source", source.as_str())),
+    );
     let archive = image::index(&parts.binaries, image::NAME, version, &labels)?;
     files.insert(format!("portolan-{version}-image.tar"), archive);
     for (arch, binary) in &parts.binaries {
@@ -53,21 +63,23 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     files.extend(manifest.map(|manifest| (format!("portolan-{version}-krew.yaml"), manifest)));
     let statement = statement::statement(parts, &files)?;
     files.insert(format!("portolan-{version}.intoto.json"), statement);
-    let sums: String = files
+    let sums = files
         .iter()
-        .map(|(name, content)| format!("{}  {name}\n", digest(content)))
-        .collect();
+        .map(|(name, content)| format!("{}  {name}\n", sha256(content)));
+    let sums = sums.collect::<String>();
     files.insert("SHA256SUMS".to_owned(), sums.into_bytes());
     Ok(files)
 }
 
 /// Packs the helm chart as `helm package` does, but with the same bytes each time.
 fn chart(parts: &Parts) -> Result<Vec<u8>> {
-    let named = |(path, content): (&String, &Vec<u8>)| {
-        let inside = path.strip_prefix("deploy/chart/")?;
-        Some((format!("portolan/{inside}"), 0o644, content.clone()))
-    };
-    archive(&parts.project.iter().filter_map(named).collect::<Vec<_>>())
+    let mut entries = Vec::new();
+    for (path, content) in &parts.project {
+        if let Some(inside) = path.strip_prefix("deploy/chart/") {
+            entries.push((format!("portolan/{inside}"), 0o644, content));
+        }
+    }
+    archive(&entries)
 }
 
 /// Packs the kubectl plugin as an archive that krew can unpack.
@@ -75,11 +87,9 @@ fn plugin(parts: &Parts) -> Result<Vec<u8>> {
     let program = "deploy/kubectl/kubectl-portolan";
     let files = [program, "LICENSE-APACHE", "LICENSE-MIT"];
     let entries = files.map(|path| {
-        let content = parts.project.get(path);
-        let content = content.with_context(|| format!("there is no {path}"))?;
         let mode = if path == program { 0o755 } else { 0o644 };
         let name = path.rsplit('/').next().unwrap_or(path);
-        Ok((name.to_owned(), mode, content.clone()))
+        Ok((name, mode, parts.project(path)?))
     });
     archive(&entries.into_iter().collect::<Result<Vec<_>>>()?)
 }
@@ -89,18 +99,15 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
     let Some(source) = &parts.source else {
         return Ok(None);
     };
-    let template = parts.project.get("deploy/kubectl/krew.yaml");
-    let template = template.context("there is no deploy/kubectl/krew.yaml")?;
-    let mut text = String::from_utf8(template.clone()).context("read krew.yaml")?;
+    let template = parts.project("deploy/kubectl/krew.yaml")?;
+    let template = std::str::from_utf8(template).context("read krew.yaml")?;
     // Removes comments, which explain the template.
-    text = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .fold(String::new(), |all, line| all + line + "\n");
+    let lines = template.lines().filter(|line| !line.starts_with('#'));
+    let mut text = lines.fold(String::new(), |all, line| all + line + "\n");
     for (place, value) in [
         ("VERSION", parts.version.as_str()),
         ("SOURCE", source.trim_end_matches('/')),
-        ("DIGEST", &digest(plugin)),
+        ("DIGEST", &sha256(plugin)),
     ] {
         text = text.replace(place, value);
     }
@@ -109,32 +116,30 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
 
 /// Packs the binary with manual pages, completions, systemd unit, licences and changelog.
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
-    let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary.to_vec())];
+    let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary)];
     for (name, content) in &parts.pages {
-        let place = if name.ends_with(".1") {
+        let kind = if name.ends_with(".1") {
             "man"
         } else {
             "completions"
         };
-        entries.push((format!("{folder}/{place}/{name}"), 0o644, content.clone()));
+        entries.push((format!("{folder}/{kind}/{name}"), 0o644, content));
     }
     for (path, content) in &parts.project {
-        if let Some(name) = path.strip_prefix("deploy/systemd/") {
-            entries.push((format!("{folder}/systemd/{name}"), 0o644, content.clone()));
-        } else if path.starts_with("LICENSE") || path == "CHANGELOG.md" {
-            entries.push((format!("{folder}/{path}"), 0o644, content.clone()));
+        let name = path.strip_prefix("deploy/").unwrap_or(path);
+        if ["LICENSE", "CHANGELOG.md", "systemd/"]
+            .iter()
+            .any(|start| name.starts_with(start))
+        {
+            entries.push((format!("{folder}/{name}"), 0o644, content));
         }
     }
     archive(&entries)
 }
 
 /// Returns a gzip-compressed tar archive of files: name, mode, content.
-pub(super) fn archive(entries: &[(String, u32, Vec<u8>)]) -> Result<Vec<u8>> {
-    let entries: Vec<_> = entries
-        .iter()
-        .map(|(name, mode, content)| (name.clone(), *mode, content.as_slice()))
-        .collect();
-    gzip(&oci::tar(&entries)?)
+pub(super) fn archive(entries: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<Vec<u8>> {
+    gzip(&oci::tar(entries)?)
 }
 
 /// Compresses the content with gzip, without file name and time.
@@ -144,39 +149,26 @@ pub(super) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     writer.finish().context("compress")
 }
 
-/// Returns the SHA-256 of the content in hexadecimal.
-pub(super) fn digest(content: &[u8]) -> String {
-    let digest = Sha256::digest(content);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use std::io::Read;
-
+mod tests {
     use flate2::read::GzDecoder;
 
     use super::*;
-    use crate::release::{compare, trial::parts};
+    use crate::{
+        oci::tests::unpacked,
+        release::{compare, trial::parts},
+    };
 
-    /// Returns names, modes and contents of a compressed archive.
-    pub(in super::super) fn unpacked(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
-        let mut archive = tar::Archive::new(GzDecoder::new(archive));
-        let entries = archive.entries().expect("an archive");
-        let read = entries.map(|entry| {
-            let mut entry = entry.expect("an entry");
-            let name = entry.path().expect("a name").display().to_string();
-            let mode = entry.header().mode().expect("a mode");
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content).expect("content");
-            (name, (mode, content))
-        });
-        read.collect()
+    /// Returns the files of the release for tests, after `change`.
+    fn files_of(change: impl FnOnce(&mut Parts)) -> Files {
+        let mut parts = parts().expect("parts");
+        change(&mut parts);
+        files(&parts).expect("a release")
     }
 
     #[test]
     fn a_release_has_its_files_and_the_sums_are_theirs() {
-        let files = files(&parts().expect("parts")).expect("a release");
+        let files = files_of(|_| ());
         let names: Vec<_> = files.keys().map(String::as_str).collect();
         assert_eq!(
             names,
@@ -198,31 +190,29 @@ pub(super) mod tests {
         assert_eq!(sums.lines().count(), files.len() - 1);
         for line in sums.lines() {
             let (sum, name) = line.split_once("  ").expect("a sum and a name");
-            assert_eq!(sum, digest(&files[name]), "{name}");
+            assert_eq!(sum, sha256(&files[name]), "{name}");
         }
         // `printf portolan | sha256sum`
         assert_eq!(
-            digest(b"portolan"),
+            sha256(b"portolan"),
             "61aef21156ffca6a6927ced21ac6a805a0a30c14398012f15e68a25ae0c020e9"
         );
     }
 
     #[test]
     fn krews_manifest_names_the_plugins_archive_and_its_digest() {
-        let files = files(&parts().expect("parts")).expect("a release");
+        let files = files_of(|_| ());
         let archive = &files["kubectl-portolan-1.2.3.tar.gz"];
-        let inside = unpacked(archive);
+        let inside = unpacked(GzDecoder::new(archive.as_slice()));
         assert_eq!(inside["kubectl-portolan"].0, 0o755);
         let manifest = String::from_utf8(files["portolan-1.2.3-krew.yaml"].clone()).expect("text");
         for line in [
             "  version: v1.2.3",
             "      uri: https://example.org/portolan/releases/download/v1.2.3/kubectl-portolan-1.2.3.tar.gz",
-            &format!("      sha256: {}", digest(archive)),
+            &format!("      sha256: {}", sha256(archive)),
         ] {
-            assert!(
-                manifest.lines().any(|found| found == line),
-                "{line}: {manifest}"
-            );
+            let found = manifest.lines().any(|found| found == line);
+            assert!(found, "{line}: {manifest}");
         }
         for (name, _) in inside {
             assert!(manifest.contains(&format!("from: {name}, to: .")), "{name}");
@@ -230,28 +220,17 @@ pub(super) mod tests {
         for place in ["VERSION", "SOURCE", "DIGEST"] {
             assert!(!manifest.contains(place), "{manifest}");
         }
-        let mut nowhere = parts().expect("parts");
-        nowhere.source = None;
-        let files = super::files(&nowhere).expect("a release");
+        let files = files_of(|parts| parts.source = None);
         assert!(!files.contains_key("portolan-1.2.3-krew.yaml"));
     }
 
     #[test]
     fn two_packings_give_the_same_bytes_and_another_binary_other_ones() {
-        let once = files(&parts().expect("parts")).expect("a release");
-        let again = files(&parts().expect("parts")).expect("a release");
-        compare(&once, &again).expect("the same bytes");
-        let mut other = parts().expect("parts");
-        other.binaries[1].1.push(0);
-        let other = files(&other).expect("a release");
+        let once = files_of(|_| ());
+        compare(&once, &files_of(|_| ())).expect("the same bytes");
+        let other = files_of(|parts| parts.binaries[1].1.push(0));
         let error = compare(&once, &other).expect_err("they differ").to_string();
-        for name in [
-            "-image.tar",
-            "arm64.tar.gz",
-            "_arm64.deb",
-            "intoto",
-            "SHA256SUMS",
-        ] {
+        for name in "-image.tar arm64.tar.gz _arm64.deb intoto SHA256SUMS".split(' ') {
             assert!(error.contains(name), "{name}: {error}");
         }
         assert!(!error.contains("amd64"), "{error}");
@@ -259,13 +238,11 @@ pub(super) mod tests {
 
     #[test]
     fn the_plain_archive_has_binary_pages_unit_and_licences() {
-        let files = files(&parts().expect("parts")).expect("a release");
-        let inside = unpacked(&files["portolan-1.2.3-linux-arm64.tar.gz"]);
+        let archive = &files_of(|_| ())["portolan-1.2.3-linux-arm64.tar.gz"];
+        let inside = unpacked(GzDecoder::new(archive.as_slice()));
         let folder = "portolan-1.2.3-linux-arm64";
-        assert_eq!(
-            inside[&format!("{folder}/portolan")],
-            (0o755, b"another binary".to_vec())
-        );
+        let binary = &inside[&format!("{folder}/portolan")];
+        assert_eq!(*binary, (0o755, b"another binary".to_vec()));
         for name in [
             "man/portolan-run.1",
             "completions/_portolan",

@@ -5,7 +5,8 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::pack::{Files, Parts, digest};
+use super::pack::{Files, Parts};
+use crate::hash::sha256;
 
 /// The URI that SLSA requires to identify this kind of build.
 const BUILD_TYPE: &str = "https://portolan.dev/build/xtask-release/v1";
@@ -15,13 +16,10 @@ const BUILD_TYPE: &str = "https://portolan.dev/build/xtask-release/v1";
 pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
     let subjects: Vec<_> = files
         .iter()
-        .map(|(name, content)| json!({"name": name, "digest": {"sha256": digest(content)}}))
+        .map(|(name, content)| json!({"name": name, "digest": {"sha256": sha256(content)}}))
         .collect();
     let archs: Vec<_> = parts.binaries.iter().map(|(arch, _)| arch.name()).collect();
-    let lock = parts
-        .project
-        .get("Cargo.lock")
-        .context("Cargo.lock is missing")?;
+    let lock = parts.project("Cargo.lock")?;
     let mut source = json!({"digest": {"gitCommit": parts.commit.id}});
     if let Some(address) = &parts.source {
         source["uri"] = json!(format!("git+{address}"));
@@ -36,7 +34,7 @@ pub(super) fn statement(parts: &Parts, files: &Files) -> Result<Vec<u8>> {
                 "externalParameters": {"version": parts.version, "arch": archs},
                 "resolvedDependencies": [
                     source,
-                    {"name": "Cargo.lock", "digest": {"sha256": digest(lock)}},
+                    {"name": "Cargo.lock", "digest": {"sha256": sha256(lock)}},
                 ],
             },
             // Whoever signs the statement replaces this name of the builder.
@@ -64,7 +62,7 @@ mod tests {
         assert_eq!(subjects.len(), files.len() - 2);
         for subject in subjects {
             let name = subject["name"].as_str().expect("a name");
-            assert_eq!(subject["digest"]["sha256"], digest(&files[name]), "{name}");
+            assert_eq!(subject["digest"]["sha256"], sha256(&files[name]), "{name}");
         }
         let definition = &statement["predicate"]["buildDefinition"];
         let commit = &definition["resolvedDependencies"][0];

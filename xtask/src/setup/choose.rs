@@ -32,12 +32,8 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     pub(crate) fn summary(&self) -> String {
-        format!(
-            "{} (LLVM {}) at {}",
-            self.version,
-            self.llvm,
-            self.rustc.display()
-        )
+        let rustc = self.rustc.display();
+        format!("{} (LLVM {}) at {rustc}", self.version, self.llvm)
     }
 
     fn can_build_for_bpf(&self) -> bool {
@@ -103,9 +99,8 @@ pub(crate) enum Choice {
 /// Chooses what to do next: use a pair that is there, a nightly compiler before Debian's; else
 /// build a linker for a compiler; else install packages by apt.
 pub(crate) fn choose(facts: &Facts) -> Choice {
-    let mut compilers: Vec<_> = facts
-        .compilers
-        .iter()
+    let compilers = facts.compilers.iter();
+    let mut compilers: Vec<_> = compilers
         .filter(|compiler| compiler.can_build_for_bpf())
         .collect();
     compilers.sort_by_key(|compiler| !compiler.nightly);
@@ -129,25 +124,18 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
         })
     };
     let installable = || {
-        let linker = compilers.iter().find_map(|compiler| {
-            Some(linker_packages(linker_llvm(
-                &facts.apt_llvm,
-                compiler,
-                facts,
-            )?))
-        });
+        let linker = |compiler| linker_llvm(&facts.apt_llvm, compiler, facts);
+        let linker = compilers
+            .iter()
+            .find_map(|compiler| linker(compiler))
+            .map(linker_packages);
         let compiler = (facts.apt_compiler >= Some(MIN_RUST))
             .then(|| COMPILER_PACKAGES.map(str::to_owned).to_vec());
+        let is_missing = |package: &String| !facts.installed.contains(package);
         // Debian's compiler can be installed where apt lacks a nightly's LLVM.
-        [linker, compiler]
-            .into_iter()
-            .flatten()
-            .find(|packages| {
-                !packages
-                    .iter()
-                    .all(|package| facts.installed.contains(package))
-            })
-            .map(Choice::InstallPackages)
+        let mut choices = [linker, compiler].into_iter().flatten();
+        let packages = choices.find(|packages| packages.iter().any(is_missing));
+        packages.map(Choice::InstallPackages)
     };
     let apt = || match installable() {
         None if !facts.lists_updated => Some(Choice::UpdateLists),
@@ -162,16 +150,14 @@ pub(crate) fn choose(facts: &Facts) -> Choice {
 /// Returns the oldest of these LLVM versions against which a linker for the compiler can be built.
 /// A version with which a linker was built before (and failed) is left out.
 fn linker_llvm(versions: &[u32], compiler: &Compiler, facts: &Facts) -> Option<u32> {
-    let built = |llvm| {
-        facts
-            .linkers
-            .iter()
-            .any(|l| l.built_here && l.llvm == Some(llvm))
+    let was_built = |llvm| {
+        let mut linkers = facts.linkers.iter();
+        linkers.any(|linker| linker.built_here && linker.llvm == Some(llvm))
     };
+    let fits = |llvm: u32| LINKER_LLVM.contains(&llvm) && llvm >= compiler.llvm;
+    let versions = versions.iter().copied();
     versions
-        .iter()
-        .copied()
-        .filter(|llvm| LINKER_LLVM.contains(llvm) && *llvm >= compiler.llvm && !built(*llvm))
+        .filter(|llvm| fits(*llvm) && !was_built(*llvm))
         .min()
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of `choose` with simulated machines.
 
+use rstest::rstest;
+
 use super::*;
 
 fn nightly() -> Compiler {
@@ -37,13 +39,17 @@ fn stable() -> Compiler {
     }
 }
 
-fn linker(llvm: u32) -> Linker {
-    let path = format!("/cache/llvm-{llvm}/bpf-linker").into();
-    Linker {
-        path,
-        version: LINKER_VERSION,
-        llvm: Some(llvm),
-        built_here: true,
+fn newer_nightly() -> Compiler {
+    Compiler {
+        llvm: 23,
+        ..nightly()
+    }
+}
+
+fn nightly_without_source() -> Compiler {
+    Compiler {
+        rust_source: false,
+        ..nightly()
     }
 }
 
@@ -53,6 +59,20 @@ fn own(path: &str, llvm: Option<u32>) -> Linker {
         version: LINKER_VERSION,
         llvm,
         built_here: false,
+    }
+}
+
+fn linker(llvm: u32) -> Linker {
+    Linker {
+        built_here: true,
+        ..own(&format!("/cache/llvm-{llvm}/bpf-linker"), Some(llvm))
+    }
+}
+
+fn old_linker() -> Linker {
+    Linker {
+        version: (0, 9, 14),
+        ..own("/usr/bin/bpf-linker", Some(22))
     }
 }
 
@@ -71,76 +91,58 @@ fn packages(names: &[&str]) -> Choice {
     Choice::InstallPackages(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
-#[test]
-fn nightly_with_source_and_a_fitting_linker_comes_first() {
-    let facts = Facts {
-        compilers: vec![debian(), nightly()],
-        linkers: vec![linker(22)],
-        ..fresh_debian()
-    };
-    assert_eq!(
-        choose(&facts),
-        Choice::Use {
-            compiler: nightly(),
-            linker: linker(22)
-        }
-    );
+fn uses(compiler: Compiler) -> Choice {
+    let linker = linker(22);
+    Choice::Use { compiler, linker }
 }
 
-#[test]
-fn nightly_without_its_source_gives_way_to_debians_compiler() {
-    let bare = Compiler {
-        rust_source: false,
-        ..nightly()
-    };
-    let facts = Facts {
-        compilers: vec![bare, debian()],
-        linkers: vec![linker(22)],
-        ..Facts::default()
-    };
-    assert_eq!(
-        choose(&facts),
-        Choice::Use {
-            compiler: debian(),
-            linker: linker(22)
-        }
-    );
+#[rstest]
+#[case::nightly_with_source_and_a_fitting_linker_comes_first(
+    Facts { compilers: vec![debian(), nightly()], linkers: vec![linker(22)], ..fresh_debian() },
+    uses(nightly())
+)]
+#[case::nightly_without_its_source_gives_way_to_debians_compiler(
+    Facts {
+        compilers: vec![nightly_without_source(), debian()], linkers: vec![linker(22)], ..Facts::default()
+    },
+    uses(debian())
+)]
+#[case::a_ready_pair_wins_over_a_nightly_whose_linker_would_have_to_be_built(
+    Facts {
+        compilers: vec![newer_nightly(), debian()], linkers: vec![linker(22)], llvm_dev: vec![23], ..fresh_debian()
+    },
+    uses(debian())
+)]
+#[case::a_linker_of_an_older_llvm_or_release_does_not_fit(
+    Facts {
+        compilers: vec![debian()], linkers: vec![linker(21), old_linker()], llvm_dev: vec![21, 22, 23], ..Facts::default()
+    },
+    Choice::BuildLinker { llvm: 22 }
+)]
+#[case::a_nightly_whose_llvm_apt_has_not_does_not_keep_debians_compiler_out(
+    Facts { compilers: vec![newer_nightly()], ..fresh_debian() },
+    packages(&COMPILER_PACKAGES)
+)]
+fn the_next_step_depends_on_what_is_there(#[case] facts: Facts, #[case] expected: Choice) {
+    assert_eq!(choose(&facts), expected);
 }
 
-#[test]
-fn a_ready_pair_wins_over_a_nightly_whose_linker_would_have_to_be_built() {
-    let newer = Compiler {
-        llvm: 23,
-        ..nightly()
-    };
-    let facts = Facts {
-        compilers: vec![newer, debian()],
-        linkers: vec![linker(22)],
-        llvm_dev: vec![23],
-        ..fresh_debian()
-    };
-    assert_eq!(
-        choose(&facts),
-        Choice::Use {
-            compiler: debian(),
-            linker: linker(22)
-        }
-    );
+#[rstest]
+#[case::a_compiler_that_is_too_old_is_not_installed(
+    Facts { apt_compiler: Some((1, 85)), lists_updated: true, ..fresh_debian() }
+)]
+#[case::packages_are_not_installed_twice(
+    Facts { installed: COMPILER_PACKAGES.map(str::to_owned).to_vec(), lists_updated: true, ..fresh_debian() }
+)]
+fn nothing_can_be_done(#[case] facts: Facts) {
+    assert!(matches!(choose(&facts), Choice::Impossible(_)));
 }
 
-#[test]
-fn a_linker_of_an_older_llvm_or_release_does_not_fit() {
-    let old = Linker {
-        version: (0, 9, 14),
-        ..own("/usr/bin/bpf-linker", Some(22))
-    };
-    let facts = Facts {
-        compilers: vec![debian()],
-        linkers: vec![linker(21), old],
-        llvm_dev: vec![21, 22, 23],
-        ..Facts::default()
-    };
-    assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
+fn impossible(facts: &Facts) -> Vec<String> {
+    match choose(facts) {
+        Choice::Impossible(lines) => lines,
+        choice => panic!("{choice:?} was chosen"),
+    }
 }
 
 #[test]
@@ -152,9 +154,8 @@ fn a_statically_linked_linker_is_tried_and_replaced_when_it_fails() {
         ..Facts::default()
     };
     assert!(matches!(choose(&facts), Choice::Use { .. }));
-    facts
-        .ruled_out
-        .push((debian().rustc, "/bin/bpf-linker".into()));
+    let pair = (debian().rustc, "/bin/bpf-linker".into());
+    facts.ruled_out.push(pair);
     assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
 }
 
@@ -164,28 +165,11 @@ fn a_fresh_debian_gets_the_compiler_then_llvm_then_the_linker() {
     assert_eq!(choose(&facts), packages(&COMPILER_PACKAGES));
     facts.installed.extend(COMPILER_PACKAGES.map(str::to_owned));
     facts.compilers.push(debian());
-    let llvm = [
-        "llvm-22-dev",
-        "libpolly-22-dev",
-        "libzstd-dev",
-        "zlib1g-dev",
-    ];
-    assert_eq!(choose(&facts), packages(&llvm));
+    let llvm = "llvm-22-dev libpolly-22-dev libzstd-dev zlib1g-dev".split(' ');
+    assert_eq!(choose(&facts), packages(&llvm.clone().collect::<Vec<_>>()));
     facts.installed.extend(llvm.map(str::to_owned));
     facts.llvm_dev.push(22);
     assert_eq!(choose(&facts), Choice::BuildLinker { llvm: 22 });
-}
-
-#[test]
-fn a_nightly_whose_llvm_apt_has_not_does_not_keep_debians_compiler_out() {
-    let facts = Facts {
-        compilers: vec![Compiler {
-            llvm: 23,
-            ..nightly()
-        }],
-        ..fresh_debian()
-    };
-    assert_eq!(choose(&facts), packages(&COMPILER_PACKAGES));
 }
 
 #[test]
@@ -201,32 +185,13 @@ fn lists_are_fetched_once_before_giving_up() {
 }
 
 #[test]
-fn a_compiler_that_is_too_old_is_not_installed() {
-    let facts = Facts {
-        apt_compiler: Some((1, 85)),
-        lists_updated: true,
-        ..fresh_debian()
-    };
-    assert!(matches!(choose(&facts), Choice::Impossible(_)));
-}
-
-#[test]
 fn without_root_the_missing_compiler_and_linker_are_both_named() {
     let facts = Facts {
         can_install: false,
         ..fresh_debian()
     };
-    let Choice::Impossible(lines) = choose(&facts) else {
-        panic!("something was chosen")
-    };
-    let text = lines.join("\n");
-    for wanted in [
-        "rustc-web",
-        "libstd-rust-web-dev-bpf",
-        "rust-src",
-        "bpf-linker",
-        "llvm-22-dev",
-    ] {
+    let text = impossible(&facts).join("\n");
+    for wanted in "rustc-web libstd-rust-web-dev-bpf rust-src bpf-linker llvm-22-dev".split(' ') {
         assert!(text.contains(wanted), "{wanted} is not in: {text}");
     }
 }
@@ -237,20 +202,7 @@ fn with_a_compiler_at_hand_only_the_linker_is_asked_for() {
         compilers: vec![nightly()],
         ..Facts::default()
     };
-    let Choice::Impossible(lines) = choose(&facts) else {
-        panic!("something was chosen")
-    };
+    let lines = impossible(&facts);
     assert_eq!(lines.len(), 1);
     assert!(lines[0].contains("features llvm-22"), "{}", lines[0]);
-}
-
-#[test]
-fn packages_are_not_installed_twice() {
-    let installed = COMPILER_PACKAGES.map(str::to_owned).to_vec();
-    let facts = Facts {
-        installed,
-        lists_updated: true,
-        ..fresh_debian()
-    };
-    assert!(matches!(choose(&facts), Choice::Impossible(_)));
 }

@@ -2,7 +2,6 @@
 //! Examines the machine for `choose`: compilers, linkers, LLVM, apt. Does not change the machine.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -11,7 +10,7 @@ use super::{
     choose::{COMPILER_PACKAGES, Compiler, Facts, LINKER_LLVM, Linker, linker_packages},
     toolchain::TARGET,
 };
-use crate::{cargo, host};
+use crate::{cargo, command, fs, host};
 
 /// Updates what is known about the machine; keeps what is known about this run of `setup`.
 pub(super) fn gather(facts: &mut Facts, cache: &Path) {
@@ -37,20 +36,17 @@ fn ask(program: &Path, arguments: &[&str]) -> Option<String> {
     // With this variable, rustup's programs would run the toolchain that it names.
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RUSTUP_TOOLCHAIN");
-    cargo::output(&mut command, "ask")
+    command::output(&mut command, "ask")
         .ok()
         .map(|text| text.trim().to_owned())
 }
 
 fn compilers() -> Vec<Compiler> {
     let mut found: Vec<Compiler> = Vec::new();
-    let nightlies = rustup_nightlies();
-    let rest = ["/usr/bin/rustc", "/usr/local/bin/rustc"].map(PathBuf::from);
-    for rustc in nightlies
-        .into_iter()
-        .chain(rest)
-        .chain(host::find_program("rustc"))
-    {
+    let mut candidates = rustup_nightlies();
+    candidates.extend(["/usr/bin/rustc", "/usr/local/bin/rustc"].map(PathBuf::from));
+    candidates.extend(host::find_program("rustc"));
+    for rustc in candidates {
         if found.iter().all(|compiler| compiler.rustc != rustc) {
             found.extend(compiler(rustc));
         }
@@ -98,11 +94,8 @@ fn compiler(rustc: PathBuf) -> Option<Compiler> {
 }
 
 fn has_core(folder: &Path) -> bool {
-    fs::read_dir(folder).is_ok_and(|files| {
-        files
-            .flatten()
-            .any(|file| file.file_name().to_string_lossy().starts_with("libcore-"))
-    })
+    let is_core = |file: &PathBuf| file.to_string_lossy().contains("/libcore-");
+    fs::children(folder).is_ok_and(|files| files.iter().any(is_core))
 }
 
 fn linkers(cache: &Path) -> Vec<Linker> {
@@ -124,12 +117,8 @@ fn linkers(cache: &Path) -> Vec<Linker> {
 fn linked_llvm(program: &Path) -> Option<u32> {
     let libraries = ask(&host::find_program("ldd")?, &[program.to_str()?])?;
     let (_, version) = libraries.split_once("libLLVM")?;
-    let digits = version.trim_start_matches(['.', 's', 'o', '-']);
-    digits
-        .split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
+    let (major, ..) = numbers(version.trim_start_matches(['.', 's', 'o', '-']))?;
+    Some(major)
 }
 
 /// Returns true if Debian's development files of this LLVM version are installed, including Polly,
@@ -142,9 +131,8 @@ fn has_llvm_dev(llvm: u32) -> bool {
 /// Returns the version of a package that apt would install; None if there is no such package.
 fn apt_version(package: &str) -> Option<String> {
     let answer = ask(&host::find_program("apt-cache")?, &["policy", package])?;
-    let candidate = answer
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    let mut lines = answer.lines();
+    let candidate = lines.find_map(|line| line.trim().strip_prefix("Candidate: "))?;
     (candidate != "(none)").then(|| candidate.to_owned())
 }
 
@@ -157,15 +145,11 @@ pub(super) fn release(text: &str) -> Option<(u32, u32)> {
 /// Returns the first three numbers of a version; a missing number is 0. None without any number.
 fn numbers(text: &str) -> Option<(u32, u32, u32)> {
     let text = text.split_once(':').map_or(text, |(_, version)| version);
-    let mut parts = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|part| part.parse().ok());
+    let parts = text.split(|c: char| !c.is_ascii_digit());
+    let mut parts = parts.map(|part| part.parse().ok());
     let major = parts.next()??;
-    Some((
-        major,
-        parts.next().flatten().unwrap_or(0),
-        parts.next().flatten().unwrap_or(0),
-    ))
+    let mut or_0 = || parts.next().flatten().unwrap_or(0);
+    Some((major, or_0(), or_0()))
 }
 
 #[cfg(test)]

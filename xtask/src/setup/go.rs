@@ -4,16 +4,14 @@
 //! `control_plane`, `cluster`, `lab` and others.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
+use anyhow::{Context, Result};
 
 use super::{cache_dir, install, progress::Progress};
-use crate::{cargo, host};
+use crate::{cargo, fs, hash, host};
 
 /// A Go module below xtask/go. Its go.mod and go.sum pin all sources of its programs.
 pub(crate) struct Module {
@@ -49,64 +47,63 @@ impl Program {
     }
 }
 
+impl Module {
+    fn source(&self) -> PathBuf {
+        cargo::root().join("xtask/go").join(self.folder)
+    }
+
+    /// Returns the folder in the cache for the programs of this module as it is now.
+    fn programs_folder(&self) -> Result<PathBuf> {
+        let read = |name: &str| fs::read_to_string(self.source().join(name));
+        let digest = digest(&read("go.mod")?, &read("go.sum")?);
+        Ok(cache_dir()?.join(format!("{}-{digest}", self.folder)))
+    }
+}
+
+fn missing<'a>(folder: &Path, programs: &'a [Program]) -> Vec<&'a Program> {
+    let is_missing = |program: &&Program| !host::is_executable(&folder.join(program.name));
+    programs.iter().filter(is_missing).collect()
+}
+
 /// Returns true if all these programs have been built.
 pub(crate) fn are_built(module: &Module, programs: &[Program]) -> bool {
-    let source = cargo::root().join("xtask/go").join(module.folder);
-    let read = |name: &str| fs::read_to_string(source.join(name)).ok();
-    let (Some(go_mod), Some(go_sum), Ok(cache)) = (read("go.mod"), read("go.sum"), cache_dir())
-    else {
-        return false;
-    };
-    let place = cache.join(format!("{}-{}", module.folder, digest(&go_mod, &go_sum)));
-    programs
-        .iter()
-        .all(|program| host::is_executable(&place.join(program.name)))
+    let folder = module.programs_folder();
+    folder.is_ok_and(|folder| missing(&folder, programs).is_empty())
 }
 
 /// Returns the folder that contains these programs. Builds the missing ones; `takes` is a text for
 /// the user about the duration.
 pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Result<PathBuf> {
-    let source = cargo::root().join("xtask/go").join(module.folder);
-    let read = |name: &str| {
-        let file = source.join(name);
-        fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
-    };
-    let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
-    let cache = cache_dir()?;
-    let place = cache.join(format!("{}-{}", module.folder, digest(&go_mod, &go_sum)));
-    let missing: Vec<_> = programs
-        .iter()
-        .filter(|program| !host::is_executable(&place.join(program.name)))
-        .collect();
+    let folder = module.programs_folder()?;
+    let missing = missing(&folder, programs);
     if !missing.is_empty() {
-        let Some(version) = version_of(module.versioned, &go_mod) else {
-            bail!(
-                "{} names no version of {}",
-                source.join("go.mod").display(),
-                module.versioned
-            );
-        };
+        let go_mod = fs::read_to_string(module.source().join("go.mod"))?;
+        let version = version_of(module.versioned, &go_mod).with_context(|| {
+            format!(
+                "xtask/go/{}/go.mod names no version of {}",
+                module.folder, module.versioned
+            )
+        })?;
         let progress = Progress::start();
-        let _lock = super::lock(&cache, &progress)?;
+        let _lock = super::lock(&cache_dir()?, &progress)?;
         let names: Vec<_> = missing.iter().map(|program| program.name).collect();
+        let names = names.join(", ");
         progress.step(&format!(
-            "building {} {version} with Go ({takes}, once per user)",
-            names.join(", ")
+            "building {names} {version} with Go ({takes}, once per user)"
         ));
         for program in missing {
-            build(&cache, &source, &place, program, version)?;
+            build(&module.source(), &folder, program, version)?;
         }
         progress.step("built");
     }
-    Ok(place)
+    Ok(folder)
 }
 
 /// Returns half of the SHA-256 of both files in hexadecimal. It names the programs' folder in the
 /// cache, and does not depend on Rust's version.
 fn digest(go_mod: &str, go_sum: &str) -> String {
-    let digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
-    let half = digest.finalize().into_iter().take(16);
-    half.map(|byte| format!("{byte:02x}")).collect()
+    let whole = hash::sha256(format!("{go_mod}{go_sum}"));
+    whole[..whole.len() / 2].to_owned()
 }
 
 /// Returns the version of a module that the text of a go.mod requires; None if it does not.
@@ -130,21 +127,13 @@ fn go() -> Option<PathBuf> {
 
 /// Builds a program under a temporary name first, so that a program with the final name is
 /// complete.
-fn build(
-    cache: &Path,
-    source: &Path,
-    place: &Path,
-    program: &Program,
-    version: &str,
-) -> Result<()> {
-    let Some(go) = go() else {
-        bail!(
-            "building {} needs Go 1.26 or newer: install it (https://go.dev/dl) and try again",
-            program.name
-        );
-    };
-    fs::create_dir_all(place).with_context(|| format!("make {}", place.display()))?;
-    let partial = place.join(format!("{}.partial", program.name));
+fn build(source: &Path, folder: &Path, program: &Program, version: &str) -> Result<()> {
+    let name = program.name;
+    let go = go().with_context(|| {
+        format!("building {name} needs Go 1.26 or newer: install it (https://go.dev/dl)")
+    })?;
+    fs::create_dir_all(folder)?;
+    let partial = folder.join(format!("{name}.partial"));
     let plain = version.trim_start_matches('v');
     let mut parts = plain.split('.');
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
@@ -167,9 +156,8 @@ fn build(
         .arg(program.package)
         .current_dir(source)
         .env("CGO_ENABLED", "0");
-    install::logged(cache, &mut command, &format!("build {}", program.name))?;
-    let ready = place.join(program.name);
-    fs::rename(&partial, &ready).with_context(|| format!("name {}", ready.display()))
+    install::logged(&cache_dir()?, &mut command, &format!("build {name}"))?;
+    fs::rename(&partial, &folder.join(name))
 }
 
 #[cfg(test)]
@@ -190,9 +178,7 @@ mod tests {
         assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
         let text = "require (\n\tk8s.io/kubernetes/x v1.0.0\n\tk8s.io/kubernetes v1.36.3\n)";
         assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
-        assert_eq!(
-            version_of("k8s.io/kubernetes", "require example.com/x v1.0.0"),
-            None
-        );
+        let text = "require example.com/x v1.0.0";
+        assert_eq!(version_of("k8s.io/kubernetes", text), None);
     }
 }

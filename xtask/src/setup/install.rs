@@ -2,15 +2,15 @@
 //! Changes the machine for `setup`: installs Debian packages, and bpf-linker in the user's cache.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context, Result, bail};
 
 use super::{choose::LINKER_VERSION, progress::Progress};
-use crate::{cargo, host};
+use crate::{cargo, command, fs, host};
 
 /// Returns the path of the file with the output of the program that `setup` called last.
 pub(super) fn log_file(cache: &Path) -> PathBuf {
@@ -32,103 +32,79 @@ pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
     PathBuf::from(format!("/usr/lib/llvm-{llvm}"))
 }
 
-/// Builds bpf-linker in a temporary folder of the cache and renames the folder afterwards, so that
-/// a folder with the final name is complete.
+/// Builds bpf-linker in a folder of the cache.
 pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
     let (a, b, c) = LINKER_VERSION;
     let version = format!("{a}.{b}.{c}");
     progress.step(&format!(
         "building bpf-linker {version} against LLVM {llvm} (about a minute, once per user)"
     ));
-    let place = linker_folder(cache, llvm);
-    let partial = place.with_extension("partial");
-    remove(&partial)?;
     let prefix = llvm_prefix(llvm);
-    let path = env::join_paths(
-        [prefix.join("bin")]
-            .into_iter()
-            .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
-    )
-    .context("put LLVM's programs in the PATH")?;
-    let mut command = cargo::cargo("install");
-    command
-        .args([
-            "bpf-linker",
-            "--version",
-            &version,
-            "--locked",
-            "--no-default-features",
-        ])
-        .args(["--features", &format!("llvm-{llvm}")])
-        .arg("--root")
-        .arg(&partial)
-        .current_dir(cache)
-        .env("PATH", path)
-        // Without LLVM_PREFIX, bpf-linker's build script does not find LLVM's libraries.
-        .env("LLVM_PREFIX", &prefix)
-        .env(format!("LLVM_SYS_{llvm}1_PREFIX"), &prefix);
-    without_settings(&mut command);
-    logged(cache, &mut command, "build bpf-linker")?;
-    remove(&place)?;
-    fs::rename(&partial, &place)
-        .with_context(|| format!("move bpf-linker to {}", place.display()))?;
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = [prefix.join("bin")]
+        .into_iter()
+        .chain(env::split_paths(&path));
+    let path = env::join_paths(path).context("put LLVM's programs in the PATH")?;
+    let folder = linker_folder(cache, llvm);
+    cargo_install(cache, &folder, "bpf-linker", &version, |command| {
+        command
+            .args([
+                "--no-default-features",
+                "--features",
+                &format!("llvm-{llvm}"),
+            ])
+            .env("PATH", path)
+            // Without LLVM_PREFIX, bpf-linker's build script does not find LLVM's libraries.
+            .env("LLVM_PREFIX", &prefix)
+            .env(format!("LLVM_SYS_{llvm}1_PREFIX"), &prefix);
+    })?;
     progress.step("bpf-linker built");
     Ok(())
 }
 
-/// Removes environment variables that are only for builds of the project itself.
-fn without_settings(command: &mut Command) {
-    for inherited in [
-        "RUSTFLAGS",
-        "CARGO_ENCODED_RUSTFLAGS",
-        "CARGO_TARGET_DIR",
-        "CARGO_BUILD_TARGET",
-    ] {
-        command.env_remove(inherited);
-    }
+/// Builds a cargo subcommand in a folder.
+pub(super) fn cargo_tool(cache: &Path, folder: &Path, name: &str, version: &str) -> Result<()> {
+    cargo_install(cache, folder, name, version, |command| {
+        // The tool runs only for a second, so a fast build matters more than a fast program.
+        command
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_RELEASE_LTO", "off");
+    })
 }
 
-/// Builds a cargo subcommand in a temporary folder and renames the folder to `place` afterwards, so
-/// that a folder with the final name is complete.
-pub(super) fn cargo_tool(cache: &Path, place: &Path, name: &str, version: &str) -> Result<()> {
-    let partial = cache.join(format!("{name}.partial"));
-    remove(&partial)?;
+/// Runs `cargo install` for a crate, with `folder` as its root; `change` changes the command.
+fn cargo_install(
+    cache: &Path,
+    folder: &Path,
+    name: &str,
+    version: &str,
+    change: impl FnOnce(&mut Command),
+) -> Result<()> {
     let mut command = cargo::cargo("install");
     command
-        .args([name, "--version", version, "--locked", "--root"])
-        .arg(&partial)
-        // The tool runs only for a second, so a fast build matters more than a fast program.
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .args([name, "--version", version, "--locked"])
         .current_dir(cache);
-    without_settings(&mut command);
-    logged(cache, &mut command, &format!("build {name}"))?;
-    remove(place)?;
-    fs::rename(&partial, place).with_context(|| format!("move {name} to {}", place.display()))
-}
-
-pub(super) fn remove(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    change(&mut command);
+    // These variables are only for builds of the project itself.
+    for own in "RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR CARGO_BUILD_TARGET".split(' ') {
+        command.env_remove(own);
     }
-    Ok(())
+    fs::replace_folder(folder, |partial| {
+        command.arg("--root").arg(partial);
+        logged(cache, &mut command, &format!("build {name}"))
+    })
 }
 
 /// Installs Debian packages. If that fails, downloads new package lists and tries once more: old
 /// lists may have files that mirrors no longer have.
 pub(super) fn packages(cache: &Path, packages: &[String], progress: &Progress) -> Result<()> {
-    progress.step(&format!(
-        "installing Debian packages: {}",
-        packages.join(" ")
-    ));
+    let names = packages.join(" ");
+    progress.step(&format!("installing Debian packages: {names}"));
     if install(cache, packages).is_err() {
         update_lists(cache, progress);
         progress.step("installing once more");
         install(cache, packages).with_context(|| {
-            format!(
-                "install Debian packages; run `apt-get install {}` yourself and try again",
-                packages.join(" ")
-            )
+            format!("install packages; run `apt-get install {names}` yourself and try again")
         })?;
     }
     progress.step("Debian packages installed");
@@ -155,38 +131,22 @@ fn install(cache: &Path, packages: &[String]) -> Result<()> {
 }
 
 fn apt_get() -> Command {
-    let mut command =
-        Command::new(host::find_program("apt-get").unwrap_or_else(|| "apt-get".into()));
-    command
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        // Another apt may be running, e.g. soon after the machine's boot.
-        .args([
-            "-o",
-            "DPkg::Lock::Timeout=300",
-            "-o",
-            "Acquire::Retries=3",
-            "--quiet",
-        ]);
+    let program = host::find_program("apt-get").unwrap_or_else(|| "apt-get".into());
+    // Another apt may be running, e.g. soon after the machine's boot.
+    let options = "-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 --quiet";
+    let mut command = command::of(program, options);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 
 /// Runs a command and writes its output to the log file; an error contains the log's last lines.
 pub(super) fn logged(cache: &Path, command: &mut Command, what: &str) -> Result<()> {
     let file = log_file(cache);
-    let log = fs::File::create(&file).with_context(|| format!("write {}", file.display()))?;
-    let errors = log
-        .try_clone()
-        .with_context(|| format!("write {}", file.display()))?;
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(log)
-        .stderr(errors)
-        .status()
-        .with_context(|| format!("{what}: start {}", command.get_program().to_string_lossy()))?;
+    let status = command::log_to(command, &file)?.status();
+    let status =
+        status.with_context(|| format!("{what}: start {}", command.get_program().display()))?;
     if !status.success() {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        let tail = lines[lines.len().saturating_sub(15)..].join("\n    ");
+        let tail = fs::tail(&file, 15).replace('\n', "\n    ");
         bail!(
             "{what}: {status}; the end of {}:\n    {tail}",
             file.display()

@@ -13,17 +13,17 @@ mod progress;
 mod toolchain;
 
 use std::{
-    fs,
+    fs::File,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use choose::{Choice, Facts};
 use progress::Progress;
 pub(crate) use toolchain::Toolchain;
 
-use crate::host;
+use crate::{fs, host};
 
 /// What a command of xtask needs to be installed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,9 +34,12 @@ pub(crate) enum Needs {
     All,
 }
 
-/// The programs that tests and the demo call, each with its Debian package. A CNI plugin has its
-/// full path, because its folder is not in the PATH, and a program there may have the same name.
-const TOOLS: [(&str, &str); 8] = [
+/// A program and the Debian package that contains it.
+type Tool = (&'static str, &'static str);
+
+/// The programs that tests and the demo call. A CNI plugin has its full path, because its folder is
+/// not in the PATH, and a program there may have the same name.
+const TOOLS: [Tool; 8] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -66,23 +69,29 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
         Some(toolchain) => toolchain,
         None => find_toolchain(&cache, &missing_tools, &progress)?.written(&file)?,
     };
-    install_tools(&cache, &progress, &missing_tools)?;
+    let lines = missing_tools.iter().map(tool_line).collect::<Vec<_>>();
+    install_missing(&cache, &progress, &names(&missing_tools), &lines)?;
     progress.step(&format!("ready: {}", toolchain.summary()));
     Ok(toolchain)
 }
 
+/// Prepares the machine for a program that runs agents or loads kernel programs; `what` names it.
+pub(crate) fn run_as_root(what: &str) -> Result<()> {
+    host::require_root(what, "")?;
+    run(Needs::All)?;
+    host::ensure_bpffs()
+}
+
 /// Locks the cache folder, because two runs of `setup` at once would write the same files. The lock
 /// ends when the returned file is closed.
-fn lock(cache: &Path, progress: &Progress) -> Result<fs::File> {
-    fs::create_dir_all(cache)
-        .with_context(|| format!("make the cache folder {}", cache.display()))?;
-    let lock_path = cache.join("lock");
-    let lock = fs::File::create(&lock_path)
-        .with_context(|| format!("open the lock file {}", lock_path.display()))?;
+fn lock(cache: &Path, progress: &Progress) -> Result<File> {
+    fs::create_dir_all(cache)?;
+    let file = cache.join("lock");
+    let failed = || format!("lock {}", file.display());
+    let lock = File::create(&file).with_context(failed)?;
     if lock.try_lock().is_err() {
         progress.step("waiting until another set-up of this user has ended");
-        lock.lock()
-            .with_context(|| format!("lock {}", lock_path.display()))?;
+        lock.lock().with_context(failed)?;
     }
     Ok(lock)
 }
@@ -141,10 +150,8 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<PathBuf> {
 }
 
 /// Installs the Debian packages of those programs that are missing.
-pub(crate) fn tools(programs: &[(&'static str, &'static str)]) -> Result<()> {
-    let missing = missing_of(programs);
-    let packages: Vec<_> = missing.iter().map(|(_, name)| (*name).to_owned()).collect();
-    self::packages(&packages)
+pub(crate) fn tools(programs: &[Tool]) -> Result<()> {
+    packages(&names(&missing_of(programs)))
 }
 
 /// Installs these Debian packages; where this process cannot do that, the error lists them.
@@ -152,21 +159,32 @@ pub(crate) fn packages(missing: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    if !facts::can_install() {
-        bail!("Debian packages are missing. Install:\n{}", list(missing));
-    }
     let progress = Progress::start();
     let cache = cache_dir()?;
     let _lock = lock(&cache, &progress)?;
-    install::packages(&cache, missing, &progress)
+    install_missing(&cache, &progress, missing, missing)
+}
+
+/// Installs Debian packages; where this process cannot do that, the error has a line for each.
+fn install_missing(
+    cache: &Path,
+    progress: &Progress,
+    packages: &[String],
+    lines: &[String],
+) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    ensure!(
+        facts::can_install(),
+        "Debian packages are missing. Install:\n{}",
+        list(lines)
+    );
+    install::packages(cache, packages, progress)
 }
 
 /// Calls `choose` and does what it returns, until a toolchain has built a trial program.
-fn find_toolchain(
-    cache: &Path,
-    missing_tools: &[(&str, &str)],
-    progress: &Progress,
-) -> Result<Toolchain> {
+fn find_toolchain(cache: &Path, missing_tools: &[Tool], progress: &Progress) -> Result<Toolchain> {
     progress.step("looking for a BPF toolchain");
     let mut known = Facts::default();
     for _ in 0..ROUNDS {
@@ -194,73 +212,48 @@ fn find_toolchain(
                 known.lists_updated = true;
             }
             Choice::Impossible(mut missing) => {
-                missing.extend(
-                    missing_tools
-                        .iter()
-                        .map(|(tool, package)| tool_line(tool, package)),
-                );
-                bail!(
-                    "set-up cannot install this by itself here. Install:\n{}",
-                    list(&missing)
-                );
+                missing.extend(missing_tools.iter().map(tool_line));
+                let list = list(&missing);
+                bail!("set-up cannot install this by itself here. Install:\n{list}");
             }
         }
     }
-    bail!(
-        "no BPF toolchain works after {ROUNDS} rounds of installing and trying; see the end of {}",
-        install::log_file(cache).display()
-    )
+    let log = install::log_file(cache);
+    let log = log.display();
+    bail!("no BPF toolchain works after {ROUNDS} rounds of installing and trying; see {log}")
 }
 
 /// Returns those of the programs (name, Debian package) that are not installed.
-fn missing_of(tools: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+fn missing_of(tools: &[Tool]) -> Vec<Tool> {
     let all = tools.iter().copied();
     all.filter(|(tool, _)| host::find_program(tool).is_none())
         .collect()
 }
 
-fn install_tools(cache: &Path, progress: &Progress, missing: &[(&str, &str)]) -> Result<()> {
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let lines: Vec<_> = missing
-        .iter()
-        .map(|(tool, package)| tool_line(tool, package))
-        .collect();
-    if !facts::can_install() {
-        bail!(
-            "tools that the tests and the demo call are missing. Install:\n{}",
-            list(&lines)
-        );
-    }
-    let packages: Vec<_> = missing
+/// Returns the names of the Debian packages of these programs.
+fn names(tools: &[Tool]) -> Vec<String> {
+    tools
         .iter()
         .map(|(_, package)| (*package).to_owned())
-        .collect();
-    install::packages(cache, &packages, progress)
+        .collect()
 }
 
-fn tool_line(tool: &str, package: &str) -> String {
+fn tool_line((tool, package): &Tool) -> String {
     format!("{tool} (Debian package {package}): the tests and the demo call it")
 }
 
 fn list(lines: &[String]) -> String {
-    lines
-        .iter()
-        .map(|line| format!("  - {line}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+    format!("  - {}", lines.join("\n  - "))
 }
 
 /// Returns the cache folder of all clones of a user, as proxy-user/datapath/build.rs does.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let base = match folder("XDG_CACHE_HOME") {
-        Some(cache) => PathBuf::from(cache),
-        None => PathBuf::from(folder("HOME").context(
-            "find the cache folder: neither XDG_CACHE_HOME nor HOME is set; set one of them",
-        )?)
-        .join(".cache"),
+    let folder = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
     };
+    let base = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+    let base = base.context("find the cache folder: set XDG_CACHE_HOME or HOME; neither is set")?;
     Ok(base.join("portolan"))
 }

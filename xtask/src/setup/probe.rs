@@ -2,12 +2,12 @@
 //! Tests a compiler and a linker by building a minimal kernel program, because version numbers do
 //! not prove that they fit.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::toolchain::{TARGET, Toolchain};
-use crate::cargo;
+use crate::{command, fs};
 
 const MANIFEST: &str = r#"
 [package]
@@ -38,11 +38,9 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
 /// the result has its section and BTF.
 pub(super) fn probe(toolchain: &Toolchain, cache: &Path) -> Result<()> {
     let folder = cache.join("probe");
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(folder.join("Cargo.toml"), MANIFEST))
-        .and_then(|()| fs::write(folder.join("Cargo.lock"), LOCK))
-        .and_then(|()| fs::write(folder.join("probe.rs"), PROGRAM))
-        .with_context(|| format!("write the trial program to {}", folder.display()))?;
+    fs::write(folder.join("Cargo.toml"), MANIFEST)?;
+    fs::write(folder.join("Cargo.lock"), LOCK)?;
+    fs::write(folder.join("probe.rs"), PROGRAM)?;
     let linker = format!("-Clinker={}", toolchain.linker.display());
     let flags = [
         "-Cdebuginfo=2",
@@ -56,11 +54,10 @@ pub(super) fn probe(toolchain: &Toolchain, cache: &Path) -> Result<()> {
         .current_dir(&folder)
         .arg("--target-dir")
         .arg(&target_dir);
-    cargo::output(&mut command, "build a trial program")?;
-    let object = fs::read(target_dir.join(TARGET).join("release/probe"))
-        .context("read the trial program's object")?;
+    command::output(&mut command, "build a trial program")?;
+    let object = fs::read(target_dir.join(TARGET).join("release/probe"))?;
     let result = check_object(&object);
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    fs::remove_dir_all(&folder)?;
     result
 }
 
@@ -70,15 +67,11 @@ fn check_object(object: &[u8]) -> Result<()> {
         object.starts_with(b"\x7fELF") && object.get(18..20) == Some(&EM_BPF),
         "the linker's output is not a BPF object"
     );
-    for section in ["classifier\0", ".BTF\0"] {
-        let found = object
-            .windows(section.len())
-            .any(|window| window == section.as_bytes());
-        ensure!(
-            found,
-            "the linker's output lacks the section {}",
-            section.trim_end_matches('\0')
-        );
+    for section in ["classifier", ".BTF"] {
+        let name = format!("{section}\0");
+        let mut windows = object.windows(name.len());
+        let found = windows.any(|window| window == name.as_bytes());
+        ensure!(found, "the linker's output lacks the section {section}");
     }
     Ok(())
 }

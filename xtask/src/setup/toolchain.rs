@@ -4,15 +4,15 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::choose::{Compiler, Linker};
-use crate::{cargo, host};
+use crate::{cargo, command, fs, host};
 
 /// The Rust target of the kernel programs.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
@@ -76,11 +76,8 @@ impl Toolchain {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
         let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
         let runs = |program: &Path| {
-            cargo::output(
-                Command::new(program).arg("--version"),
-                "ask for the version",
-            )
-            .ok()
+            let mut command = command::of(program, "--version");
+            command::output(&mut command, "ask for the version").ok()
         };
         let same = there && runs(&toolchain.rustc)?.trim() == toolchain.version;
         (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
@@ -93,10 +90,7 @@ impl Toolchain {
         if fs::read_to_string(file).is_ok_and(|old| old == text) {
             return Ok(self);
         }
-        let new = file.with_extension("new");
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, file))
-            .with_context(|| format!("write {}", file.display()))?;
+        fs::replace(file, text)?;
         Ok(self)
     }
 
@@ -123,24 +117,14 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
         if !self.build_std {
-            command.env(
-                "RUSTC_BOOTSTRAP",
-                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
-            );
+            let crates = "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf";
+            command.env("RUSTC_BOOTSTRAP", crates);
         }
-        for (name, _) in env::vars_os() {
-            if cargo::is_about_this_package(&name) {
-                command.env_remove(name);
-            }
-        }
-        for inherited in [
-            "RUSTFLAGS",
-            "RUSTC_WRAPPER",
-            "RUSTC_WORKSPACE_WRAPPER",
-            "CLIPPY_ARGS",
-            "RUSTUP_TOOLCHAIN",
-        ] {
-            command.env_remove(inherited);
+        cargo::remove_own_variables(&mut command);
+        let inherited =
+            "RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS RUSTUP_TOOLCHAIN";
+        for name in inherited.split(' ') {
+            command.env_remove(name);
         }
         command
     }
@@ -185,16 +169,11 @@ mod tests {
     fn an_unchanged_file_keeps_its_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("toolchain");
-        debian().written(&file).expect("written");
-        let before = fs::metadata(&file)
-            .and_then(|m| m.modified())
-            .expect("its time");
-        debian().written(&file).expect("written");
-        assert_eq!(
-            fs::metadata(&file)
-                .and_then(|m| m.modified())
-                .expect("its time"),
-            before
-        );
+        let time_of_writing = || {
+            debian().written(&file).expect("written");
+            let metadata = std::fs::metadata(&file);
+            metadata.and_then(|file| file.modified()).expect("its time")
+        };
+        assert_eq!(time_of_writing(), time_of_writing());
     }
 }

@@ -7,7 +7,6 @@ pub(super) mod client;
 use std::{
     env,
     fmt::Write as _,
-    fs,
     process::{Child, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -23,6 +22,7 @@ use super::{
     proxy::{self, Proxy, Serving},
     tools::Tools,
 };
+use crate::fs;
 
 /// How long clients run before and after each scenario's disruption.
 const LEAD: Duration = Duration::from_secs(5);
@@ -62,74 +62,35 @@ spec:
     - {name: udp, port: 80, targetPort: 8081, nodePort: 31081, protocol: UDP}
 ";
 
-/// A disruption of the proxy, caused by `act` while clients send requests.
-struct Scenario {
-    name: &'static str,
-    act: fn(&Tools) -> Result<()>,
-}
+/// A disruption of the proxy: its name, and what causes it while clients send requests.
+type Scenario = (&'static str, fn(&Tools) -> Result<()>);
 
 /// All scenarios, in this order: each begins with the proxy that the one before has left.
 const SCENARIOS: [Scenario; 7] = [
-    Scenario {
-        name: "nothing",
-        act: |_| Ok(()),
-    },
-    Scenario {
-        name: "rolling update of the DaemonSet",
-        act: |tools| {
-            proxy::restart(tools)?;
-            proxy::wait_for_portolan(tools)
-        },
-    },
-    Scenario {
-        name: "its pods are killed",
-        act: |tools| {
-            let pods = [
-                "delete",
-                "pods",
-                "-l",
-                "app=portolan",
-                "--grace-period=0",
-                "--force",
-            ];
-            proxy::system(tools, &pods)?;
-            proxy::wait_for_portolan(tools)
-        },
-    },
-    Scenario {
-        name: "the API server is killed and started again",
-        act: |tools| {
-            stop(&CONTROL, "kube-apiserver")?;
-            sleep(LEAD);
-            start_server(tools)
-        },
-    },
-    Scenario {
-        name: "portolan gives way to kube-proxy nftables",
-        act: |tools| {
-            proxy::install(
-                tools,
-                &Serving {
-                    proxy: Proxy::KubeProxyNftables,
-                    balancing: String::new(),
-                },
-            )
-        },
-    },
-    Scenario {
-        name: "kube-proxy is killed and started again",
-        act: |tools| proxy::start_kube_proxy(tools, "nftables"),
-    },
-    Scenario {
-        name: "kube-proxy nftables gives way to portolan",
-        act: |tools| {
-            let serving = Serving {
-                proxy: Proxy::Portolan,
-                balancing: "all".to_owned(),
-            };
-            proxy::install(tools, &serving)
-        },
-    },
+    ("nothing", |_| Ok(())),
+    ("rolling update of the DaemonSet", |tools| {
+        proxy::restart(tools)?;
+        proxy::wait_for_portolan(tools)
+    }),
+    ("its pods are killed", |tools| {
+        let kill = "delete pods -l app=portolan --grace-period=0 --force";
+        proxy::system(tools, kill)?;
+        proxy::wait_for_portolan(tools)
+    }),
+    ("the API server is killed and started again", |tools| {
+        stop(&CONTROL, "kube-apiserver")?;
+        sleep(LEAD);
+        start_server(tools)
+    }),
+    ("portolan gives way to kube-proxy nftables", |tools| {
+        proxy::install(tools, &Serving::new(Proxy::KubeProxyNftables, ""))
+    }),
+    ("kube-proxy is killed and started again", |tools| {
+        proxy::start_kube_proxy(tools, "nftables")
+    }),
+    ("kube-proxy nftables gives way to portolan", |tools| {
+        proxy::install(tools, &Serving::new(Proxy::Portolan, "all"))
+    }),
 ];
 
 /// Runs all scenarios and prints a table. The first needs portolan, and the last ends with it.
@@ -141,17 +102,16 @@ pub(super) fn run(tools: &Tools) -> Result<()> {
     let clients = Clients::new(tools)?;
     clients.ready()?;
     let mut rows = Vec::new();
-    for scenario in &SCENARIOS {
-        eprintln!("disrupt: {}", scenario.name);
+    for (name, act) in SCENARIOS {
+        eprintln!("disrupt: {name}");
         let mut took = Duration::ZERO;
         let results = clients.during(&mut || {
             let before = Instant::now();
-            let done = (scenario.act)(tools);
+            let done = act(tools);
             took = before.elapsed();
             done
         });
-        let results = results.with_context(|| scenario.name.to_owned())?;
-        rows.push((scenario.name, took.as_secs_f64(), results));
+        rows.push((name, took.as_secs_f64(), results.context(name)?));
     }
     println!("{}", table(&rows));
     clients.remove()
@@ -176,8 +136,8 @@ pub(super) struct Clients<'a> {
 impl<'a> Clients<'a> {
     pub(super) fn new(tools: &'a Tools) -> Result<Self> {
         apply(tools, OBJECTS)?;
-        let address = "jsonpath={.spec.clusterIP}";
-        let address = kubectl(tools, &["get", "service", "load-server", "-o", address])?;
+        let get = "get service load-server -o jsonpath={.spec.clusterIP}";
+        let address = kubectl(tools, get)?;
         Ok(Self { tools, address })
     }
 
@@ -188,20 +148,10 @@ impl<'a> Clients<'a> {
 
     /// Waits until the service's servers on all nodes and the client's pod run.
     pub(super) fn ready(&self) -> Result<()> {
-        let servers = [
-            "rollout",
-            "status",
-            "daemonset/load-server",
-            "--timeout=60s",
-        ];
-        kubectl(self.tools, &servers)?;
-        let client = [
-            "wait",
-            "--for=condition=Ready",
-            "pod/load-client",
-            "--timeout=60s",
-        ];
-        kubectl(self.tools, &client).map(drop)
+        let servers = "rollout status daemonset/load-server --timeout=60s";
+        kubectl(self.tools, servers)?;
+        let client = "wait --for=condition=Ready pod/load-client --timeout=60s";
+        kubectl(self.tools, client).map(drop)
     }
 
     /// Runs the three clients from five seconds before `act` until five seconds after it.
@@ -233,7 +183,7 @@ impl<'a> Clients<'a> {
             "pod/load-client",
             "service/load-server",
         ] {
-            kubectl(self.tools, &["delete", what, "--wait=false"])?;
+            kubectl(self.tools, &format!("delete {what} --wait=false"))?;
         }
         Ok(())
     }
@@ -248,27 +198,24 @@ enum Where {
 
 fn client(tools: &Tools, place: Where, address: &str) -> Result<Child> {
     let node = &NODES[0];
+    let service = format!("{address}:80");
+    let other_node = NODES[1].place.address;
     let (mut command, tcp, udp) = match place {
-        Where::Node => (
-            inside(&node.place)?,
-            format!("{address}:80"),
-            format!("{address}:80"),
-        ),
+        Where::Node => (inside(&node.place)?, service.clone(), service),
         Where::Pod => {
             let id = "jsonpath={.status.containerStatuses[0].containerID}";
-            let id = kubectl(tools, &["get", "pod", "load-client", "-o", id])?;
+            let id = kubectl(tools, &format!("get pod load-client -o {id}"))?;
             let id = id.trim_start_matches("containerd://");
             let cgroup = node.place.cgroup()?.join("k8s.io").join(id);
-            let members = fs::read_to_string(cgroup.join("cgroup.procs"))
-                .context("look for the pod's processes")?;
+            let members = fs::read_to_string(cgroup.join("cgroup.procs"))?;
             let process = members.lines().next().context("the pod has no process")?;
             let command = daemon::inside_of(&cgroup, &[format!("--net=/proc/{process}/ns/net")]);
-            (command, format!("{address}:80"), format!("{address}:80"))
+            (command, service.clone(), service)
         }
         Where::Outside => (
             inside(&CONTROL)?,
-            format!("{}:{NODE_PORT}", NODES[1].place.address),
-            format!("{}:{NODE_PORT_UDP}", NODES[1].place.address),
+            format!("{other_node}:{NODE_PORT}"),
+            format!("{other_node}:{NODE_PORT_UDP}"),
         ),
     };
     command
@@ -296,11 +243,8 @@ fn table(rows: &[(&str, f64, Results)]) -> String {
                 let count = &counts[kind];
                 format!("{} of {}", count["failed"], count["done"])
             });
-            _ = writeln!(
-                text,
-                "| {name} | {seconds:.1} s | {place} | {} |",
-                cells.join(" | ")
-            );
+            let cells = cells.join(" | ");
+            _ = writeln!(text, "| {name} | {seconds:.1} s | {place} | {cells} |");
             for kind in kinds {
                 if let Some(error) = counts[kind]["error"].as_str() {
                     eprintln!("{name}, {place}, {kind}: {error}");

@@ -3,8 +3,7 @@
 //! node), waits until it works and, after the next steps, ends it.
 
 use std::{
-    fs::{self, File},
-    process::{Command, Stdio},
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -12,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use super::run::Rehearsal;
-use crate::cluster::daemon::run as output;
+use crate::{cluster::daemon::run as output, command, fs};
 
 /// The folder in which the command `portolan shadow` pins its maps.
 const SHADOW: &str = "/sys/fs/bpf/portolan-shadow";
@@ -26,15 +25,9 @@ impl Rehearsal<'_> {
         };
         let line = self.filled(line)?;
         let log = self.folder.join("beside.log");
-        let file = File::create(&log).with_context(|| format!("write {}", log.display()))?;
-        let errors = file.try_clone().context("share the log")?;
-        let child = self
-            .shell(&format!("exec {line}"), true)?
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(errors)
-            .spawn()
-            .with_context(|| line.clone())?;
+        let mut command = self.shell(&format!("exec {line}"), true)?;
+        let child = command::log_to(&mut command, &log)?.spawn();
+        let child = child.with_context(|| line.clone())?;
         eprintln!("  $ {line} &");
         self.beside = Some((child, log));
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::{
     run::Rehearsal,
-    steps::{LEFT_OUT, STEPS, Step},
+    steps::{LEFT_OUT, LeftOut, STEPS, Step},
 };
 
 #[derive(clap::Args)]
@@ -32,10 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         for command in &commands {
             let reason =
                 left_out(command).map_or(String::new(), |why| format!("   (left out: {why})"));
-            println!(
-                "{} \"{}\": {}{reason}",
-                command.page, command.section, command.line
-            );
+            println!("{command}{reason}");
         }
         return Ok(());
     }
@@ -58,12 +55,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn left_out(command: &page::Command) -> Option<&'static str> {
-    let found = LEFT_OUT.iter().find(|(page, section, start, _)| {
-        *page == command.page
-            && (section.is_empty() || *section == command.section)
-            && command.line.starts_with(start)
-    });
+    let found = LEFT_OUT.iter().find(|left_out| is_meant(left_out, command));
     found.map(|(.., why)| *why)
+}
+
+fn is_meant((page, section, start, _): &LeftOut, command: &page::Command) -> bool {
+    *page == command.page
+        && (section.is_empty() || *section == command.section)
+        && command.line.starts_with(start)
 }
 
 #[cfg(test)]
@@ -84,12 +83,10 @@ mod tests {
                 Step::Said(line) => command.line == *line,
                 _ => false,
             });
+            let known = tried || left_out(&command).is_some();
             assert!(
-                tried || left_out(&command).is_some(),
-                "{} \"{}\": {}: neither a step of the rehearsal nor left out",
-                command.page,
-                command.section,
-                command.line
+                known,
+                "{command}: neither a step of the rehearsal nor left out"
             );
         }
     }
@@ -98,12 +95,8 @@ mod tests {
     fn what_is_left_out_is_on_its_page() {
         let commands = page::all().unwrap();
         for left_out in LEFT_OUT {
-            let (page, section, start, _) = left_out;
-            let found = |command: &page::Command| {
-                let is_there = section.is_empty() || command.section == *section;
-                command.page == *page && is_there && command.line.starts_with(start)
-            };
-            assert!(commands.iter().any(found), "{left_out:?}");
+            let found = commands.iter().any(|command| is_meant(left_out, command));
+            assert!(found, "{left_out:?}");
         }
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Extracts the commands from a documentation page: indented lines that begin with a known program.
 
-use std::fs;
+use std::fmt;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cargo;
+use crate::{cargo, fs};
 
 /// The documentation pages whose commands `cargo xtask docs` runs.
 pub(super) const PAGES: [&str; 5] = [
@@ -17,17 +17,7 @@ pub(super) const PAGES: [&str; 5] = [
 ];
 
 /// The programs whose commands are extracted.
-const PROGRAMS: [&str; 9] = [
-    "kubectl",
-    "helm",
-    "curl",
-    "cargo",
-    "ctr",
-    "k3s",
-    "docker",
-    "kube-proxy",
-    "portolan",
-];
+const PROGRAMS: &str = "kubectl helm curl cargo ctr k3s docker kube-proxy portolan";
 
 /// A command on a documentation page.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,13 +32,20 @@ pub(super) struct Command {
     pub(super) on_node: bool,
 }
 
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} \"{}\": {}", self.page, self.section, self.line)
+    }
+}
+
 /// Returns all commands of all documentation pages.
 pub(super) fn all() -> Result<Vec<Command>> {
     let mut found = Vec::new();
     for page in PAGES {
-        let file = cargo::root().join(page);
-        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        found.extend(commands(page, &text));
+        found.extend(commands(
+            page,
+            &fs::read_to_string(cargo::root().join(page))?,
+        ));
     }
     Ok(found)
 }
@@ -59,12 +56,8 @@ fn commands(page: &'static str, text: &str) -> Vec<Command> {
     for line in text.lines() {
         if let Some(heading) = line.strip_prefix('#') {
             let heading = heading.trim_start_matches('#').trim();
-            let numbered = heading
-                .split_once(". ")
-                .filter(|(number, _)| number.bytes().all(|digit| digit.is_ascii_digit()));
-            numbered
-                .map_or(heading, |(_, rest)| rest)
-                .clone_into(&mut section);
+            let number_end = heading.trim_start_matches(|c: char| c.is_ascii_digit());
+            section = number_end.strip_prefix(". ").unwrap_or(heading).to_owned();
         }
         let Some(indented) = line.strip_prefix("    ") else {
             continue;
@@ -72,7 +65,7 @@ fn commands(page: &'static str, text: &str) -> Vec<Command> {
         let (command, comment) = indented.split_once(" # ").unwrap_or((indented, ""));
         let command = command.trim();
         let program = command.split_whitespace().next().unwrap_or_default();
-        if PROGRAMS.contains(&program) {
+        if PROGRAMS.split(' ').any(|name| name == program) {
             found.push(Command {
                 page,
                 section: section.clone(),
@@ -94,23 +87,15 @@ mod tests {
     fn commands_are_found_below_their_section() {
         let text = "# Page\n\n## 2. See\n\nText.\n\n    kubectl get pods   # all\n    rate(x[5m]) > 0\n\n1. Step\n\n       curl -s 127.0.0.1:1/x\n    portolan check\n";
         let found = commands("docs/tasks.md", text);
-        let short: Vec<_> = found
+        let found = found
             .iter()
-            .map(|command| {
-                (
-                    command.section.as_str(),
-                    command.line.as_str(),
-                    command.on_node,
-                )
-            })
-            .collect();
-        assert_eq!(
-            short,
-            [
-                ("See", "kubectl get pods", false),
-                ("See", "curl -s 127.0.0.1:1/x", true),
-                ("See", "portolan check", true),
-            ]
-        );
+            .map(|command| (command.to_string(), command.on_node));
+        let expected = [
+            ("docs/tasks.md \"See\": kubectl get pods", false),
+            ("docs/tasks.md \"See\": curl -s 127.0.0.1:1/x", true),
+            ("docs/tasks.md \"See\": portolan check", true),
+        ];
+        let expected = expected.map(|(command, on_node)| (command.to_owned(), on_node));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 }

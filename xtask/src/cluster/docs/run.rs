@@ -4,7 +4,7 @@
 //! the commands is kept in a file.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command},
@@ -29,7 +29,7 @@ use crate::{
         node, proxy,
         tools::Tools,
     },
-    deploy,
+    deploy, fs,
 };
 
 /// The run of all steps: the commands, their surroundings, and the results so far.
@@ -49,19 +49,17 @@ pub(super) struct Rehearsal<'a> {
     path: String,
 }
 
+/// Commands; true with a command means that it is for a shell on a node.
+type Lines = Vec<(String, bool)>;
+
 impl<'a> Rehearsal<'a> {
     pub(super) fn new(tools: &'a Tools, commands: Vec<page::Command>) -> Result<Self> {
         let folder = cargo::root().join("target/docs");
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-        }
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        output(
-            Command::new("cp")
-                .arg("-r")
-                .arg(cargo::root().join("deploy"))
-                .arg(&folder),
-        )?;
+        fs::remove_dir_all(&folder)?;
+        fs::create_dir_all(&folder)?;
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(cargo::root().join("deploy"));
+        output(copy.arg(&folder))?;
         let programs = [
             tools.path(),
             deploy::helm_folder()?.display().to_string(),
@@ -122,15 +120,15 @@ impl<'a> Rehearsal<'a> {
         }
         proxy::remove_kube_proxy(self.tools)?;
         for node in &NODES {
-            let label = ["label", "node", node.place.name, "portolan.dev/proxy-"];
-            kubectl(self.tools, &label)?;
+            let name = node.place.name;
+            kubectl(
+                self.tools,
+                &format!("label node {name} portolan.dev/proxy-"),
+            )?;
         }
         proxy::start_kube_proxy(self.tools, mode)?;
         self.run(&format!("kubectl apply -k {}", overlay("drain")), false)?;
-        proxy::system(
-            self.tools,
-            &["rollout", "status", "daemonset/portolan", "--timeout=5m"],
-        )?;
+        proxy::system(self.tools, "rollout status daemonset/portolan --timeout=5m")?;
         let gone = format!("kubectl delete --wait=true -k {}", overlay("drain"));
         self.run(&gone, false)?;
         self.clients.ready()
@@ -152,25 +150,14 @@ impl<'a> Rehearsal<'a> {
     /// `with_clients`: clients send requests meanwhile, and failed requests are counted.
     fn section(&mut self, page: &str, section: &str, part: &str, with_clients: bool) -> Result<()> {
         let lines = self.lines(page, section, part)?;
-        let what = if part.is_empty() {
-            section.to_owned()
-        } else {
-            format!("{section}: {part}")
-        };
-        self.busy(page, &what, &lines, with_clients)
+        let what = format!("{section}: {part}");
+        self.busy(page, what.trim_end_matches(": "), &lines, with_clients)
     }
 
-    /// Returns the commands of a section that contain `part`; true with a command means that it is
-    /// for a shell on a node.
-    pub(super) fn lines(
-        &self,
-        page: &str,
-        section: &str,
-        part: &str,
-    ) -> Result<Vec<(String, bool)>> {
-        let lines: Vec<_> = self
-            .commands
-            .iter()
+    /// Returns the commands of a section that contain `part`.
+    pub(super) fn lines(&self, page: &str, section: &str, part: &str) -> Result<Lines> {
+        let commands = self.commands.iter();
+        let lines: Lines = commands
             .filter(|command| command.page == page && command.section == section)
             .filter(|command| command.line.contains(part) && left_out(command).is_none())
             .map(|command| (command.line.clone(), command.on_node))
@@ -189,9 +176,8 @@ impl<'a> Rehearsal<'a> {
         let mut took = Duration::ZERO;
         let mut act = || {
             let begun = Instant::now();
-            let done = lines
-                .iter()
-                .try_for_each(|(line, on_node)| self.run(line, *on_node));
+            let mut lines = lines.iter();
+            let done = lines.try_for_each(|(line, on_node)| self.run(line, *on_node));
             took = begun.elapsed();
             done
         };
@@ -207,20 +193,17 @@ impl<'a> Rehearsal<'a> {
             act()?;
             " | ".to_owned()
         };
-        self.rows.push(format!(
-            "| {page} {what} | {} | {:.1} s | {load} |",
-            lines.len(),
-            took.as_secs_f64()
-        ));
+        let (count, seconds) = (lines.len(), took.as_secs_f64());
+        let row = format!("| {page} {what} | {count} | {seconds:.1} s | {load} |");
+        self.rows.push(row);
         Ok(())
     }
 
     fn write(&self, file: &str, old: &str, new: &str) -> Result<()> {
         let file = self.folder.join("deploy").join(file);
-        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let text = fs::read_to_string(&file)?;
         ensure!(text.contains(old), "{} has no {old:?}", file.display());
         fs::write(&file, text.replacen(old, new, 1))
-            .with_context(|| format!("write {}", file.display()))
     }
 
     /// Returns the command `line` with each of its placeholders replaced by this cluster's value.
@@ -230,8 +213,8 @@ impl<'a> Rehearsal<'a> {
             Meaning::Is(text) => Ok(text.to_owned()),
             Meaning::PodOnNode => {
                 let on = format!("--field-selector=spec.nodeName={}", node.name);
-                let pods = ["get", "pods", "-l", "app=portolan", "-o", "name", &on];
-                let pods = proxy::system(self.tools, &pods)?;
+                let get = format!("get pods -l app=portolan -o name {on}");
+                let pods = proxy::system(self.tools, &get)?;
                 Ok(pods.lines().next().unwrap_or_default().to_owned())
             }
             Meaning::Node if line.starts_with("curl") => Ok(node.address.to_owned()),
@@ -239,8 +222,8 @@ impl<'a> Rehearsal<'a> {
             Meaning::Server => Ok(format!("//{}", CONTROL.address)),
             Meaning::Kubeconfig => Ok(format!("--kubeconfig {}", layout::kubeconfig().display())),
             Meaning::Client => {
-                let address = "jsonpath={.status.podIP}";
-                kubectl(self.tools, &["get", "pod", "load-client", "-o", address])
+                let get = "get pod load-client -o jsonpath={.status.podIP}";
+                kubectl(self.tools, get)
             }
             Meaning::Service => Ok(self.clients.address().to_owned()),
         })
@@ -260,14 +243,13 @@ impl<'a> Rehearsal<'a> {
         // The editor of `kubectl edit`: it changes one setting, as a reader would.
         let editor = "sed -i s/socketBalancing..all/socketBalancing..host/";
         let home = self.folder.join("helm");
+        let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
         // Commands on a node have the node's mounts, so the shell must enter the folder again.
         let line = format!("cd {} && {line}", self.folder.display());
         command
             .args(["-c", &line])
             .envs([("PATH", self.path.as_str()), ("KUBE_EDITOR", editor)])
-            .envs(
-                ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|name| (name, &home)),
-            )
+            .envs(homes.map(|name| (name, &home)))
             .env("KUBECONFIG", layout::kubeconfig());
         Ok(command)
     }
@@ -275,14 +257,10 @@ impl<'a> Rehearsal<'a> {
     /// Runs the command `line`, and fails if its exit status is not one that it may have.
     fn run(&self, line: &str, on_node: bool) -> Result<()> {
         let line = self.filled(line)?;
-        let done = self
-            .shell(&line, on_node)?
-            .output()
-            .with_context(|| line.clone())?;
-        let (said, errors) = (
-            String::from_utf8_lossy(&done.stdout),
-            String::from_utf8_lossy(&done.stderr),
-        );
+        let done = self.shell(&line, on_node)?.output();
+        let done = done.with_context(|| line.clone())?;
+        let said = String::from_utf8_lossy(&done.stdout);
+        let errors = String::from_utf8_lossy(&done.stderr);
         let mut kept = OpenOptions::new()
             .create(true)
             .append(true)

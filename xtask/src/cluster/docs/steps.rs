@@ -134,7 +134,9 @@ pub(super) const STEPS: &[Step] = &[
 ];
 
 /// Commands that are not tested: page, section, beginning (empty: all), and the reason.
-pub(super) const LEFT_OUT: &[(&str, &str, &str, &str)] = &[
+pub(super) type LeftOut = (&'static str, &'static str, &'static str, &'static str);
+
+pub(super) const LEFT_OUT: &[LeftOut] = &[
     (
         INSTALL,
         "The image",

@@ -96,15 +96,11 @@ mod tests {
     use super::*;
 
     fn complaints(path: &str, text: &str) -> Vec<String> {
-        let file = |path: &str, text: &str| File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        };
         let files = [
-            file("proxy-user/src/agent/mod.rs", "pub struct Agent;"),
-            file("proxy-user/tests/support/agent.rs", ""),
-            file("docs/e2e.md", ""),
-            file(path, text),
+            File::new("proxy-user/src/agent/mod.rs", "pub struct Agent;"),
+            File::new("proxy-user/tests/support/agent.rs", ""),
+            File::new("docs/e2e.md", ""),
+            File::new(path, text),
         ];
         check(&files, &BTreeSet::from(["std".to_owned()]))
     }

@@ -7,18 +7,7 @@ use std::collections::HashSet;
 use crate::lint::tokens::{Token, tokens};
 
 /// Keywords that are followed by the name that they define.
-const DEFINERS: [&str; 10] = [
-    "fn",
-    "struct",
-    "enum",
-    "union",
-    "const",
-    "static",
-    "mod",
-    "trait",
-    "type",
-    "macro_rules",
-];
+const DEFINERS: &str = "fn struct enum union const static mod trait type macro_rules";
 
 /// All names that the sources define: modules, items, methods, variants and fields.
 #[derive(Default)]
@@ -37,7 +26,7 @@ impl Definitions {
             let Token::Word(word) = token else {
                 continue;
             };
-            if !DEFINERS.contains(&word.as_str()) {
+            if DEFINERS.split(' ').all(|definer| definer != word) {
                 continue;
             }
             let rest = &tokens[at + 1..];
@@ -133,19 +122,9 @@ mod tests {
         let text = "pub(crate) const fn new() {} struct Plan; struct Flow { pub(crate) state: u8, age: u8 } static mut COUNT: u8 = 0; macro_rules! plain {} \
             enum Counter<T> { #[doc = \"x\"] Hit, Miss(Inner), Full { size: u8 } , Last = 3 } type Words = u8;";
         definitions.read("proxy-user/src/agent/mod.rs", text);
-        for name in [
-            "proxy_user::agent::new",
-            "Plan",
-            "COUNT",
-            "plain",
-            "Counter::Hit",
-            "Counter::Miss",
-            "Counter::Full",
-            "Counter::Last",
-            "crate::Words",
-            "Flow::state",
-            "Flow::age",
-        ] {
+        let names = "proxy_user::agent::new Plan COUNT plain Counter::Hit Counter::Miss Counter::Full \
+            Counter::Last crate::Words Flow::state Flow::age";
+        for name in names.split(' ') {
             let parts: Vec<_> = name.split("::").collect();
             assert_eq!(definitions.missing(&parts), None, "{name}");
         }

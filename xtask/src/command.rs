@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs other programs. Used by all commands of xtask.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Returns a command of `program` whose arguments are the words of a text.
+pub(crate) fn of(program: impl AsRef<OsStr>, words: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(words.split_whitespace());
+    command
+}
+
+fn start(what: &str, command: &Command) -> String {
+    format!("{what}: start {}", command.get_program().display())
+}
+
+/// Runs a command to its end; an error begins with `what`.
+pub(crate) fn check(command: &mut Command, what: &str) -> Result<()> {
+    let status = command.status().with_context(|| start(what, command))?;
+    ensure!(status.success(), "{what}: {status}, see above");
+    Ok(())
+}
+
+/// Runs a command without showing its output, and returns its stdout. An error begins with `what`
+/// and contains the output.
+pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
+    let output = command.output().with_context(|| start(what, command))?;
+    stdout(&output, what)
+}
+
+/// Like `output`, for a command that prints nothing before it has read all of its stdin, `input`.
+/// Otherwise both sides could block.
+pub(crate) fn output_of(command: &mut Command, input: &str, what: &str) -> Result<String> {
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.with_context(|| start(what, command))?;
+    { child.stdin.take().context("no stdin")? }
+        .write_all(input.as_bytes())
+        .with_context(|| what.to_owned())?;
+    let output = child.wait_with_output();
+    stdout(&output.with_context(|| what.to_owned())?, what)
+}
+
+/// Returns the stdout of a command that has ended; fails if its exit status is not 0.
+pub(crate) fn stdout(output: &Output, what: &str) -> Result<String> {
+    if !output.status.success() {
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        bail!("{what}: {}: {}", output.status, text.trim());
+    }
+    String::from_utf8(output.stdout.clone()).with_context(|| format!("{what}: no UTF-8"))
+}
+
+/// Lets a command write all its output to a file, and gives it no input.
+pub(crate) fn log_to<'a>(command: &'a mut Command, file: &Path) -> Result<&'a mut Command> {
+    let failed = || format!("write {}", file.display());
+    let log = File::create(file).with_context(failed)?;
+    let errors = log.try_clone().with_context(failed)?;
+    Ok(command.stdin(Stdio::null()).stdout(log).stderr(errors))
+}
+
+/// Passes each line of a program's output to `see`. The output need not be UTF-8.
+pub(crate) fn each_line(output: impl Read, mut see: impl FnMut(&str)) -> Result<()> {
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("read a program's output")?;
+        see(&String::from_utf8_lossy(&line));
+    }
+    Ok(())
+}
