@@ -2,7 +2,7 @@
 //! `portolan check` on a node where portolan serves: missing programs, maps that do not agree, and
 //! what the check repairs.
 
-use std::{fs, net::Ipv4Addr, process::Command};
+use std::{fs, net::Ipv4Addr};
 
 use datapath::maps::tables::Table;
 use nix::sys::signal::Signal;
@@ -10,27 +10,20 @@ use proxy_common::{Backend, FrontendKey, Port, Protocol, V4, maps};
 use serde_json::Value;
 
 use crate::{
-    check::{check, expect, migration, report},
+    check::{beside_pins, check, expect, migration, report},
     objects::service,
     repair::{detach, table},
-    world::{BINARY, World},
+    world::World,
 };
 
 /// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
 fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
-    let mut command = Command::new(BINARY);
-    command
-        .args(["check", "--output", "json", "--pin-dir"])
-        .arg(world.pins())
-        .args(flags);
-    let output = world.node().enter(|| command.output());
-    report(&output.expect("enter the node").expect("its output"))
+    report(&world.ask(&[&["check", "--output", "json"], flags].concat()))
 }
 
 #[test]
 fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = check_agent(&world, &["--drift"]);
     assert_eq!(status, 0, "{findings:#?}");
@@ -43,10 +36,7 @@ fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
     let interface = world.client_interface();
-    let index = world
-        .node()
-        .enter(|| nix::net::if_::if_nametoindex(&*interface));
-    let index = index.expect("enter the node").expect("an index");
+    let index = world.index(&interface);
     detach(&world, &format!("{index}-ingress"));
     detach(&world, "cgroup-connect_v4");
     let (status, findings) = check_agent(&world, &[]);
@@ -67,9 +57,8 @@ fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
 
 #[test]
 fn references_that_lead_nowhere_and_services_that_differ_are_named() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("search.yaml", &service("search", "172.30.1.2"));
+    let world = World::serving();
+    world.write("search.yaml", service("search", "172.30.1.2"));
     let agent = world.start(7);
     assert!(agent.stop().success());
     let flags = migration(&world);
@@ -82,7 +71,7 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
     );
     // The agent is stopped and does not see the changed manifest. The other two changes are made in
     // the maps.
-    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    world.write("cart.yaml", service("cart", "172.30.1.3"));
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
     let search = FrontendKey::new(
         "172.30.1.2".parse::<Ipv4Addr>().expect("it").into(),
@@ -119,10 +108,8 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
 
 #[test]
 fn what_harms_nobody_is_put_right() {
-    let world = World::build();
-    let node = world.node();
+    let world = World::serving();
     let parameter = "nf_conntrack_tcp_timeout_established";
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let agent = world.start(7);
     let (_, findings) = check(&world, world.pins(), &[]);
     expect(
@@ -130,12 +117,9 @@ fn what_harms_nobody_is_put_right() {
         "note",
         &format!("{parameter}: is 432000, and the settings"),
     );
-    node.set(&[("ipv4/ip_forward", "0")]).expect("set");
-    let name = world.pins().file_name().expect("a name").display();
+    world.set("ipv4/ip_forward", "0");
     // No process has this number.
-    let left = world
-        .pins()
-        .with_file_name(format!("{name}-check-99999999"));
+    let left = beside_pins(&world, "check-99999999");
     fs::create_dir_all(left.join("v3")).expect("made");
     let (status, findings) = check(&world, world.pins(), &[]);
     assert_eq!(status, 3);
