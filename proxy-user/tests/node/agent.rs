@@ -109,8 +109,7 @@ impl Agent {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = self.pid().try_into().expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("it runs");
+        send_signal(self.pid(), signal).expect("it runs");
     }
 
     /// Waits until the agent has ended by itself; returns its log.
@@ -130,8 +129,7 @@ impl Agent {
 
     fn end(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        let pid = Pid::from_raw(child.id().try_into().ok()?);
-        kill(pid, Signal::SIGTERM).ok()?;
+        send_signal(child.id(), Signal::SIGTERM).ok()?;
         child.wait().ok()
     }
 }
@@ -165,4 +163,9 @@ pub(crate) fn wait(
         thread::sleep(Duration::from_millis(20));
     }
     println!("{what}: after {:?}", start.elapsed());
+}
+
+/// Sends a signal to a process.
+pub(crate) fn send_signal(pid: u32, signal: Signal) -> nix::Result<()> {
+    kill(Pid::from_raw(pid.try_into().expect("a process id")), signal)
 }

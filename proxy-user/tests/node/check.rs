@@ -11,13 +11,11 @@ use std::{
 };
 
 use lab::node::{foreign::ChainPosition, kubeconfig};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
+    agent::send_signal,
     objects::{Service, service},
     server::prepare,
     world::{BINARY, World},
@@ -70,7 +68,7 @@ fn migrate(world: &World) -> (i32, Vec<Value>) {
 
 /// Expects exactly one finding of this level that contains these words.
 #[track_caller]
-pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
+fn expect(findings: &[Value], level: &str, words: &str) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_it = |finding: &&Value| {
         finding["level"] == level
@@ -78,6 +76,21 @@ pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
     };
     let count = findings.iter().filter(is_it).count();
     assert_eq!(count, 1, "{level}, {words}: {findings:#?}");
+}
+
+#[track_caller]
+pub(crate) fn notes(findings: &[Value], words: &str) {
+    expect(findings, "note", words);
+}
+
+#[track_caller]
+pub(crate) fn differs(findings: &[Value], words: &str) {
+    expect(findings, "differs", words);
+}
+
+#[track_caller]
+pub(crate) fn in_the_way(findings: &[Value], words: &str) {
+    expect(findings, "in-the-way", words);
 }
 
 /// The path of the pins, with this behind it.
@@ -102,8 +115,8 @@ fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
     let world = World::serving();
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
-    expect(&findings, "note", "the kernel takes 18 of them");
-    expect(&findings, "note", "1 services, 1 endpoints");
+    notes(&findings, "the kernel takes 18 of them");
+    notes(&findings, "1 services, 1 endpoints");
     assert_eq!(left_over(&world), [PathBuf::new(); 0]);
     assert!(!world.pins().exists());
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
@@ -128,11 +141,7 @@ fn settings_that_serve_or_recognise_nobody_are_named() {
     let found = "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP";
     expect(&findings, "differs", found);
     let findings = check(["--detect-local-mode", "NodeCIDR"]);
-    expect(
-        &findings,
-        "differs",
-        "podCIDRs of Node node-a, which has none",
-    );
+    differs(&findings, "podCIDRs of Node node-a, which has none");
 }
 
 #[test]
@@ -161,8 +170,7 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
         sleep(Duration::from_millis(5));
     };
     assert_eq!(left_over(&world).len(), 1);
-    let id = Pid::from_raw(child.id().try_into().expect("an id"));
-    kill(id, Signal::SIGINT).expect("ended");
+    send_signal(child.id(), Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("ended by SIGINT"));
@@ -188,20 +196,15 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
     let _police = world.foreign(&interface, false, ChainPosition::First);
     let (status, findings) = migrate(&world);
     assert_eq!(status, 1, "{findings:#?}");
-    expect(&findings, "differs", "table ip kube-proxy: they stay");
-    expect(
+    differs(&findings, "table ip kube-proxy: they stay");
+    differs(&findings, "KUBE-SERVICES in table ip nat: they stay");
+    differs(&findings, "FORWARD in table ip filter drops");
+    differs(&findings, "healthzBindAddress 0.0.0.0:10256");
+    differs(
         &findings,
-        "differs",
-        "KUBE-SERVICES in table ip nat: they stay",
-    );
-    expect(&findings, "differs", "FORWARD in table ip filter drops");
-    expect(&findings, "differs", "healthzBindAddress 0.0.0.0:10256");
-    expect(
-        &findings,
-        "differs",
         &format!("at ingress of {interface} would run behind"),
     );
-    expect(&findings, "differs", "Service shop/twin");
+    differs(&findings, "Service shop/twin");
 }
 
 #[test]
@@ -210,16 +213,15 @@ fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
     let agent = world.start(7);
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
-    expect(&findings, "note", "an agent runs on this node");
+    notes(&findings, "an agent runs on this node");
     let other = beside_pins(&world, "other");
     let (status, findings) = check(&world, &other, &[]);
     assert_eq!(status, 1, "{findings:#?}");
-    expect(
+    differs(
         &findings,
-        "differs",
         "other programs are there, too: bind_v4 at bind_v4",
     );
-    expect(&findings, "differs", "would run behind portolan's");
+    differs(&findings, "would run behind portolan's");
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert!(agent.stop().success());
 }
@@ -237,7 +239,7 @@ fn a_shadow_is_named_and_its_programs_are_not_foreign() {
     };
     assert!(!findings.iter().any(are_foreign), "{findings:#?}");
     let place = format!("by the maps in {}:", world.pins().display());
-    expect(&findings, "note", &place);
+    notes(&findings, &place);
     assert!(shadow.stop().success());
 }
 
@@ -247,14 +249,10 @@ fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
     world.set("ipv4/ip_forward", "0");
     let (status, findings) = check(&world, world.pins(), &[]);
     assert_eq!(status, 3, "{findings:#?}");
-    expect(
-        &findings,
-        "in-the-way",
-        "the node forwards no packet of a pod",
-    );
+    in_the_way(&findings, "the node forwards no packet of a pod");
     let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
     assert_eq!(status, 3);
-    expect(&findings, "in-the-way", "not on a BPF file system");
+    in_the_way(&findings, "not on a BPF file system");
     for flags in [
         &["--config", "/nonexistent"][..],
         &["--migration"],

@@ -17,7 +17,7 @@ pub(crate) const UPLINKS: [&str; 2] = ["clients", "backends"];
 
 pub(crate) struct Routed {
     /// The node; its pods are not joined.
-    pub(crate) world: World,
+    pub(crate) node: World,
     pub(crate) clients: RoutedPath,
     pub(crate) backends: RoutedPath,
     /// The node's address.
@@ -45,12 +45,12 @@ impl Routed {
         let address = |text: String| text.parse().expect("an address");
         let ends = |net| [1, 2].map(|last| address(format!("{net}{last}")));
         let [to_client, to_backend] = nets.map(|path| path.map(ends));
-        let world = World::bare(&NODE_PARAMETERS);
+        let node = World::bare(&NODE_PARAMETERS);
         let way =
-            |interface, links| RoutedPath::build(world.node(), interface, links).expect("a way");
+            |interface, links| RoutedPath::build(node.node(), interface, links).expect("a way");
         let [clients, backends] = UPLINKS;
         let node_ip = to_client[0][0];
-        world.write("node.yaml", node_with(&[node_ip], Some(7)));
+        node.write("node.yaml", node_with(&[node_ip], Some(7)));
         Self {
             clients: way(clients, to_client),
             backends: way(backends, to_backend),
@@ -58,7 +58,7 @@ impl Routed {
             backend_ip: to_backend[2][1],
             next_hop: to_backend[0][1],
             cluster_ip: address(if v6 { "fd00:30::1" } else { "172.30.0.1" }.to_owned()),
-            world,
+            node,
         }
     }
 

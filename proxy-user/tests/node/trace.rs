@@ -8,16 +8,14 @@ use std::{
     process::{Child, ChildStderr, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
+    agent::{send_signal, wait},
     objects::Service,
     world::{PATIENCE, World},
 };
@@ -63,22 +61,23 @@ impl Tracing {
 
     /// Waits for a line that `is_it` accepts.
     pub(crate) fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let lines = self.lines();
-            if let Some(line) = lines.iter().find(|line| is_it(line)) {
-                return line.clone();
-            }
-            assert!(Instant::now() < deadline, "{what} is not shown: {lines:#?}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let mut found = None;
+        wait(
+            PATIENCE,
+            what,
+            || format!("{:#?}", self.lines()),
+            || {
+                found = self.lines().into_iter().find(&is_it);
+                found.is_some()
+            },
+        );
+        found.expect("it is shown")
     }
 
     /// Sends a signal and waits for the end; returns the status and the messages on standard error.
     pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
-        let id = Pid::from_raw(self.child.id().try_into().expect("an id"));
         // The trace may have ended by itself.
-        _ = kill(id, signal);
+        _ = send_signal(self.child.id(), signal);
         let status = self.child.wait().expect("its end");
         let mut said = String::new();
         self.stderr.read_to_string(&mut said).expect("text");
@@ -190,10 +189,9 @@ fn a_filter_leaves_out_what_is_not_wanted_and_a_count_ends_it() {
     for _ in 0..3 {
         assert!(world.connect("172.30.1.2:80").is_err());
     }
-    let deadline = Instant::now() + PATIENCE;
-    while trace.lines().len() < 2 && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait(PATIENCE, "two lines", String::new, || {
+        trace.lines().len() >= 2
+    });
     let lines = Arc::clone(&trace.lines);
     let (status, said) = trace.end(Signal::SIGCONT);
     assert!(status.success() && said.contains("2 shown"), "{said}");

@@ -12,16 +12,13 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sys::{
-        signal::{Signal, kill},
-        termios::{LocalFlags, tcgetattr},
-    },
-    unistd::Pid,
+use nix::sys::{
+    signal::Signal,
+    termios::{LocalFlags, tcgetattr},
 };
 
 use crate::{
-    agent::wait,
+    agent::{send_signal, wait},
     connection::{answer_questions, asking},
     objects::{Service, questions},
     world::{BINARY, PATIENCE, World},
@@ -234,8 +231,7 @@ fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
         let mut child = start(&terminal);
         terminal.wait("[services]");
         assert!(!terminal.edits_lines(), "keys come one by one");
-        let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
-        kill(pid, signal).expect("sent");
+        send_signal(child.id(), signal).expect("sent");
         terminal.wait(BACK);
         assert!(child.wait().expect("it ends").success(), "{signal}");
         assert!(terminal.edits_lines(), "{signal}");
@@ -249,8 +245,7 @@ fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
         "nothing is left"
     );
     terminal.wait("trying");
-    let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("sent");
+    send_signal(child.id(), Signal::SIGTERM).expect("sent");
     terminal.wait(BACK);
     assert!(child.wait().expect("it ends").success());
     assert!(terminal.edits_lines());

@@ -95,7 +95,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(v6: bool, through: Through) -> Self {
         let routed = Routed::build(v6);
-        let node = &routed.world;
+        let node = &routed.node;
         node.nft(STRICT);
         let [_, client_pod, backend_pod] = if v6 { OF_V6 } else { OF_V4 };
         node.join_pods([client_pod, backend_pod]);
@@ -148,7 +148,7 @@ impl World {
         };
         for (link, is_narrow) in [(0, at == Where::Node), (1, at == Where::Router)] {
             let mtu = if is_narrow { NARROW } else { 1500 };
-            way.set_mtu(self.routed.world.node(), link, mtu)
+            way.set_mtu(self.routed.node.node(), link, mtu)
                 .expect("links");
         }
         self.forget();
@@ -156,16 +156,16 @@ impl World {
 
     fn client(&self) -> &NetNs {
         match self.through {
-            Through::NodeSocket => self.routed.world.node(),
-            Through::PodSocket | Through::PodPackets(_) => self.routed.world.client(),
+            Through::NodeSocket => self.routed.node.node(),
+            Through::PodSocket | Through::PodPackets(_) => self.routed.node.client(),
             _ => self.routed.clients.host(),
         }
     }
 
     fn server(&self) -> &NetNs {
         match self.through {
-            Through::Preserved(_) => self.routed.world.server(),
-            Through::ToNode(_) => self.routed.world.node(),
+            Through::Preserved(_) => self.routed.node.server(),
+            Through::ToNode(_) => self.routed.node.node(),
             _ => self.routed.backends.host(),
         }
     }
@@ -176,7 +176,7 @@ impl World {
         if self.through.is_from_outside() {
             return enter();
         }
-        let done = self.routed.world.cgroup().inside(enter);
+        let done = self.routed.node.cgroup().inside(enter);
         done.expect("enter the cgroup")
     }
 
@@ -196,6 +196,6 @@ impl World {
     }
 
     pub(super) fn count(&self, counter: Counter) -> u64 {
-        self.routed.world.count(counter)
+        self.routed.node.count(counter)
     }
 }

@@ -5,7 +5,6 @@
 mod world;
 
 use std::{
-    fs,
     io::{Read, Write},
     thread,
     time::{Duration, Instant},
@@ -21,6 +20,7 @@ use lab::{
 use proxy_common::Counter;
 use rstest::rstest;
 
+use crate::repair::pins;
 use world::{UPLINKS, World, ping, send};
 
 #[rstest]
@@ -66,7 +66,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
         far.send_to(b"123", from).expect("sent");
         near.recv(&mut buffer).expect("received");
     }
-    let of = |counter| world.world.count(counter);
+    let of = |counter| world.node.count(counter);
     let [there, back] = world.taken();
     assert!(there > COUNT / 2 && back > COUNT / 2, "{there} {back}");
     let by_tc = of(Counter::ForwardedNew) + of(Counter::ForwardedHit);
@@ -75,7 +75,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     assert!(of(Counter::Masqueraded) <= by_tc);
     assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
     assert!(of(Counter::ReplyUnmasqueraded) <= of(Counter::ReplyTranslated));
-    let counted = datapath::read::Reader::open(world.world.pins())
+    let counted = datapath::read::Reader::open(world.node.pins())
         .and_then(|reader| reader.counted())
         .expect("counted");
     let [one] = counted
@@ -106,16 +106,14 @@ fn beside_rules_it_takes_what_the_stack_has_let_pass() {
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     world.eventually("XDP takes both directions", || {
-        let before = world.taken();
-        for _ in 0..20 {
-            ping(&mut near, &mut far);
-        }
-        let after = world.taken();
-        after[0] - before[0] > 10 && after[1] - before[1] > 10
+        world
+            .taken_of_20(&mut near, &mut far)
+            .iter()
+            .all(|taken| *taken > 10)
     });
     let drops = "table ip later {\n\
         chain forward { type filter hook forward priority -10; policy drop;\n }\n}\n";
-    world.world.nft(drops);
+    world.node.nft(drops);
     far.set_nonblocking(true).expect("set");
     let (begun, mut last) = (Instant::now(), Instant::now());
     // Half a second without a byte: the retransmissions are dropped, too.
@@ -156,16 +154,14 @@ fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)
     let mut world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
-    for _ in 0..20 {
-        ping(&mut near, &mut far);
-    }
+    world.taken_of_20(&mut near, &mut far);
     if !has_agent {
         world.end();
     }
     let before = world.taken();
     let changed = world.backends.set_address("02:00:00:00:07:07");
     changed.expect("an address");
-    world.world.ip(&format!(
+    world.node.ip(&format!(
         "neigh replace {} lladdr 02:00:00:00:07:07 dev {} nud reachable",
         world.next_hop, UPLINKS[1]
     ));
@@ -191,7 +187,7 @@ fn a_connection_that_only_xdp_sees_is_not_idle() {
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
     let idle = || {
-        let flows = world.world.flows();
+        let flows = world.node.flows();
         let idle = flows.iter().map(|flow| flow.idle_seconds);
         idle.max().expect("a flow")
     };
@@ -209,26 +205,15 @@ fn the_program_goes_with_the_setting_and_comes_back() {
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     let links = |world: &World| {
-        let mut found = Vec::new();
-        for home in fs::read_dir(world.world.pins()).expect("pins").flatten() {
-            for link in fs::read_dir(home.path().join("links"))
-                .into_iter()
-                .flatten()
-                .flatten()
-            {
-                found.extend(
-                    link.file_name()
-                        .into_string()
-                        .ok()
-                        .filter(|name| name.starts_with("xdp-")),
-                );
-            }
-        }
-        found
+        let pins = pins(&world.node).into_iter();
+        let names = pins.filter_map(|pin| pin.file_name()?.to_str().map(str::to_owned));
+        names
+            .filter(|name| name.starts_with("xdp-"))
+            .collect::<Vec<_>>()
     };
     // A link is pinned after it is attached.
     world.eventually("both links are pinned", || links(&world).len() == 2);
-    for (xdp, pins) in [
+    for (xdp, count) in [
         (Xdp::Generic, 2),
         (Xdp::Off, 0),
         (Xdp::Native, 2),
@@ -241,25 +226,21 @@ fn the_program_goes_with_the_setting_and_comes_back() {
                 .filter(|uplink| world.has_program(uplink))
                 .count();
             let named = links(&world);
-            there == pins
-                && named.len() == pins
+            there == count
+                && named.len() == count
                 && named.iter().all(|name| name.ends_with(xdp.name()))
         });
         ping(&mut near, &mut far);
-        let before = world.taken();
-        for _ in 0..20 {
-            ping(&mut near, &mut far);
-        }
-        let grown = world.taken()[0] - before[0];
-        assert_eq!(grown > 10, pins > 0, "{}: {grown}", xdp.name());
+        let [taken, _] = world.taken_of_20(&mut near, &mut far);
+        assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
     }
-    let status = world.world.told(&["status"]);
+    let status = world.node.told(&["status"]);
     assert!(
         status.contains("clients (native), backends (native)"),
         "{status}"
     );
     world.end();
-    world.world.told(&["cleanup"]);
+    world.node.told(&["cleanup"]);
     for uplink in UPLINKS {
         assert!(!world.has_program(uplink), "cleanup removes all");
     }
@@ -272,7 +253,7 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
     let (mut near, mut far) = world.connect();
     let backends = UPLINKS[1];
     let police = Foreign::new(
-        world.world.node(),
+        world.node.node(),
         backends,
         false,
         ChainPosition::Last,
@@ -282,11 +263,9 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
     world.says(&["interface backends", "at ingress would not see them"]);
     world.eventually("none at one", || !world.has_program(backends));
     assert!(world.has_program(UPLINKS[0]), "the other has it still");
+    let taken = world.taken_of_20(&mut near, &mut far);
+    assert_eq!(taken, [0, 0], "the ways out are not permitted");
     let before = world.taken();
-    for _ in 0..20 {
-        ping(&mut near, &mut far);
-    }
-    assert_eq!(world.taken(), before, "the ways out are not permitted");
     drop(police);
     world.wait_for_programs();
     world.eventually("XDP takes packets", || {
@@ -294,7 +273,7 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
         world.taken()[0] > before[0] + 5
     });
     // A rule that XDP cannot follow makes the agent detach XDP again.
-    world.world.ip("rule add priority 900 fwmark 7 lookup main");
+    world.node.ip("rule add priority 900 fwmark 7 lookup main");
     world.says(&["interface clients", "priority 900"]);
     world.eventually("no program", || {
         UPLINKS.iter().all(|uplink| !world.has_program(uplink))
@@ -314,7 +293,7 @@ fn another_xdp_program_is_named_and_left_alone() {
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
     world.end();
-    world.world.told(&["cleanup"]);
+    world.node.told(&["cleanup"]);
     assert!(!world.has_program(UPLINKS[1]));
     assert!(world.has_program(UPLINKS[0]), "it is not ours");
     drop(foreign);

@@ -58,11 +58,11 @@ impl World {
         for way in [&routed.clients, &routed.backends] {
             way.prepare_for_xdp().expect("offloads");
         }
-        prepare(&routed.world);
+        prepare(&routed.node);
         let web = routed.web(routed.backend_ip);
-        routed.world.write("web.yaml", web);
+        routed.node.write("web.yaml", web);
         Self {
-            agent: Some(routed.world.start_by_packet(7, &config(xdp))),
+            agent: Some(routed.node.start_by_packet(7, &config(xdp))),
             service: (routed.node_ip, NODE_PORT).into(),
             backend: (routed.backend_ip, PORT).into(),
             routed,
@@ -76,7 +76,7 @@ impl World {
     /// Starts the agent again, in another mode.
     pub(super) fn restart(&mut self, xdp: Xdp) {
         self.end();
-        self.agent = Some(self.world.start_by_packet(7, &config(xdp)));
+        self.agent = Some(self.node.start_by_packet(7, &config(xdp)));
     }
     fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("it runs")
@@ -84,8 +84,8 @@ impl World {
 
     /// Whether an uplink has an XDP program.
     pub(super) fn has_program(&self, uplink: &str) -> bool {
-        let index = self.world.index(uplink);
-        let asked = self.world.node().enter(|| attached_xdp(index));
+        let index = self.node.index(uplink);
+        let asked = self.node.node().enter(|| attached_xdp(index));
         asked.expect("enter the node").expect("an answer").is_some()
     }
     pub(super) fn wait_for_programs(&self) {
@@ -103,7 +103,17 @@ impl World {
 
     /// The numbers of packets that XDP has forwarded: to the backend, and back.
     pub(super) fn taken(&self) -> [u64; 2] {
-        [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.world.count(counter))
+        [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.node.count(counter))
+    }
+
+    /// The same numbers, of 20 pings.
+    pub(super) fn taken_of_20(&self, near: &mut TcpStream, far: &mut TcpStream) -> [u64; 2] {
+        let before = self.taken();
+        for _ in 0..20 {
+            ping(near, far);
+        }
+        let after = self.taken();
+        [after[0] - before[0], after[1] - before[1]]
     }
 
     /// A connection to the service, and the backend's end of it. The backend sees the node as its
