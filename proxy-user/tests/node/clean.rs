@@ -21,7 +21,7 @@ fn wait_for_foreign(world: &World) -> Child {
 }
 
 #[test]
-fn to_clean_up_waits_for_the_agent_and_for_connections_of_the_proxy_before() {
+fn wait_ends_once_an_agent_serves_and_no_foreign_connection_is_left() {
     let world = World::build();
     let mut early = wait_for_foreign(&world);
     world.write("cart.yaml", service("cart", "172.30.1.1"));

@@ -12,7 +12,7 @@ pub(crate) const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
 #[test]
-fn what_is_made_through_the_api_is_served_and_followed() {
+fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     let world = World::build();
     let server = prepare(&world);
     let agent = world.follow(&server.kubeconfig());
@@ -34,7 +34,7 @@ fn what_is_made_through_the_api_is_served_and_followed() {
 }
 
 #[test]
-fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
+fn without_an_api_server_all_is_served_and_changes_are_followed_once_it_is_back() {
     let world = World::build();
     let mut server = prepare(&world);
     let agent = world.follow(&server.kubeconfig());
@@ -60,7 +60,7 @@ fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
 }
 
 #[test]
-fn what_went_in_a_history_that_is_compacted_goes_here_too() {
+fn services_deleted_in_a_compacted_history_are_no_longer_served() {
     let world = World::build();
     let mut server = prepare(&world);
     server.apply(service("more", "172.30.1.2"));
@@ -117,7 +117,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
 }
 
 #[test]
-fn in_mode_nftables_what_nobody_has_is_dropped_where_the_server_allocates() {
+fn in_mode_nftables_packets_to_unallocated_cluster_ips_are_dropped() {
     let world = World::build();
     let server = prepare(&world);
     let flags = [
@@ -135,7 +135,7 @@ fn in_mode_nftables_what_nobody_has_is_dropped_where_the_server_allocates() {
 }
 
 #[test]
-fn whose_service_is_not_served_as_it_says_finds_an_event_at_it() {
+fn a_service_that_is_not_served_as_it_says_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
     for name in ["first", "second"] {
@@ -161,7 +161,7 @@ fn whose_service_is_not_served_as_it_says_finds_an_event_at_it() {
 }
 
 #[test]
-fn a_node_that_serves_says_so_at_its_object() {
+fn a_node_that_serves_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
     let agent = world.follow(&server.kubeconfig());
@@ -175,7 +175,7 @@ fn a_node_that_serves_says_so_at_its_object() {
 }
 
 #[test]
-fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
+fn a_node_with_a_program_before_ours_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
     let interface = world.client_interface();

@@ -54,7 +54,7 @@ fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on
 }
 
 #[test]
-fn what_another_proxy_has_translated_at_an_external_ip_becomes_ours() {
+fn connections_of_another_proxy_to_an_external_ip_are_imported() {
     let world = World::build();
     let rules = format!(
         "add table ip other

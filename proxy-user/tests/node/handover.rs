@@ -29,7 +29,7 @@ fn interrupt(mut drain: Child) {
 }
 
 #[test]
-fn what_another_proxy_has_translated_lives_on_beside_us() {
+fn connections_of_another_proxy_to_a_removed_endpoint_go_on() {
     let world = World::build();
     let rules = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
@@ -53,7 +53,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
 }
 
 #[test]
-fn a_drained_node_serves_what_it_served_and_nothing_new_until_that_has_ended() {
+fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let world = World::serving();
     world.write("questions.yaml", questions());
     // The sizes differ from the default; draining must find them by itself.

@@ -22,7 +22,7 @@ fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
 }
 
 #[test]
-fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
+fn an_installation_is_checked_with_the_agents_own_settings() {
     let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = check_agent(&world, &["--drift"]);
@@ -94,7 +94,7 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
 }
 
 #[test]
-fn what_harms_nobody_is_put_right() {
+fn check_fix_repairs_what_it_can_repair_without_harm() {
     let world = World::serving();
     let parameter = "nf_conntrack_tcp_timeout_established";
     let agent = world.start(7);

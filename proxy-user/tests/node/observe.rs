@@ -46,7 +46,7 @@ fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged
 }
 
 #[test]
-fn what_becomes_of_packets_and_changes_is_measured() {
+fn metrics_count_packets_and_changes() {
     let world = World::serving();
     let local = Service::new("local", "172.30.1.2").local().on("node-b");
     world.write("local.yaml", local);

@@ -70,7 +70,7 @@ fn add(world: &World, name: &str) {
 }
 
 #[test]
-fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
+fn a_process_of_the_node_that_has_a_cluster_ip_answers_there_alone() {
     let world = World::build();
     let _pod = answer(world.server(), "10.40.1.20:8080", "pod");
     world.write("questions.yaml", questions());

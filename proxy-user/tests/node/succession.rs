@@ -104,7 +104,7 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
 /// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
 /// translated for that of another flow.
 #[test]
-fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
+fn a_udp_flow_goes_on_at_every_moment_of_it() {
     let world = World::build();
     world.write("questions.yaml", questions());
     answer_questions(world.server());

@@ -161,7 +161,7 @@ impl Conversation {
 }
 
 #[test]
-fn conversations_of_datagrams_keep_their_endpoint() {
+fn udp_flows_keep_their_endpoint() {
     const PORTS: [u16; 4] = [8081, 8082, 8083, 8084];
     let world = World::build();
     PORTS.iter().for_each(|port| answer(world.server(), *port));
@@ -223,7 +223,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn what_cannot_be_imported_lives_on_beside_us_and_is_told() {
+fn connections_that_cannot_be_imported_go_on_and_are_logged() {
     let world = World::build();
     serve(world.server(), STREAMS);
     serve(world.server(), "10.40.1.20:8099");
@@ -302,7 +302,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
 }
 
 #[test]
-fn what_the_status_does_not_show_is_imported_as_well() {
+fn entries_whose_status_shows_no_nat_are_imported_as_well() {
     let world = World::build();
     world.nft(&rules("10.40.1.20:8080"));
     let mut open = world.connect("172.30.1.1:80").expect("the other serves");

@@ -27,7 +27,7 @@ fn agree(world: &World, from: &str, pod: &NetNs, to: &str) -> Said {
 }
 
 #[test]
-fn its_word_is_what_happens_and_it_changes_nothing() {
+fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
     let world = World::serving();
     world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
     let local = Service::new("local", "172.30.1.3").local();

@@ -247,7 +247,7 @@ fn the_program_goes_with_the_setting_and_comes_back() {
 }
 
 #[test]
-fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
+fn an_obstacle_is_named_and_its_interface_left_to_tc() {
     let world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
