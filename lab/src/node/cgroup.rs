@@ -23,20 +23,17 @@ impl Cgroup {
         let home = own_cgroup()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = home.join(format!("portolan-lab-{}-{number}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
-        let cgroup = Self { path, home };
-        write(&cgroup.path.join("cgroup.type"), "threaded")?;
-        Ok(cgroup)
+        Self::create(path, home)
     }
 
     /// Makes a cgroup named `name` below this one.
     pub fn below(&self, name: &str) -> Result<Self> {
-        let path = self.path.join(name);
+        Self::create(self.path.join(name), self.home.clone())
+    }
+
+    fn create(path: PathBuf, home: PathBuf) -> Result<Self> {
         fs::create_dir(&path).with_context(|| format!("make cgroup {}", path.display()))?;
-        let cgroup = Self {
-            path,
-            home: self.home.clone(),
-        };
+        let cgroup = Self { path, home };
         write(&cgroup.path.join("cgroup.type"), "threaded")?;
         Ok(cgroup)
     }

@@ -3,7 +3,6 @@
 //! cases' `untouched` flows to addresses that no host has.
 
 use std::{
-    ffi::CString,
     io::{self, ErrorKind},
     mem::MaybeUninit,
     net::SocketAddr,
@@ -12,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use etherparse::{IpSlice, TcpSlice};
+use nix::net::if_::if_nametoindex;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::{node::netns::NetNs, traffic::probe::Packet};
@@ -52,12 +52,7 @@ fn open(interface: &str) -> io::Result<Socket> {
         Type::DGRAM,
         Some(i32::from(protocol).into()),
     )?;
-    let name = CString::new(interface)?;
-    // SAFETY: the name is a C string; the call only reads it.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let index = if_nametoindex(interface)?;
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: sockaddr_ll is plain data and fits into the storage for any socket address.
     let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };

@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, ExitStatus},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -26,15 +27,15 @@ use crate::world::PATIENCE;
 const SAID: Duration = Duration::from_secs(10);
 
 /// A running agent; dropping it ends the process.
-pub(crate) struct Agent<'a> {
-    node: &'a NetNs,
+pub(crate) struct Agent {
+    node: Arc<NetNs>,
     child: Option<Child>,
     log: PathBuf,
 }
 
-impl<'a> Agent<'a> {
+impl Agent {
     /// Takes charge of an agent's process, which writes its log to `log`.
-    pub(crate) fn new(node: &'a NetNs, child: Child, log: PathBuf) -> Self {
+    pub(crate) fn new(node: Arc<NetNs>, child: Child, log: PathBuf) -> Self {
         Self {
             node,
             child: Some(child),
@@ -58,29 +59,23 @@ impl<'a> Agent<'a> {
     /// after its effect.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
-        let deadline = Instant::now() + SAID;
-        while !self.log().lines().any(has_all) {
-            assert!(Instant::now() < deadline, "{parts:?}: {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+        within(SAID, &format!("{parts:?}"), self, || {
+            self.log().lines().any(has_all)
+        });
+    }
+
+    /// Waits as long as it takes until the log contains this text.
+    pub(crate) fn logs(&self, text: &str) {
+        eventually(text, self, || self.log().contains(text));
     }
 
     /// Waits until the agent has applied this version of its Node object.
     pub(crate) fn wait_for(&self, version: u64) {
-        let deadline = Instant::now() + PATIENCE;
         let wanted = format!("\"resourceVersion\":\"{version}\"");
-        loop {
+        eventually(&wanted, self, || {
             let (status, body) = self.health();
-            if status == 200 && body.contains(&wanted) {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "no version {version}: {}",
-                self.log()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+            status == 200 && body.contains(&wanted)
+        });
     }
 
     /// The status and body of /healthz; status 0 while nobody listens.
@@ -95,23 +90,34 @@ impl<'a> Agent<'a> {
         body
     }
 
+    /// The value of a metric, given by its name and labels; none if it is not there.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        let text = self.metrics("/metrics");
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value?.parse().ok()
+    }
+
+    /// Whether /livez reports that the agent is alive.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.get(HEALTH, "/livez")
+            .is_ok_and(|(status, _)| status == 200)
+    }
+
     pub(crate) fn get(&self, from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-        http::get(self.node, from.ip(), from, path)
+        http::get(&self.node, from.ip(), from, path)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = self.pid().try_into().expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("it runs");
+        send_signal(self.pid(), signal).expect("it runs");
     }
 
     /// Waits until the agent has ended by itself; returns its log.
     pub(crate) fn wait_for_end(mut self) -> String {
         if let Some(mut child) = self.child.take() {
-            let deadline = Instant::now() + PATIENCE;
-            while child.try_wait().expect("its state").is_none() {
-                assert!(Instant::now() < deadline, "it goes on: {}", self.log());
-                thread::sleep(Duration::from_millis(20));
-            }
+            eventually("it ends", &self, || {
+                child.try_wait().expect("its state").is_some()
+            });
         }
         self.log()
     }
@@ -123,29 +129,43 @@ impl<'a> Agent<'a> {
 
     fn end(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        let pid = Pid::from_raw(child.id().try_into().ok()?);
-        kill(pid, Signal::SIGTERM).ok()?;
+        send_signal(child.id(), Signal::SIGTERM).ok()?;
         child.wait().ok()
     }
 }
 
-impl Drop for Agent<'_> {
+impl Drop for Agent {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Waits until a condition holds; panics after `PATIENCE`.
-pub(crate) fn eventually(what: &str, agent: &Agent<'_>, so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, agent: &Agent, so: impl FnMut() -> bool) {
     within(PATIENCE, what, agent, so);
 }
 
 /// Waits until a condition holds; panics after `limit`.
-pub(crate) fn within(limit: Duration, what: &str, agent: &Agent<'_>, mut so: impl FnMut() -> bool) {
+pub(crate) fn within(limit: Duration, what: &str, agent: &Agent, so: impl FnMut() -> bool) {
+    wait(limit, what, || agent.log(), so);
+}
+
+/// Waits until a condition holds; after `limit`, panics with the state of things.
+pub(crate) fn wait(
+    limit: Duration,
+    what: &str,
+    state: impl Fn() -> String,
+    mut so: impl FnMut() -> bool,
+) {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < limit, "{what}: {}", agent.log());
+        assert!(start.elapsed() < limit, "{what}: {}", state());
         thread::sleep(Duration::from_millis(20));
     }
     println!("{what}: after {:?}", start.elapsed());
+}
+
+/// Sends a signal to a process.
+pub(crate) fn send_signal(pid: u32, signal: Signal) -> nix::Result<()> {
+    kill(Pid::from_raw(pid.try_into().expect("a process id")), signal)
 }

@@ -9,21 +9,18 @@ use std::{
 use datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 use lab::{
     bpf::{self, Packets},
-    node::foreign::{ChainPosition, DROP, END, Foreign},
+    node::foreign::{ChainPosition, DROP, Foreign},
 };
 
 use crate::{
     agent::{Agent, eventually},
-    objects::service,
     world::World,
 };
 
 #[test]
 fn no_service_is_served_before_every_program_is_attached() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let manifests = world.manifests();
-    let agent = world.spawn(&["--manifests", manifests.to_str().unwrap()]);
+    let world = World::serving();
+    let agent = world.spawn(&[]);
     let attached = || fs::read_dir(links_dir(world.pins())).unwrap().count();
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
@@ -38,8 +35,7 @@ fn no_service_is_served_before_every_program_is_attached() {
 
 #[test]
 fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let interface = world.client_interface();
     let answers = || ["172.30.1.1:80", "10.40.1.20:8080"].map(|to| world.connect(to).is_ok());
     let attach = |place, egress| {
@@ -93,8 +89,7 @@ pub(crate) const CART: &str = "172.30.1.1:80";
 
 #[test]
 fn programs_of_others_count_what_passes_at_every_hook_and_place() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let client = world.client_interface();
     let server = world.server_interface();
     let count = |interface: &str, place, egress| {
@@ -122,25 +117,15 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
     assert_eq!(counts, [LINES; 18]);
 }
 
-/// The value of a gauge without labels.
-pub(crate) fn gauge(agent: &Agent<'_>, name: &str) -> Option<u64> {
-    let text = agent.metrics("/metrics");
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line?.trim().parse().ok()
-}
-
 #[test]
 fn a_program_before_ours_that_ends_the_chain_is_named() {
-    const GAUGE: &str = "portolan_foreign_programs_before ";
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    const GAUGE: &str = "portolan_foreign_programs_before";
+    let world = World::serving();
     let interface = world.client_interface();
     let agent = world.start_by_stack(7);
     assert!(world.connect(CART).is_ok());
-    assert_eq!(gauge(&agent, GAUGE), Some(0));
-    let attach = |egress, place| {
-        Foreign::new(world.node(), &interface, egress, place, END).expect("attached")
-    };
+    assert_eq!(agent.metric(GAUGE), Some(0));
+    let attach = |egress, place| world.foreign(&interface, egress, place);
     let behind = [false, true]
         .map(|egress| [ChainPosition::Last, ChainPosition::Filter].map(|p| attach(egress, p)));
     assert!(
@@ -162,7 +147,7 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
             world.connect(CART).is_err(),
             "it hides our program at {hook}"
         );
-        eventually("it is counted", &agent, || gauge(&agent, GAUGE) == Some(1));
+        eventually("it is counted", &agent, || agent.metric(GAUGE) == Some(1));
         let log = agent.log();
         let named = log.lines().filter(|line| {
             line.contains("WARN")
@@ -171,19 +156,18 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         });
         assert_eq!(named.count(), 1, "{log}");
         drop(before);
-        eventually("it is gone", &agent, || gauge(&agent, GAUGE) == Some(0));
+        eventually("it is gone", &agent, || agent.metric(GAUGE) == Some(0));
         assert!(world.connect(CART).is_ok());
     }
     drop(behind);
 }
 
-pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack ";
+pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
 /// Starts an agent that redirects packets.
-fn redirecting(world: &World) -> Agent<'_> {
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+fn redirecting(world: &World) -> Agent {
     let agent = world.start_configured(7, "portolan: {forwarding: auto}\n");
-    assert_eq!(gauge(&agent, LEFT), Some(0));
+    assert_eq!(agent.metric(LEFT), Some(0));
     assert!(is_past_the_stack(world));
     agent
 }
@@ -197,7 +181,7 @@ fn is_past_the_stack(world: &World) -> bool {
 
 #[test]
 fn redirecting_skips_no_foreign_program() {
-    let world = World::build();
+    let world = World::serving();
     let agent = redirecting(&world);
     let interface = world.client_interface();
     for place in [ChainPosition::Last, ChainPosition::Filter] {
@@ -205,17 +189,17 @@ fn redirecting_skips_no_foreign_program() {
         let program = bpf::counting(&packets, FRAME, bpf::PASS);
         let program = Foreign::with(world.node(), &interface, false, place, &program);
         let program = program.expect("attached");
-        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
         assert!(!is_past_the_stack(&world));
         assert_eq!(packets.read().expect("a count"), LINES);
         drop(program);
-        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
         assert!(is_past_the_stack(&world));
         let drop_all = Foreign::new(world.node(), &interface, false, place, DROP);
-        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
         assert!(world.connect(CART).is_err(), "its drop holds");
         drop(drop_all);
-        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
     }
     let said = format!("interface {interface}: packets take the node's stack");
     agent.says(&[&said, "at ingress behind portolan's"]);
@@ -223,7 +207,7 @@ fn redirecting_skips_no_foreign_program() {
 
 #[test]
 fn what_only_the_stack_follows_keeps_all_packets_in_it() {
-    let world = World::build();
+    let world = World::serving();
     let agent = redirecting(&world);
     let interface = world.client_interface();
     let policy = "src 10.99.0.0/16 dst 10.98.0.0/16 dir fwd";
@@ -244,13 +228,13 @@ fn what_only_the_stack_follows_keeps_all_packets_in_it() {
             "XFRM policies",
         ),
     ] {
-        world.node().ip(&format!("{add}\n")).expect("added");
-        eventually(why, &agent, || gauge(&agent, LEFT) != Some(0));
+        world.ip(&add);
+        eventually(why, &agent, || agent.metric(LEFT) != Some(0));
         assert!(!is_past_the_stack(&world), "{why}");
         let said = agent.log().matches(why).count();
         assert_eq!(said, 1, "{}", agent.log());
-        world.node().ip(&format!("{delete}\n")).expect("deleted");
-        eventually("it is gone", &agent, || gauge(&agent, LEFT) == Some(0));
+        world.ip(&delete);
+        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
         assert!(is_past_the_stack(&world));
     }
 }

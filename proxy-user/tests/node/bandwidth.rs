@@ -5,7 +5,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     ops::RangeInclusive,
     thread,
     time::{Duration, Instant},
@@ -17,9 +17,9 @@ use socket2::SockRef;
 
 use crate::{
     agent::{Agent, eventually},
-    attachments::{LEFT, gauge},
-    objects::service,
-    world::World,
+    attachments::LEFT,
+    objects::Service,
+    world::{World, at},
 };
 
 const SERVICE: &str = "172.30.1.1:80";
@@ -62,10 +62,8 @@ fn limits_of_the_bandwidth_plugin_hold(
 ) {
     let world = World::build();
     // Distributions set this: a packet from the ifb device must still have its sender's address.
-    let strict = [("ipv4/conf/all/rp_filter", "1")];
-    world.node().set(&strict).expect("a parameter");
-    let cart = service("cart", "172.30.1.1").replace("8080", "9090");
-    world.write("cart.yaml", &cart);
+    world.set("ipv4/conf/all/rp_filter", "1");
+    world.write("cart.yaml", Service::new("cart", "172.30.1.1").target(9090));
     let listener = world.server().enter(|| TcpListener::bind(BACKEND));
     let listener = listener.expect("enter the pod").expect("a listener");
     let check = |what: &str, to: &str, expected: RangeInclusive<f64>| {
@@ -104,18 +102,15 @@ fn limits_of_the_bandwidth_plugin_hold(
     };
     // The pod's packets must pass its filter; redirected packets would not.
     if forwarding == Forwarding::Auto {
-        eventually("it is seen", &agent, || gauge(&agent, LEFT) == Some(1));
+        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
     }
     check("with both", BACKEND, HELD);
     check("with both", SERVICE, HELD);
 }
 
-fn start(world: &World, forwarding: Forwarding) -> Agent<'_> {
-    let config = world.configure(&format!(
-        "portolan: {{forwarding: {}}}\n",
-        forwarding.name()
-    ));
-    world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
+fn start(world: &World, forwarding: Forwarding) -> Agent {
+    let forwarding = forwarding.name();
+    world.start_by_packet(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
 fn limit(world: &World, limited: Limited) {
@@ -128,8 +123,7 @@ fn limit(world: &World, limited: Limited) {
 
 /// The rate of one connection of the client in one direction, in bits a second.
 fn rate(world: &World, listener: &TcpListener, to: &str, upload: bool) -> f64 {
-    let to: SocketAddr = to.parse().expect("an address and port");
-    let near = world.client().enter(|| TcpStream::connect(to));
+    let near = world.client().enter(|| TcpStream::connect(at(to)));
     let near = near.expect("enter the pod").expect("it connects");
     let (far, _) = listener.accept().expect("a connection");
     let (mut from, mut to) = if upload { (near, far) } else { (far, near) };

@@ -5,7 +5,7 @@ use std::{thread::sleep, time::Duration};
 
 use crate::{
     agent::eventually,
-    objects::{node_object, service},
+    objects::{Service, node_object, service},
     repair,
     world::World,
 };
@@ -15,8 +15,7 @@ const FOLLOWED: Duration = Duration::from_millis(800);
 
 #[test]
 fn bad_objects_are_named_and_everything_else_keeps_working() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     world.write(
         "cart.yaml",
@@ -26,8 +25,9 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
         "deployment.yaml",
         "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}",
     );
-    world.write("twin.yaml", &service("twin", "172.30.1.1"));
-    world.write("more.yaml", &service("more", "172.30.1.2"));
+    let twin = Service::new("twin", "172.30.1.1").node_port(31000);
+    world.write("twin.yaml", twin);
+    world.write("more.yaml", service("more", "172.30.1.2"));
     sleep(FOLLOWED);
     assert!(
         world.connect("172.30.1.1:80").is_ok(),
@@ -46,9 +46,9 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
     ] {
         assert_eq!(log.matches(expected).count(), 1, "{expected}: {log}");
     }
-    world.write("node.yaml", &node_object(Some(8)));
+    world.write("node.yaml", node_object(Some(8)));
     agent.wait_for(8);
-    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    world.write("cart.yaml", service("cart", "172.30.1.3"));
     sleep(FOLLOWED);
     assert!(
         world.connect("172.30.1.3:80").is_ok(),
@@ -62,8 +62,7 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
 
 #[test]
 fn interfaces_and_addresses_are_followed() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let _agent = world.start(7);
     assert!(world.connect("192.168.44.2:30001").is_err());
     world.add_uplink("192.168.44.2/24");
@@ -83,18 +82,15 @@ fn interfaces_and_addresses_are_followed() {
 /// IPVS mode of kube-proxy leaves such a node: every cluster IP is an address of an interface.
 #[test]
 fn a_node_with_more_addresses_than_fit_is_named_and_serves() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let mut batch = String::from("link add many type veth peer name few\nlink set many up\n");
     for number in 0..1100 {
         let (high, low) = (number / 250, number % 250);
         batch += &format!("address add 10.77.{high}.{low}/32 dev many\n");
     }
-    world.node().ip(&batch).expect("addresses");
-    let agent = world.spawn(&["--manifests", world.manifests().to_str().expect("a path")]);
-    eventually("it is named", &agent, || {
-        agent.log().contains("addresses could not be stored")
-    });
+    world.ip(&batch);
+    let agent = world.spawn(&[]);
+    agent.logs("addresses could not be stored");
     eventually("its settings are stored", &agent, || {
         repair::are_complete(&world)
     });

@@ -4,21 +4,19 @@
 use std::{
     fs,
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use lab::node::foreign::{ChainPosition, END, Foreign};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use lab::node::{foreign::ChainPosition, kubeconfig};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    objects::service,
+    agent::send_signal,
+    objects::{Service, service},
     server::prepare,
     world::{BINARY, World},
 };
@@ -38,9 +36,7 @@ pub(crate) fn report(output: &Output) -> (i32, Vec<Value>) {
 }
 
 fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
-    let mut command = command(world, pins, flags);
-    let output = world.node().enter(|| command.output());
-    output.expect("enter the node").expect("its output")
+    world.output(&mut command(world, pins, flags))
 }
 
 fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
@@ -58,8 +54,11 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
 
 /// The flags for a comparison with the services of the world.
 pub(crate) fn migration(world: &World) -> [String; 3] {
-    let folder = world.manifests().display().to_string();
-    ["--migration".into(), "--manifests".into(), folder]
+    [
+        "--migration".into(),
+        "--manifests".into(),
+        world.manifests(),
+    ]
 }
 
 fn migrate(world: &World) -> (i32, Vec<Value>) {
@@ -69,7 +68,7 @@ fn migrate(world: &World) -> (i32, Vec<Value>) {
 
 /// Expects exactly one finding of this level that contains these words.
 #[track_caller]
-pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
+fn expect(findings: &[Value], level: &str, words: &str) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_it = |finding: &&Value| {
         finding["level"] == level
@@ -79,27 +78,46 @@ pub(crate) fn expect(findings: &[Value], level: &str, words: &str) {
     assert_eq!(count, 1, "{level}, {words}: {findings:#?}");
 }
 
-/// The names of the pin folders that checks have left.
-fn left_over(world: &World) -> Vec<String> {
-    let own = format!(
-        "{}-check-",
-        world.pins().file_name().expect("a name").display()
-    );
+#[track_caller]
+pub(crate) fn notes(findings: &[Value], words: &str) {
+    expect(findings, "note", words);
+}
+
+#[track_caller]
+pub(crate) fn differs(findings: &[Value], words: &str) {
+    expect(findings, "differs", words);
+}
+
+#[track_caller]
+pub(crate) fn in_the_way(findings: &[Value], words: &str) {
+    expect(findings, "in-the-way", words);
+}
+
+/// The path of the pins, with this behind it.
+pub(crate) fn beside_pins(world: &World, suffix: &str) -> PathBuf {
+    let name = world.pins().file_name().expect("a name").display();
+    world.pins().with_file_name(format!("{name}-{suffix}"))
+}
+
+/// The paths of the pin folders that checks have left.
+fn left_over(world: &World) -> Vec<PathBuf> {
+    let own = beside_pins(world, "check-").display().to_string();
     let entries = world.pins().parent().expect("a folder").read_dir();
-    let names = entries.expect("a BPF file system").flatten();
-    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with(&own)).collect()
+    let paths = entries.expect("a BPF file system").flatten();
+    let paths = paths.map(|entry| entry.path());
+    paths
+        .filter(|path| path.display().to_string().starts_with(&own))
+        .collect()
 }
 
 #[test]
 fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
-    expect(&findings, "note", "the kernel takes 18 of them");
-    expect(&findings, "note", "1 services, 1 endpoints");
-    assert_eq!(left_over(&world), [""; 0]);
+    notes(&findings, "the kernel takes 18 of them");
+    notes(&findings, "1 services, 1 endpoints");
+    assert_eq!(left_over(&world), [PathBuf::new(); 0]);
     assert!(!world.pins().exists());
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
     let (status, _) = check(&world, world.pins(), &[]);
@@ -109,7 +127,7 @@ fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
 #[test]
 fn settings_that_serve_or_recognise_nobody_are_named() {
     let world = World::build();
-    world.write("cart.yaml", &service("cart", "10.40.9.1"));
+    world.write("cart.yaml", service("cart", "10.40.9.1"));
     let flags = migration(&world);
     let check = |more: [&str; 2]| {
         let flags: Vec<_> = flags.iter().map(String::as_str).chain(more).collect();
@@ -123,11 +141,7 @@ fn settings_that_serve_or_recognise_nobody_are_named() {
     let found = "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP";
     expect(&findings, "differs", found);
     let findings = check(["--detect-local-mode", "NodeCIDR"]);
-    expect(
-        &findings,
-        "differs",
-        "podCIDRs of Node node-a, which has none",
-    );
+    differs(&findings, "podCIDRs of Node node-a, which has none");
 }
 
 #[test]
@@ -136,18 +150,12 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
     let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));
     let silent = silent.expect("enter the node").expect("a port");
     let server = silent.local_addr().expect("its address");
-    let text = format!(
-        "{{apiVersion: v1, kind: Config, current-context: a, clusters: [{{name: a, cluster: {{server: 'http://{server}'}}}}], users: [{{name: a, user: {{}}}}], contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
-    );
-    let kubeconfig = world.manifests().join("kubeconfig");
+    let text = kubeconfig::render(&format!("http://{server}"), "none");
+    let kubeconfig = world.path("kubeconfig");
     fs::write(&kubeconfig, text).expect("written");
-    let kubeconfig = kubeconfig.display().to_string();
     let flags = ["--migration", "--kubeconfig", &kubeconfig];
     let mut command = command(&world, world.pins(), &flags);
-    let child = world
-        .node()
-        .enter(|| command.stderr(Stdio::piped()).spawn());
-    let mut child = child.expect("enter the node").expect("started");
+    let mut child = world.begin(command.stderr(Stdio::piped()));
     silent.set_nonblocking(true).expect("set");
     let begun = Instant::now();
     // The check asks for objects once it has made its maps.
@@ -162,19 +170,18 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
         sleep(Duration::from_millis(5));
     };
     assert_eq!(left_over(&world).len(), 1);
-    let id = Pid::from_raw(child.id().try_into().expect("an id"));
-    kill(id, Signal::SIGINT).expect("ended");
+    send_signal(child.id(), Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("ended by SIGINT"));
-    assert_eq!(left_over(&world), [""; 0]);
+    assert_eq!(left_over(&world), [PathBuf::new(); 0]);
 }
 
 #[test]
 fn what_another_proxy_has_on_the_node_is_named() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("twin.yaml", &service("twin", "172.30.1.1"));
+    let world = World::serving();
+    let twin = Service::new("twin", "172.30.1.1").node_port(31000);
+    world.write("twin.yaml", twin);
     let rules = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add table ip nat
@@ -182,66 +189,48 @@ add chain ip nat KUBE-SERVICES
 add table ip filter
 add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
 ";
-    world
-        .node()
-        .feed("nft", &["-f", "-"], rules)
-        .expect("rules");
+    world.nft(rules);
     let taken = world.node().enter(|| TcpListener::bind("0.0.0.0:10256"));
     let _taken = taken.expect("enter the node").expect("the port");
     let interface = world.client_interface();
-    let _police =
-        Foreign::new(world.node(), &interface, false, ChainPosition::First, END).expect("attached");
+    let _police = world.foreign(&interface, false, ChainPosition::First);
     let (status, findings) = migrate(&world);
     assert_eq!(status, 1, "{findings:#?}");
-    expect(&findings, "differs", "table ip kube-proxy: they stay");
-    expect(
+    differs(&findings, "table ip kube-proxy: they stay");
+    differs(&findings, "KUBE-SERVICES in table ip nat: they stay");
+    differs(&findings, "FORWARD in table ip filter drops");
+    differs(&findings, "healthzBindAddress 0.0.0.0:10256");
+    differs(
         &findings,
-        "differs",
-        "KUBE-SERVICES in table ip nat: they stay",
-    );
-    expect(&findings, "differs", "FORWARD in table ip filter drops");
-    expect(&findings, "differs", "healthzBindAddress 0.0.0.0:10256");
-    expect(
-        &findings,
-        "differs",
         &format!("at ingress of {interface} would run behind"),
     );
-    expect(&findings, "differs", "Service shop/twin");
+    differs(&findings, "Service shop/twin");
 }
 
 #[test]
 fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
-    expect(&findings, "note", "an agent runs on this node");
-    let other = world.pins().with_file_name(format!(
-        "{}-other",
-        world.pins().file_name().expect("a name").display()
-    ));
+    notes(&findings, "an agent runs on this node");
+    let other = beside_pins(&world, "other");
     let (status, findings) = check(&world, &other, &[]);
     assert_eq!(status, 1, "{findings:#?}");
-    expect(
+    differs(
         &findings,
-        "differs",
         "other programs are there, too: bind_v4 at bind_v4",
     );
-    expect(&findings, "differs", "would run behind portolan's");
+    differs(&findings, "would run behind portolan's");
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert!(agent.stop().success());
 }
 
 #[test]
 fn a_shadow_is_named_and_its_programs_are_not_foreign() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let shadow = world.start_with(7, &["--shadow"]);
-    let serving = world.pins().with_file_name(format!(
-        "{}-serving",
-        world.pins().file_name().expect("a name").display()
-    ));
+    let serving = beside_pins(&world, "serving");
     let (_, findings) = check(&world, &serving, &[]);
     let are_foreign = |one: &Value| {
         one["about"]
@@ -250,24 +239,20 @@ fn a_shadow_is_named_and_its_programs_are_not_foreign() {
     };
     assert!(!findings.iter().any(are_foreign), "{findings:#?}");
     let place = format!("by the maps in {}:", world.pins().display());
-    expect(&findings, "note", &place);
+    notes(&findings, &place);
     assert!(shadow.stop().success());
 }
 
 #[test]
 fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
     let world = World::build();
-    world.node().set(&[("ipv4/ip_forward", "0")]).expect("set");
+    world.set("ipv4/ip_forward", "0");
     let (status, findings) = check(&world, world.pins(), &[]);
     assert_eq!(status, 3, "{findings:#?}");
-    expect(
-        &findings,
-        "in-the-way",
-        "the node forwards no packet of a pod",
-    );
+    in_the_way(&findings, "the node forwards no packet of a pod");
     let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
     assert_eq!(status, 3);
-    expect(&findings, "in-the-way", "not on a BPF file system");
+    in_the_way(&findings, "not on a BPF file system");
     for flags in [
         &["--config", "/nonexistent"][..],
         &["--migration"],
@@ -284,13 +269,8 @@ fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
 fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
     let world = World::build();
     let mut server = prepare(&world);
-    server.apply(&service("twin", "172.30.1.2"));
-    let kubeconfig = server.kubeconfig();
-    let flags = [
-        "--migration",
-        "--kubeconfig",
-        kubeconfig.to_str().expect("a plain path"),
-    ];
+    server.apply(Service::new("twin", "172.30.1.2").node_port(31000));
+    let flags = ["--migration", "--kubeconfig", &server.kubeconfig()];
     let (status, findings) = check(&world, world.pins(), &flags);
     assert_eq!(status, 0, "{findings:#?}");
     let count = findings
@@ -300,8 +280,8 @@ fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
     let count = count["found"].as_str().expect("words");
     // The server's own service counts too.
     assert!(count.starts_with("3 services"), "{count}");
-    let reporters = "-o=jsonpath={.items[*].reportingComponent}";
-    let reporters = server.kubectl(&["get", "events", "--all-namespaces", reporters]);
+    let reporters =
+        server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");
     server.kill();
     let output = run(&world, world.pins(), &flags);
@@ -311,5 +291,5 @@ fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
         said.contains("the cluster's services could not be listed in 30 s: API server"),
         "{said}"
     );
-    assert_eq!(left_over(&world), [""; 0]);
+    assert_eq!(left_over(&world), [PathBuf::new(); 0]);
 }

@@ -10,7 +10,7 @@ use std::{
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use crate::{attachments::CART, objects::service, world::World};
+use crate::{attachments::CART, world::World};
 
 const PODS: usize = 100;
 const NEW_LINK: u16 = 16;
@@ -60,8 +60,7 @@ fn watch(first: u32, done: &AtomicBool) -> HashMap<u32, Instant> {
 #[test]
 fn a_hundred_interfaces_in_a_second_have_their_programs_at_once() {
     const FIRST: u32 = 1000;
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     let far = world.server().path();
     let node = world.node();

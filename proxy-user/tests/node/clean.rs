@@ -2,15 +2,13 @@
 //! After a switch to portolan: when kube-proxy's rules can go, and what removes them.
 
 use std::{
-    net::TcpListener,
     process::{Child, Command, Stdio},
-    thread::{self, sleep},
+    thread::sleep,
     time::Duration,
 };
 
 use crate::{
     attachments::CART,
-    connection::echo,
     objects::service,
     world::{BINARY, World},
 };
@@ -19,16 +17,14 @@ use crate::{
 fn wait_for_foreign(world: &World) -> Child {
     let mut command = Command::new(BINARY);
     command.args(["wait", "--foreign-connections", "--pin-dir"]);
-    command.arg(world.pins()).stdout(Stdio::null());
-    let child = world.node().enter(|| command.spawn());
-    child.expect("the node").expect("it starts")
+    world.begin(command.arg(world.pins()).stdout(Stdio::null()))
 }
 
 #[test]
-fn to_clean_up_waits_for_the_agent_and_for_connections_of_the_proxy_before() {
+fn wait_ends_once_an_agent_serves_and_no_foreign_connection_is_left() {
     let world = World::build();
     let mut early = wait_for_foreign(&world);
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
     sleep(Duration::from_secs(2));
     assert_eq!(early.try_wait().expect("its state"), None, "no agent yet");
     let agent = world.start(7);
@@ -41,13 +37,8 @@ add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
     // A connection to an endpoint that the service does not have.
-    let gone = world
-        .server()
-        .enter(|| TcpListener::bind("10.40.1.20:8099"));
-    let gone = gone.expect("the pod").expect("a listener");
-    thread::spawn(move || gone.incoming().flatten().for_each(echo));
-    let fed = world.node().feed("nft", &["-f", "-"], rules);
-    fed.expect("rules");
+    world.serve(("10.40.1.20", 8099));
+    world.nft(rules);
     let mut open = world.connect("172.30.1.1:80").expect("the other serves");
     let agent = world.start(7);
     agent.says(&["live on in nf_conntrack"]);
@@ -64,10 +55,6 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
 #[test]
 fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
     let world = World::build();
-    let run = |program: &str, arguments: &[&str], input: &str| {
-        let done = world.node().feed(program, arguments, input);
-        done.unwrap_or_else(|error| panic!("{error:#}"))
-    };
     let own = "*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
@@ -75,12 +62,14 @@ fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
 -A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
 COMMIT
 ";
-    run("iptables-nft-restore", &["--noflush"], own);
-    let tables = "add table ip kube-proxy; add table ip6 kube-proxy; add table ip others\n";
-    run("nft", &["-f", "-"], tables);
+    let restored = world
+        .node()
+        .feed("iptables-nft-restore", &["--noflush"], own);
+    restored.expect("iptables' rules");
+    world.nft("add table ip kube-proxy; add table ip6 kube-proxy; add table ip others\n");
     let kube_proxy = std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it");
-    run(&kube_proxy, &["--cleanup"], "");
-    let left = run("nft", &["list", "ruleset"], "");
+    world.tool(&kube_proxy, "--cleanup");
+    let left = world.tool("nft", "list ruleset");
     assert!(
         !left.contains("KUBE-SVC") && !left.contains("kube-proxy"),
         "{left}"
@@ -90,8 +79,7 @@ COMMIT
 
 #[test]
 fn a_dry_run_of_cleanup_names_what_cleanup_removes_and_removes_nothing() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start_configured(7, "portolan: {acceptForward: true}\n");
     let while_it_runs = world.told(&["cleanup", "--dry-run"]);
     assert!(agent.stop().success());

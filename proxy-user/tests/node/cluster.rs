@@ -2,71 +2,42 @@
 //! The agent as a client of a real API server: objects made there are served, and nothing is lost
 //! while the server or the agent is away.
 
-use std::path::Path;
-
-use datapath::read::Reader;
-use lab::{
-    bpf,
-    node::foreign::{ChainPosition, END, Foreign},
-};
+use lab::{bpf, node::foreign::ChainPosition};
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{
-    agent::{Agent, eventually},
-    objects::service,
-    server::prepare,
-    world::World,
-};
+use crate::{agent::eventually, objects::service, server::prepare, world::World};
 
 pub(crate) const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
-fn follow<'a>(world: &'a World, kubeconfig: &Path) -> Agent<'a> {
-    world.spawn(&["--kubeconfig", kubeconfig.to_str().expect("a plain path")])
-}
-
 #[test]
-fn what_is_made_through_the_api_is_served_and_followed() {
+fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     let world = World::build();
     let server = prepare(&world);
-    let agent = follow(&world, &server.kubeconfig());
+    let agent = world.follow(&server.kubeconfig());
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("the first service", &agent, || answers(CART));
-    server.apply(&service("more", "172.30.1.2"));
+    server.apply(service("more", "172.30.1.2"));
     eventually("a new service", &agent, || answers(MORE));
     assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
     // This label gives the service to another proxy; without it, the service is ours again.
-    let label = "service.kubernetes.io/service-proxy-name";
-    server.kubectl(&[
-        "label",
-        "service",
-        "more",
-        "-n",
-        "shop",
-        &format!("{label}=other"),
-    ]);
+    let label = "label service more -n shop service.kubernetes.io/service-proxy-name";
+    server.kubectl(&format!("{label}=other"));
     eventually("it is another's", &agent, || !answers(MORE));
-    server.kubectl(&[
-        "label",
-        "service",
-        "more",
-        "-n",
-        "shop",
-        &format!("{label}-"),
-    ]);
+    server.kubectl(&format!("{label}-"));
     eventually("it is ours again", &agent, || answers(MORE));
-    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
+    server.kubectl("delete service more -n shop");
     eventually("it is deleted", &agent, || !answers(MORE));
     assert!(answers(CART));
     assert!(!agent.log().contains("WARN API server"), "{}", agent.log());
 }
 
 #[test]
-fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
+fn without_an_api_server_all_is_served_and_changes_are_followed_once_it_is_back() {
     let world = World::build();
     let mut server = prepare(&world);
-    let agent = follow(&world, &server.kubeconfig());
+    let agent = world.follow(&server.kubeconfig());
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("the first service", &agent, || answers(CART));
     let mut open = world.connect(CART).expect("an answer");
@@ -78,8 +49,8 @@ fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
     assert!(answers(CART));
     assert_eq!(open.echo("without a server"), "without a server");
     server.revive();
-    server.apply(&service("more", "172.30.1.2"));
-    server.kubectl(&["delete", "service", "cart", "-n", "shop"]);
+    server.apply(service("more", "172.30.1.2"));
+    server.kubectl("delete service cart -n shop");
     eventually("what came", &agent, || answers(MORE));
     eventually("what went", &agent, || !answers(CART));
     eventually("the fault has ended", &agent, || {
@@ -89,22 +60,20 @@ fn while_the_server_is_away_everything_stays_and_then_the_state_converges() {
 }
 
 #[test]
-fn what_went_in_a_history_that_is_compacted_goes_here_too() {
+fn services_deleted_in_a_compacted_history_are_no_longer_served() {
     let world = World::build();
     let mut server = prepare(&world);
-    server.apply(&service("more", "172.30.1.2"));
-    let agent = follow(&world, &server.kubeconfig());
+    server.apply(service("more", "172.30.1.2"));
+    let agent = world.follow(&server.kubeconfig());
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &agent, || answers(CART) && answers(MORE));
     agent.signal(Signal::SIGSTOP);
-    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
+    server.kubectl("delete service more -n shop");
     server.kill();
     server.revive();
     for number in 3..6 {
-        server.apply(&service(
-            &format!("new-{number}"),
-            &format!("172.30.1.{number}"),
-        ));
+        let address = format!("172.30.1.{number}");
+        server.apply(service(&format!("new-{number}"), &address));
     }
     server.compact();
     agent.signal(Signal::SIGCONT);
@@ -117,9 +86,9 @@ fn what_went_in_a_history_that_is_compacted_goes_here_too() {
 fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let world = World::build();
     let mut server = prepare(&world);
-    server.apply(&service("more", "172.30.1.2"));
+    server.apply(service("more", "172.30.1.2"));
     let kubeconfig = server.kubeconfig();
-    let first = follow(&world, &kubeconfig);
+    let first = world.follow(&kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
     // Programs that are attached but not pinned yet would go with the agent.
@@ -129,15 +98,13 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     drop(first);
     assert_eq!(open.echo("without an agent"), "without an agent");
     assert!(answers(CART) && answers(MORE), "new connections as well");
-    server.kubectl(&["delete", "service", "more", "-n", "shop"]);
-    server.apply(&service("new", "172.30.1.3"));
+    server.kubectl("delete service more -n shop");
+    server.apply(service("new", "172.30.1.3"));
 
     // The next agent starts without a server: it must remove nothing before every list has come.
     server.kill();
-    let second = follow(&world, &kubeconfig);
-    eventually("it is reported", &second, || {
-        second.log().contains("WARN API server")
-    });
+    let second = world.follow(&kubeconfig);
+    second.logs("WARN API server");
     assert_eq!(second.health().0, 503, "it does not know what to serve");
     assert!(answers(CART) && answers(MORE));
     assert_eq!(open.echo("an agent, no server"), "an agent, no server");
@@ -150,37 +117,34 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
 }
 
 #[test]
-fn in_mode_nftables_what_nobody_has_is_dropped_where_the_server_allocates() {
+fn in_mode_nftables_packets_to_unallocated_cluster_ips_are_dropped() {
     let world = World::build();
     let server = prepare(&world);
-    let kubeconfig = server.kubeconfig();
-    let kubeconfig = kubeconfig.to_str().expect("a plain path");
-    let agent = world.spawn(&["--kubeconfig", kubeconfig, "--proxy-mode", "nftables"]);
+    let flags = [
+        "--kubeconfig",
+        &server.kubeconfig(),
+        "--proxy-mode",
+        "nftables",
+    ];
+    let agent = world.spawn_by(&[], &flags);
     eventually("the first service", &agent, || world.connect(CART).is_ok());
-    let dropped = || {
-        let counters = Reader::open(world.pins()).and_then(|reader| reader.counters());
-        counters.expect("counters")[Counter::DroppedUnallocated as usize]
-    };
+    let dropped = || world.count(Counter::DroppedUnallocated);
     assert_eq!(dropped(), 0);
     assert!(world.connect("172.30.200.200:80").is_err());
     assert!(dropped() > 0, "{}", agent.log());
 }
 
 #[test]
-fn whose_service_is_not_served_as_it_says_finds_an_event_at_it() {
+fn a_service_that_is_not_served_as_it_says_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
     for name in ["first", "second"] {
-        server.apply(&format!(
-            "apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop}}
-spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
-"
+        server.apply(format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}}}"
         ));
     }
-    let agent = follow(&world, &server.kubeconfig());
-    let events = || server.kubectl(&["events", "-n", "shop", "--for", "service/second"]);
+    let agent = world.follow(&server.kubeconfig());
+    let events = || server.kubectl("events -n shop --for service/second");
     eventually("the event", &agent, || events().contains("198.51.100.7"));
     let events = events();
     // The server sends events of its own too.
@@ -192,16 +156,16 @@ spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}
         ours.len() == 1 && ours[0].contains("Warning"),
         "one event: {events}"
     );
-    let others = server.kubectl(&["events", "-n", "shop", "--for", "service/first"]);
+    let others = server.kubectl("events -n shop --for service/first");
     assert!(!others.contains("NotServed"), "{others}");
 }
 
 #[test]
-fn a_node_that_serves_says_so_at_its_object() {
+fn a_node_that_serves_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
-    let agent = follow(&world, &server.kubeconfig());
-    let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
+    let agent = world.follow(&server.kubeconfig());
+    let events = || server.kubectl("events -n default --for node/node-a");
     eventually("the event", &agent, || {
         events().contains("ServiceProxyHealthy")
     });
@@ -211,20 +175,18 @@ fn a_node_that_serves_says_so_at_its_object() {
 }
 
 #[test]
-fn whose_node_has_a_program_before_ours_finds_an_event_at_it() {
+fn a_node_with_a_program_before_ours_gets_an_event() {
     let world = World::build();
     let server = prepare(&world);
     let interface = world.client_interface();
-    let agent = follow(&world, &server.kubeconfig());
+    let agent = world.follow(&server.kubeconfig());
     eventually("the first service", &agent, || world.connect(CART).is_ok());
     // This program is only moved behind ours.
-    let moved = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
-    eventually("it is moved", &agent, || {
-        agent.log().contains("had another program before it")
-    });
+    let moved = world.foreign(&interface, true, ChainPosition::First);
+    agent.logs("had another program before it");
     drop(moved);
-    let before = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
-    let events = || server.kubectl(&["events", "-n", "default", "--for", "node/node-a"]);
+    let before = world.foreign(&interface, true, ChainPosition::First);
+    let events = || server.kubectl("events -n default --for node/node-a");
     eventually("the event", &agent, || {
         events().contains("ProgramsNotFirst")
     });

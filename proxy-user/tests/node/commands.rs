@@ -3,7 +3,6 @@
 //! overview commands, with and without an agent.
 
 use std::{
-    net::SocketAddr,
     process::{Command, Output},
     time::{Duration, Instant},
 };
@@ -13,16 +12,15 @@ use serde_json::Value;
 use crate::{
     agent::{Agent, eventually},
     attachments::CART,
-    objects::{QUESTIONS, service},
-    world::{BINARY, World},
+    objects::{Service, questions},
+    world::{BINARY, World, at},
 };
 
 impl World {
     /// Runs a command on this node.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
         let mut command = self.asking(arguments);
-        let output = self.node().enter(|| command.output());
-        output.expect("enter the node").expect("it runs")
+        self.output(&mut command)
     }
     pub(crate) fn asking(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
@@ -37,7 +35,7 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
     /// The output of a command as JSON; panics if it fails.
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let text = self.told(&[arguments, &["-o", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
@@ -60,7 +58,7 @@ impl World {
 }
 
 /// The report of `status` once it shows no problems.
-fn settled(world: &World, agent: &Agent<'_>) -> Value {
+fn settled(world: &World, agent: &Agent) -> Value {
     let mut status = Value::Null;
     eventually("all is well", agent, || {
         status = world.status();
@@ -71,33 +69,27 @@ fn settled(world: &World, agent: &Agent<'_>) -> Value {
 
 #[test]
 fn lists_show_what_their_arguments_name() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("twin.yaml", &service("twin", "172.30.1.2"));
-    world.write("questions.yaml", QUESTIONS);
-    let sticky = service("sticky", "172.30.1.3");
-    let sticky = sticky.replace(
-        "{type: NodePort,",
-        "{sessionAffinity: ClientIP, type: NodePort,",
+    let world = World::serving();
+    world.write(
+        "twin.yaml",
+        Service::new("twin", "172.30.1.2").node_port(31000),
     );
-    world.write("sticky.yaml", &sticky);
+    world.write("questions.yaml", questions());
+    let sticky = Service::new("sticky", "172.30.1.3").sticky();
+    world.write("sticky.yaml", sticky);
     let _agent = world.start(7);
     let _open = world.connect(CART).expect("served");
     let _held = world.connect("172.30.1.3:80").expect("served");
     let _own = world.connect_from_node(CART).expect("served at the socket");
 
+    let count = |arguments: &[&str]| {
+        let printed = world.told(&[arguments, &["--count"]].concat());
+        printed.trim().parse::<u32>().expect("a number")
+    };
     // Counts the cluster IP, its other ports and the node port.
-    assert_eq!(world.told(&["services", "cart", "--count"]).trim(), "3");
-    assert_eq!(
-        world.told(&["services", "shop/cart:80", "--count"]).trim(),
-        "1"
-    );
-    assert_eq!(
-        world
-            .told(&["svc", "-n", "shop", "--address", "172.30.1.2", "--count"])
-            .trim(),
-        "2"
-    );
+    assert_eq!(count(&["services", "cart"]), 3);
+    assert_eq!(count(&["services", "shop/cart:80"]), 1);
+    assert_eq!(count(&["svc", "-n", "shop", "--address", "172.30.1.2"]), 2);
     let names = world.told(&["services", "-A", "-o", "name"]);
     assert_eq!(
         names,
@@ -108,11 +100,8 @@ fn lists_show_what_their_arguments_name() {
         table.starts_with("shop/questions") && table.lines().count() == 1,
         "{table}"
     );
-    let ports = world.told(&[
-        "services",
-        "-o",
-        "jsonpath={.items[?(@.kind=='node-port')].port}",
-    ]);
+    let path = "jsonpath={.items[?(@.kind=='node-port')].port}";
+    let ports = world.told(&["services", "-o", path]);
     assert_eq!(ports, "30001\n30003\n31000\n");
 
     let backends = world.json(&["backends", "--sort-by", "id", "--limit", "2"]);
@@ -127,28 +116,10 @@ fn lists_show_what_their_arguments_name() {
     let flows = world.json(&["flows", "shop/cart", "--state", "established,answered"]);
     assert_eq!(flows.as_array().map(Vec::len), Some(1), "{flows}");
     assert_eq!(flows[0]["frontend"], CART);
-    let client = flows[0]["client"].as_str().expect("a client");
-    let port = client
-        .parse::<SocketAddr>()
-        .expect("an address")
-        .port()
-        .to_string();
-    assert_eq!(
-        world.told(&["flows", "--port", &port, "--count"]).trim(),
-        "1"
-    );
-    assert_eq!(
-        world
-            .told(&["flows", "--client", "10.40.1.10", "--count"])
-            .trim(),
-        "2"
-    );
-    assert_eq!(
-        world
-            .told(&["flows", "--state", "closed", "--count"])
-            .trim(),
-        "0"
-    );
+    let client = at(flows[0]["client"].as_str().expect("a client"));
+    assert_eq!(count(&["flows", "--port", &client.port().to_string()]), 1);
+    assert_eq!(count(&["flows", "--client", "10.40.1.10"]), 2);
+    assert_eq!(count(&["flows", "--state", "closed"]), 0);
 
     let sockets = world.json(&["sockets", "cart"]);
     assert_eq!(sockets.as_array().map(Vec::len), Some(1), "{sockets}");
@@ -166,8 +137,7 @@ fn lists_show_what_their_arguments_name() {
 
 #[test]
 fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_line() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let config =
         "clusterCIDR: 10.40.0.0/16\nportolan: {maps: {frontends: 64}}\nipvs: {scheduler: rr}\n";
     let agent = world.start_configured(7, config);
@@ -191,8 +161,7 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
     // Without `--pin-dir`, `status` learns from the agent where its pins are.
     let mut command = Command::new(BINARY);
     command.args(["status", "-o", "json"]);
-    let output = world.node().enter(|| command.output());
-    let output = output.expect("enter the node").expect("it runs");
+    let output = world.output(&mut command);
     let by_itself: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(by_itself["interfaces"], status["interfaces"]);
     assert_eq!(by_itself["problems"], status["problems"], "{by_itself}");
@@ -277,9 +246,8 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
         said.contains("the agent is not reachable at http://127.0.0.1:10249"),
         "{said}"
     );
-    let file = world.folder().join("config.yaml");
-    let file = file.to_str().expect("a plain path");
-    let config = world.told(&["config", "--config", file, "--changed", "--no-headers"]);
+    let file = world.path("config.yaml");
+    let config = world.told(&["config", "--config", &file, "--changed", "--no-headers"]);
     assert!(
         config.contains("portolan.maps.frontends  64") && config.contains("file"),
         "{config}"
@@ -288,8 +256,7 @@ fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_li
 
 #[test]
 fn a_removed_endpoint_is_no_longer_listed() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     let listed = || world.told(&["backends", "-o", "name"]).lines().count();
     assert_eq!(listed(), 1);
@@ -308,9 +275,7 @@ fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
         "--healthz-bind-address",
         "127.0.0.1:20256",
     ];
-    let manifests = world.manifests();
-    let manifests = ["--manifests", manifests.to_str().expect("a plain path")];
-    let agent = world.spawn(&[&manifests[..], &flags].concat());
+    let agent = world.spawn(&flags);
     eventually("it is found and healthy", &agent, || {
         world.ask(&["status", "-o", "name"]).stdout == b"healthy\n"
     });

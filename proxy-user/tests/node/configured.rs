@@ -6,7 +6,6 @@ use std::{
     fs,
     net::{TcpListener, TcpStream},
     os::unix::fs::symlink,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -22,8 +21,8 @@ use crate::{
     agent::{Agent, eventually, within},
     attachments::CART,
     connection::Open,
-    objects::service,
-    world::{World, complete},
+    objects::{Service, service},
+    world::{World, at, complete},
 };
 
 const NODE_PORT: &str = "10.40.0.1:30001";
@@ -32,20 +31,23 @@ const HEALTH_CHECK: &str = "10.40.0.1:31700";
 /// A change of the file takes effect within this time, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-fn configz(agent: &Agent<'_>) -> Json {
+fn soon(what: &str, agent: &Agent, so: impl FnMut() -> bool) {
+    within(SOON, what, agent, so);
+}
+
+fn configz(agent: &Agent) -> Json {
     let answer: Json = serde_json::from_str(&agent.metrics("/configz")).expect("JSON");
     answer["kubeproxy.config.k8s.io"].clone()
 }
 
 /// Whether a connection from this network namespace is accepted.
 fn listens(from: &NetNs, to: &str) -> bool {
-    let to = to.parse().expect("an address and port");
-    let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(1));
+    let connect = || TcpStream::connect_timeout(&at(to), Duration::from_secs(1));
     from.enter(connect).expect("enter it").is_ok()
 }
 
 /// The number of the agent's open file descriptors.
-fn descriptors(agent: &Agent<'_>) -> usize {
+fn descriptors(agent: &Agent) -> usize {
     let folder = format!("/proc/{}/fd", agent.pid());
     fs::read_dir(folder).expect("its descriptors").count()
 }
@@ -69,16 +71,15 @@ fn replace_whole(world: &World, text: &str) {
 
 #[test]
 fn a_changed_file_is_followed_and_connections_go_on() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let checked = service("lane", "172.30.1.3").replace(
-        "type: NodePort,",
-        "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31700,",
-    );
-    world.write("lane.yaml", &checked);
+    let world = World::serving();
+    let checked = Service::new("lane", "172.30.1.3").local().spec(|spec| {
+        spec.type_ = Some("LoadBalancer".to_owned());
+        spec.health_check_node_port = Some(31700);
+    });
+    world.write("lane.yaml", checked);
     let agent = world.start_configured(7, "bindAddress: 0.0.0.0\n");
     let pid = agent.pid();
-    within(SOON, "its health can be asked", &agent, || {
+    soon("its health can be asked", &agent, || {
         listens(world.client(), HEALTH_CHECK)
     });
     let mut open = world.connect(CART).expect("served");
@@ -87,33 +88,33 @@ fn a_changed_file_is_followed_and_connections_go_on() {
     assert_eq!(configz(&agent)["mode"], "iptables");
 
     replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");
-    within(SOON, "it has changed at once", &agent, || {
+    soon("it has changed at once", &agent, || {
         configz(&agent)["nodePortAddresses"][0] == "192.0.2.0/24"
     });
-    within(SOON, "the node port is closed", &agent, || {
+    soon("the node port is closed", &agent, || {
         world.connect(NODE_PORT).is_err()
     });
-    within(SOON, "the health check port, too", &agent, || {
+    soon("the health check port, too", &agent, || {
         !listens(world.client(), HEALTH_CHECK)
     });
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
     assert!(agent.log().contains(nowhere), "{}", agent.log());
     assert!(agent.metrics("/warnings").contains("served nowhere"));
     world.add_uplink("192.0.2.7/24");
-    within(SOON, "it is answered at a new address", &agent, || {
+    soon("it is answered at a new address", &agent, || {
         listens(world.node(), "192.0.2.7:31700")
     });
-    within(SOON, "the warning is gone", &agent, || {
+    soon("the warning is gone", &agent, || {
         !agent.metrics("/warnings").contains("served nowhere")
     });
     assert!(!listens(world.client(), HEALTH_CHECK));
 
     replace(&world, "bindAddress: 0.0.0.0\n");
-    within(SOON, "also on loopback it is open", &agent, || {
+    soon("also on loopback it is open", &agent, || {
         world.connect_from_node(LOOPBACK_PORT).is_ok()
     });
     replace(&world, "iptables: {localhostNodePorts: false}\n");
-    within(SOON, "on loopback alone it is closed", &agent, || {
+    soon("on loopback alone it is closed", &agent, || {
         world.connect_from_node(LOOPBACK_PORT).is_err()
     });
     assert!(world.connect(NODE_PORT).is_ok() && listens(world.client(), HEALTH_CHECK));
@@ -124,22 +125,20 @@ fn a_changed_file_is_followed_and_connections_go_on() {
         &world,
         "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
     );
-    within(SOON, "it says more", &agent, || {
+    soon("it says more", &agent, || {
         agent.log().contains("portolan.logLevel, in force now")
     });
-    world.write("till.yaml", &service("till", "172.30.1.2"));
-    within(SOON, "each sync", &agent, || {
-        agent.log().contains("DEBUG synced")
-    });
+    world.write("till.yaml", service("till", "172.30.1.2"));
+    soon("each sync", &agent, || agent.log().contains("DEBUG synced"));
 
     replace(&world, "nodePortAddresses: [192.0.2/24]\n");
-    within(SOON, "it is named", &agent, || {
+    soon("it is named", &agent, || {
         agent
             .log()
             .contains("cannot be used: nodePortAddresses: \"192.0.2/24\" is not")
     });
     replace_whole(&world, "# emptied\n");
-    within(SOON, "an empty one too", &agent, || {
+    soon("an empty one too", &agent, || {
         let log = agent.log();
         log.contains("cannot be used: configuration file") && log.contains("this is missing")
     });
@@ -169,21 +168,21 @@ fn a_changed_file_is_followed_and_connections_go_on() {
         assert!(connected > 10, "{connected}");
     });
     assert_eq!(agent.pid(), pid, "the same process");
-    within(SOON, "nothing is left open", &agent, || {
+    soon("nothing is left open", &agent, || {
         descriptors(&agent) <= before
     });
     assert!(agent.stop().success());
 }
 
-fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
+fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
     for round in 1..=2 {
         let answers = round == 1;
         replace(world, &format!("portolan: {{answerPing: {answers}}}\n"));
-        within(SOON, "it starts anew", agent, || {
+        soon("it starts anew", agent, || {
             agent.log().matches("starts anew").count() == round
         });
         // The old agent still answers until it has ended.
-        within(SOON, "it is in force", agent, || {
+        soon("it is in force", agent, || {
             let answer = agent.get(METRICS, "/configz");
             answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
         });
@@ -197,8 +196,7 @@ fn start_anew_twice(world: &World, agent: &Agent<'_>, open: &mut Open) {
 /// same, so that it meets its own earlier connections.
 #[test]
 fn a_changed_plane_of_pods_loses_no_connection() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start_configured(7, "portolan: {socketBalancing: all}\n");
     let end = AtomicBool::new(false);
     let (client, cgroup) = (world.client(), world.cgroup());
@@ -208,7 +206,7 @@ fn a_changed_plane_of_pods_loses_no_connection() {
         for round in 1..=2 {
             let plane = if round % 2 == 1 { "host" } else { "all" };
             replace(&world, &format!("portolan: {{socketBalancing: {plane}}}\n"));
-            within(SOON, "it starts anew", &agent, || {
+            soon("it starts anew", &agent, || {
                 agent.log().matches("starts anew").count() == round
             });
             agent.wait_for(7);
@@ -222,16 +220,13 @@ fn a_changed_plane_of_pods_loses_no_connection() {
 
 #[test]
 fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let take = |address| {
         let taken = world.node().enter(|| TcpListener::bind(address));
         taken.expect("enter the node").expect("free")
     };
     let (health, metrics) = (take(HEALTH), take(METRICS));
-    let manifests = world.manifests();
-    let manifests = manifests.to_str().expect("a plain path");
-    let agent = world.spawn(&["--manifests", manifests]);
+    let agent = world.spawn(&[]);
     eventually("services are served", &agent, || {
         world.connect(CART).is_ok()
     });
@@ -250,10 +245,9 @@ fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
     }
     drop((health, metrics));
     eventually("it answers", &agent, || agent.health().0 == 200);
-    within(SOON, "no warning is left", &agent, || {
-        agent
-            .get(METRICS, "/metrics")
-            .is_ok_and(|(_, text)| text.contains("portolan_warnings 0\n"))
+    soon("no warning is left", &agent, || {
+        let answer = agent.get(METRICS, "/metrics");
+        answer.is_ok_and(|(_, text)| text.contains("portolan_warnings 0\n"))
     });
 
     assert!(agent.stop().success());
@@ -280,7 +274,7 @@ fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings() {
     let (status, text) = agent.get(at, "/healthz").expect("it listens");
     assert_eq!((status, text.as_str()), (200, "ok"));
     fs::remove_file(world.folder().join("config.yaml")).expect("the file");
-    within(SOON, "its absence is named", &agent, || {
+    soon("its absence is named", &agent, || {
         agent.log().contains("cannot read the configuration file")
     });
     let log = agent.log();
@@ -307,8 +301,7 @@ fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings() {
     assert!(warned("line 4: mode stands more than once"), "{log}");
     assert!(agent.stop().success());
 
-    let missing = Path::new("/nonexistent.yaml").to_str().expect("a path");
-    let (status, said) = world.run(&["--config", missing]);
+    let (status, said) = world.run(&["--config", "/nonexistent.yaml"]);
     assert!(!status.success());
     assert!(
         said.starts_with("portolan: cannot read the configuration file"),

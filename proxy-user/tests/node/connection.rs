@@ -2,8 +2,9 @@
 //! An open connection through a service, and the server at its other end.
 
 use std::{
-    io::{self, BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    fmt::Display,
+    io::{self, BufRead, BufReader, ErrorKind, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -28,6 +29,44 @@ pub(crate) fn echo(stream: TcpStream) {
             line.clear();
         }
     });
+}
+
+/// Starts a TCP and UDP server at port 8080 of a host that answers each line and datagram with its
+/// number before it.
+pub(crate) fn answer_as(host: &NetNs, number: impl Display + Copy + Send + 'static) {
+    let everywhere = SocketAddr::from(([0_u16; 8], 8080));
+    let sockets = host.enter(|| {
+        let listener = TcpListener::bind(everywhere)?;
+        io::Result::Ok((listener, UdpSocket::bind(everywhere)?))
+    });
+    let (listener, socket) = sockets.expect("enter the host").expect("both sockets");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // A test can have thousands of connections.
+            let small = thread::Builder::new().stack_size(128 << 10);
+            let answering = small.spawn(move || answer_lines(stream, number));
+            answering.expect("a thread");
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 256];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let line = String::from_utf8_lossy(&buffer[..length]);
+            _ = socket.send_to(format!("{number} {line}").as_bytes(), from);
+        }
+    });
+}
+
+fn answer_lines(stream: TcpStream, number: impl Display) {
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
+    while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+        let answer = format!("{number} {line}");
+        if lines.get_mut().write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+        line.clear();
+    }
 }
 
 /// An open connection through a service.
@@ -108,7 +147,7 @@ pub(crate) fn repeated(stream: &TcpStream) -> u32 {
     u32::from_ne_bytes(field)
 }
 
-/// Sends every datagram to [`crate::objects::QUESTIONS`] back, from this pod.
+/// Sends every datagram to [`crate::objects::questions`] back, from this pod.
 pub(crate) fn answer_questions(pod: &NetNs) {
     let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
     let answering = answering.expect("the pod").expect("a socket");
@@ -129,4 +168,28 @@ pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
         io::Result::Ok(asking)
     });
     asking.expect("the pod").expect("a socket")
+}
+
+/// Sends a datagram and expects it back.
+#[track_caller]
+pub(crate) fn ask(socket: &UdpSocket, text: &str) {
+    socket.send(text.as_bytes()).expect("sent");
+    let mut answer = [0; 64];
+    let length = socket.recv(&mut answer).expect("an answer");
+    assert_eq!(&answer[..length], text.as_bytes());
+}
+
+/// Limits the time of each call on a stream.
+pub(crate) fn limit(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))
+}
+
+/// The error of one end of a connection, with its name.
+pub(crate) fn failed(who: &str, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        ErrorKind::WouldBlock => "it stands still".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("{who}: {why}"))
 }

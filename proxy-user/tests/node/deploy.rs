@@ -20,7 +20,7 @@ fn deploy() -> PathBuf {
 
 fn build(server: &Server<'_>, folder: &str) -> String {
     let folder = deploy().join(folder);
-    server.kubectl(&["kustomize", folder.to_str().expect("a plain path")])
+    server.kubectl(&format!("kustomize {}", folder.display()))
 }
 
 #[test]
@@ -61,26 +61,26 @@ fn capabilities() -> Vec<String> {
 fn the_agent_needs_no_right_that_deploy_does_not_give() {
     let world = World::build();
     let server = prepare(&world);
-    server.apply(&build(&server, "overlays/bare"));
-    let token = server.kubectl(&["create", "token", "portolan", "--namespace", "kube-system"]);
-    let file = world.folder().join("kubeconfig");
+    server.apply(build(&server, "overlays/bare"));
+    let token = server.kubectl("create token portolan --namespace kube-system");
+    let file = world.path("kubeconfig");
     fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
     let given = capabilities();
     assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
     let bounds = format!("--bounding-set=-all,+{}", given.join(",+"));
     let agent = world.spawn_by(
         &["setpriv", &bounds, "--inh-caps=-all"],
-        &["--kubeconfig", file.to_str().expect("a plain path")],
+        &["--kubeconfig", &file],
     );
     eventually("it serves", &agent, || world.connect(CART).is_ok());
     eventually("it is healthy", &agent, || agent.health().0 == 200);
     // The agent does all of its work: connections and services come and go, UDP backends are lost.
-    server.kubectl(&["delete", "service", "cart", "--namespace", "shop"]);
+    server.kubectl("delete service cart --namespace shop");
     eventually("it follows", &agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     // An operator's command in the agent's pod asks about another pod by name.
     let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
-    let token = ["--kubeconfig", file.to_str().expect("a plain path")];
+    let token = ["--kubeconfig", file.as_str()];
     let asked = explain::run(&world, &[&from[..], &token].concat());
     let said = String::from_utf8_lossy(&asked.stderr);
     assert!(said.contains("there is no pod shop/gone"), "{said}");
@@ -92,7 +92,8 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
         ("list", "pods"),
         ("update", "services"),
     ] {
-        let answer = server.try_kubectl(&["auth", "can-i", verb, kind, "--all-namespaces", user]);
+        let words = format!("auth can-i {verb} {kind} --all-namespaces {user}");
+        let answer = server.try_kubectl(&words);
         assert!(answer.is_err(), "{verb} {kind}: {answer:?}");
     }
 }

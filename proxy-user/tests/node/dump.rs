@@ -2,16 +2,16 @@
 //! The archive for a bug report: complete with and without an agent, and without the agent's
 //! credentials.
 
-use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
+use std::{collections::BTreeMap, fs::File, io::Read};
 
 use flate2::read::GzDecoder;
 use lab::node::kubeconfig;
 use serde_json::Value;
 
-use crate::{agent::eventually, attachments::CART, objects::service, world::World};
+use crate::{attachments::CART, world::World};
 
 /// The files of an archive by name, without its folder.
-fn unpack(path: &Path) -> BTreeMap<String, String> {
+fn unpack(path: &str) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(GzDecoder::new(File::open(path).expect("the archive")));
     let files = archive.entries().expect("entries").map(|entry| {
         let mut entry = entry.expect("an entry");
@@ -25,8 +25,8 @@ fn unpack(path: &Path) -> BTreeMap<String, String> {
 }
 
 fn dumped(world: &World, name: &str) -> BTreeMap<String, String> {
-    let path = world.folder().join(name);
-    world.told(&["dump", path.to_str().expect("a plain path")]);
+    let path = world.path(name);
+    world.told(&["dump", &path]);
     let files = unpack(&path);
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".json")) {
         let parsed: Result<Value, _> = serde_json::from_str(text);
@@ -66,8 +66,7 @@ const OF_AGENT: [&str; 6] = [
 
 #[test]
 fn an_archive_has_all_that_the_commands_know() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
     let _open = world.connect(CART).expect("served");
     let files = dumped(&world, "with.tar.gz");
@@ -77,27 +76,19 @@ fn an_archive_has_all_that_the_commands_know() {
     assert_eq!(names, wanted);
     assert_eq!(files["errors.txt"], "");
     assert!(files["services.json"].contains("172.30.1.1"));
-    assert!(
-        files["flows.json"].contains(CART),
-        "{}",
-        files["flows.json"]
-    );
-    assert!(
-        files["chains.json"].contains("(ingress)"),
-        "{}",
-        files["chains.json"]
-    );
-    assert!(files["programs.json"].contains("cgroup-connect_v4"));
-    assert!(files["sysctls.txt"].contains("net.ipv4.ip_forward = 1\n"));
-    assert!(
-        files["interfaces.json"].contains("10.40.0.1/32"),
-        "{}",
-        files["interfaces.json"]
-    );
+    for (file, text) in [
+        ("flows.json", CART),
+        ("chains.json", "(ingress)"),
+        ("programs.json", "cgroup-connect_v4"),
+        ("sysctls.txt", "net.ipv4.ip_forward = 1\n"),
+        ("interfaces.json", "10.40.0.1/32"),
+    ] {
+        assert!(files[file].contains(text), "{file}: {}", files[file]);
+    }
 
     assert!(agent.stop().success());
-    let path = world.folder().join("without.tar.gz");
-    let output = world.ask(&["dump", path.to_str().expect("a plain path")]);
+    let path = world.path("without.tar.gz");
+    let output = world.ask(&["dump", &path]);
     assert!(output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -114,12 +105,10 @@ fn an_archive_has_all_that_the_commands_know() {
 fn an_archive_has_no_credentials() {
     const TOKEN: &str = "token-that-nobody-may-see-4711";
     let world = World::build();
-    let file = world.folder().join("kubeconfig");
+    let file = world.path("kubeconfig");
     std::fs::write(&file, kubeconfig::render("https://127.0.0.1:9", TOKEN)).expect("a kubeconfig");
-    let agent = world.spawn(&["--kubeconfig", file.to_str().expect("a plain path")]);
-    eventually("it has tried to use it", &agent, || {
-        agent.log().contains("WARN API server")
-    });
+    let agent = world.follow(&file);
+    agent.logs("WARN API server");
     let files = dumped(&world, "dump.tar.gz");
     assert!(
         files["status.json"].contains("\"health\": 503"),

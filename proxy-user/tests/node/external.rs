@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! External IPs: segments of unknown connections, connections of another proxy, and ping.
 
-use std::{thread::sleep, time::Duration};
-
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
-use crate::{
-    agent::eventually,
-    objects::service,
-    repair::are_complete,
-    world::{PATIENCE, World},
-};
+use crate::{agent::eventually, objects::Service, repair::are_complete, world::World};
 
 const EXTERNAL: &str = "198.51.100.1";
 
 /// The service `cart` with an external IP.
-fn cart() -> String {
-    let spec = format!("type: NodePort, externalIPs: [{EXTERNAL}],");
-    service("cart", "172.30.1.1").replace("type: NodePort,", &spec)
+fn cart() -> Service {
+    Service::new("cart", "172.30.1.1").spec(|spec| spec.external_ips = Some(vec![EXTERNAL.into()]))
 }
 
 #[test]
 fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on() {
     let world = World::build();
-    world.write("cart.yaml", &cart());
+    world.write("cart.yaml", cart());
     let mut uplink = world.add_tunnel("10.9.0.2");
     // The router at the uplink believes that the node has the address; the node routes it back.
-    let back = format!("route add {EXTERNAL}/32 dev tun0\n");
-    world.node().ip(&back).expect("a route");
+    world.ip(&format!("route add {EXTERNAL}/32 dev tun0"));
     let agent = world.start(7);
     eventually("the settings are complete", &agent, || are_complete(&world));
     let mut sent = Vec::new();
@@ -63,7 +54,7 @@ fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on
 }
 
 #[test]
-fn what_another_proxy_has_translated_at_an_external_ip_becomes_ours() {
+fn connections_of_another_proxy_to_an_external_ip_are_imported() {
     let world = World::build();
     let rules = format!(
         "add table ip other
@@ -71,27 +62,23 @@ add chain ip other services {{ type nat hook prerouting priority dstnat; }}
 add rule ip other services ip daddr {EXTERNAL} tcp dport 80 dnat to 10.40.1.20:8080
 "
     );
-    let fed = world.node().feed("nft", &["-f", "-"], &rules);
-    fed.expect("rules");
+    world.nft(&rules);
     let to = format!("{EXTERNAL}:80");
     let mut open = world.connect(&to).expect("the other serves");
-    world.write("cart.yaml", &cart());
+    world.write("cart.yaml", cart());
     let agent = world.start(7);
     for line in ["beside", "and beside"] {
         assert_eq!(open.echo(line), line, "{}", agent.log());
     }
     agent.says(&["imported connections", "connections=1"]);
-    let fed = world
-        .node()
-        .feed("nft", &["delete", "table", "ip", "other"], "");
-    fed.expect("no rules");
+    world.nft("delete table ip other");
     assert_eq!(open.echo("ours now"), "ours now");
 }
 
 #[test]
 fn services_answer_ping_if_they_are_told_to() {
     let world = World::build();
-    world.write("cart.yaml", &cart());
+    world.write("cart.yaml", cart());
     let pings = |address: &str| {
         let words = [
             "-n", "-c", "2", "-i", "0.2", "-W", "2", "-s", "200", address,
@@ -105,17 +92,10 @@ fn services_answer_ping_if_they_are_told_to() {
     let agent = world.start_configured(7, "portolan: {answerPing: true}\n");
     assert_eq!(both.map(pings), [true; 2], "{}", agent.log());
     assert!(!pings("172.30.1.9"), "no service has it");
-    let counted = || {
-        agent
-            .metrics("/metrics")
-            .contains("outcome=\"echo_answered\"} 4")
-    };
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while !counted() {
-        let text = agent.metrics("/metrics");
-        assert!(std::time::Instant::now() < deadline, "{text}");
-        sleep(Duration::from_millis(100));
-    }
+    let metric = "portolan_packets_total{outcome=\"echo_answered\"}";
+    eventually("all are counted", &agent, || {
+        agent.metric(metric) == Some(4)
+    });
     assert!(agent.stop().success());
     // Once switched off, ping is no longer answered.
     let agent = world.start(7);

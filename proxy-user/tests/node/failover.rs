@@ -4,14 +4,18 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream, UdpSocket},
-    thread,
+    net::{TcpStream, UdpSocket},
     time::Duration,
 };
 
 use lab::node::netns::NetNs;
 
-use crate::{agent::Agent, world::World};
+use crate::{
+    agent::Agent,
+    connection::answer_as,
+    objects::{Service, endpoint},
+    world::World,
+};
 
 const CLIENT: &str = "203.0.113.9";
 /// Two services that differ only in how a backend is selected.
@@ -60,7 +64,7 @@ impl Site {
             }
         }
         for (n, server) in site.servers.iter().enumerate() {
-            serve(server, n).expect("a server");
+            answer_as(server, n);
         }
         site
     }
@@ -88,39 +92,6 @@ fn join(number: usize, node: &NetNs, name: &str, host: &NetNs, address: &str) {
     node.ip(&batch).expect("a link");
     host.ip(&format!("link set node{number} up\n"))
         .expect("its other end");
-}
-
-/// Starts a TCP and UDP server that answers each line with its own number before it.
-fn serve(host: &NetNs, number: usize) -> io::Result<()> {
-    let address = server_address(number);
-    let (listener, socket) = host
-        .enter(|| {
-            let listener = TcpListener::bind((address.as_str(), 8080))?;
-            io::Result::Ok((listener, UdpSocket::bind((address.as_str(), 8080))?))
-        })
-        .expect("enter the host")?;
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || {
-                let mut lines = BufReader::new(stream);
-                let mut line = String::new();
-                while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-                    if write!(lines.get_mut(), "{number} {line}").is_err() {
-                        return;
-                    }
-                    line.clear();
-                }
-            });
-        }
-    });
-    thread::spawn(move || {
-        let mut buffer = [0; 64];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            let line = String::from_utf8_lossy(&buffer[..length]);
-            _ = socket.send_to(format!("{number} {line}").as_bytes(), from);
-        }
-    });
-    Ok(())
 }
 
 /// An open connection of the client.
@@ -162,40 +133,20 @@ fn ask_datagram(socket: &UdpSocket) -> String {
     panic!("no answer from {to}")
 }
 
-fn service(name: &str, address: &str, selection: &str, last: usize) -> String {
-    let endpoints: Vec<_> = (0..BACKENDS)
-        .map(|n| format!("{{addresses: [{}], nodeName: node-a}}", server_address(n)))
-        .collect();
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop, annotations: {{service.portolan.dev/selection: {selection}}}}}
-spec:
-  type: LoadBalancer
-  clusterIP: 172.30.1.{last}
-  clusterIPs: [172.30.1.{last}]
-  externalTrafficPolicy: Local
-  ports: [{{name: web, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
-status: {{loadBalancer: {{ingress: [{{ip: {address}}}]}}}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{name: web, port: 8080}}, {{name: dns, port: 8080, protocol: UDP}}]
-endpoints: [{}]
-",
-        endpoints.join(", ")
-    )
+fn service(name: &str, address: &str, selection: &str, cluster_ip: &str) -> Service {
+    let endpoints = (0..BACKENDS).map(|n| endpoint(&server_address(n)));
+    Service::new(name, cluster_ip)
+        .ports(&[("web", "TCP", 80, None), ("dns", "UDP", 53, None)])
+        .annotated("service.portolan.dev/selection", selection)
+        .balanced(address)
+        .local()
+        .endpoints(endpoints.collect())
 }
 
 /// The number of packets with this outcome at a node, from its metrics.
-fn counted(agent: &Agent<'_>, outcome: &str) -> u64 {
-    let metrics = agent.metrics("/metrics");
-    let name = format!("portolan_packets_total{{outcome=\"{outcome}\"}} ");
-    let mut lines = metrics.lines();
-    let count = lines.find_map(|line| line.strip_prefix(&name));
-    count.map_or(0, |count| count.parse().expect("a number"))
+fn counted(agent: &Agent, outcome: &str) -> u64 {
+    let name = format!("portolan_packets_total{{outcome=\"{outcome}\"}}");
+    agent.metric(&name).unwrap_or_default()
 }
 
 /// Both nodes read the same manifests under one node name: every endpoint is local to each, so that
@@ -205,8 +156,10 @@ fn connections_survive_the_change_to_another_node_and_datagrams_keep_their_endpo
     let nodes = [World::build(), World::build()];
     let site = Site::build(&nodes);
     for node in &nodes {
-        node.write("web.yaml", &service("web", CONSISTENT, "maglev", 1));
-        node.write("other.yaml", &service("other", RANDOM, "random", 2));
+        let web = service("web", CONSISTENT, "maglev", "172.30.1.1");
+        node.write("web.yaml", web);
+        let other = service("other", RANDOM, "random", "172.30.1.2");
+        node.write("other.yaml", other);
     }
     let agents = [nodes[0].start(7), nodes[1].start(7)];
 

@@ -2,7 +2,7 @@
 //! A firewall whose policy drops forwarded packets: the agent names it, and with `acceptForward`
 //! adds rules that it removes later.
 
-use crate::{agent::eventually, objects::service, world::World};
+use crate::{agent::eventually, world::World};
 
 /// A node port, because a pod's packets to it are masqueraded.
 const NODE_PORT: &str = "10.40.0.1:30001";
@@ -14,18 +14,6 @@ const NFT: &str = "table inet firewall {
     }
 }
 ";
-
-fn build() -> World {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world
-}
-
-/// Runs a program on the node; returns its output.
-fn run(world: &World, program: &str, arguments: &[&str]) -> String {
-    let printed = world.node().feed(program, arguments, "");
-    printed.unwrap_or_else(|error| panic!("{error:#}"))
-}
 
 /// Checks that the policy is named without `acceptForward`, that rules are added with it, and that
 /// they go without it and after a cleanup.
@@ -71,32 +59,31 @@ fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
 
 #[test]
 fn a_chain_of_nftables_that_drops_is_named_or_accepts() {
-    let world = build();
-    let made = world.node().feed("nft", &["-f", "-"], NFT);
-    made.expect("a chain");
+    let world = World::serving();
+    world.nft(NFT);
     is_answered(&world, "inet firewall forward", || {
-        run(&world, "nft", &["--stateless", "list", "ruleset"])
+        world.tool("nft", "--stateless list ruleset")
     });
 }
 
 #[test]
 fn the_chain_of_iptables_that_drops_is_named_or_accepts_and_iptables_still_reads_it() {
-    let world = build();
-    run(&world, "iptables-nft", &["--policy", "FORWARD", "DROP"]);
+    let world = World::serving();
+    world.tool("iptables-nft", "--policy FORWARD DROP");
     is_answered(&world, "ip filter FORWARD", || {
-        run(&world, "iptables-nft", &["--list-rules", "FORWARD"])
+        world.tool("iptables-nft", "--list-rules FORWARD")
     });
 }
 
 #[test]
 fn rules_that_another_program_has_removed_come_back() {
-    let world = build();
-    run(&world, "iptables-nft", &["--policy", "FORWARD", "DROP"]);
+    let world = World::serving();
+    world.tool("iptables-nft", "--policy FORWARD DROP");
     let agent = world.start_configured(7, ACCEPTS);
     eventually("it is accepted", &agent, || {
         world.connect(NODE_PORT).is_ok()
     });
-    run(&world, "iptables-nft", &["--flush", "FORWARD"]);
+    world.tool("iptables-nft", "--flush FORWARD");
     assert!(world.connect(NODE_PORT).is_err(), "it drops");
     eventually("it is accepted again", &agent, || {
         world.connect(NODE_PORT).is_ok()
@@ -105,12 +92,12 @@ fn rules_that_another_program_has_removed_come_back() {
 
 #[test]
 fn legacy_iptables_that_drops_is_named_with_what_to_run() {
-    let world = build();
+    let world = World::serving();
     let agent = world.start_configured(7, ACCEPTS);
     assert!(world.connect(NODE_PORT).is_ok());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     assert!(agent.stop().success());
-    run(&world, "iptables-legacy", &["--policy", "FORWARD", "DROP"]);
+    world.tool("iptables-legacy", "--policy FORWARD DROP");
     let agent = world.start_configured(7, ACCEPTS);
     let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
     agent.says(&["WARN", "iptables-legacy chain FORWARD", command]);
@@ -119,9 +106,7 @@ fn legacy_iptables_that_drops_is_named_with_what_to_run() {
         "-m mark --mark 0x4000/0x4000",
         "-m conntrack --ctstate RELATED,ESTABLISHED",
     ] {
-        let words = ["-I", "FORWARD"].into_iter().chain(rule.split(' '));
-        let words: Vec<_> = words.chain(["-j", "ACCEPT"]).collect();
-        run(&world, "iptables-legacy", &words);
+        world.tool("iptables-legacy", &format!("-I FORWARD {rule} -j ACCEPT"));
     }
     assert!(world.connect(NODE_PORT).is_ok());
 }

@@ -16,6 +16,7 @@ use crate::{
     agent::{Agent, within},
     connection::Open,
     objects::service,
+    succession::start,
     world::World,
 };
 
@@ -23,16 +24,12 @@ const SERVICES: u32 = 100;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
-    world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
-}
-
-fn wait(agent: &Agent<'_>, is_so: impl FnMut() -> bool) {
+fn wait(agent: &Agent, is_so: impl FnMut() -> bool) {
     within(LIMIT, "larger maps", agent, is_so);
 }
 
 /// The sizes of the maps, unless larger maps are being made or are taking over.
-fn settled(world: &World, agent: &Agent<'_>) -> Option<Capacities> {
+fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
     let log = agent.log();
     let count = |what: &str| log.matches(what).count();
     let is_done = count("larger ones are made") == count("took over from the maps");
@@ -44,7 +41,7 @@ fn settled(world: &World, agent: &Agent<'_>) -> Option<Capacities> {
 #[test]
 fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks() {
     let world = World::build();
-    world.write("first.yaml", &service("first", "172.30.1.1"));
+    world.write("first.yaml", service("first", "172.30.1.1"));
     let agent = start(
         &world,
         "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
@@ -96,8 +93,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
 
 #[test]
 fn a_flow_table_grows_before_it_is_full() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = start(&world, "flows: 512");
     // A connection has two flow entries: after 192 the table is three quarters full, after 256 it
     // is full.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::{kubeconfig, options::HEALTH};
+use lab::node::kubeconfig;
 
 use crate::{agent::eventually, attachments::CART, objects::service, world::World};
 
@@ -20,10 +20,8 @@ fn many() -> String {
 fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() {
     let world = World::build();
     let agent = world.start_configured(7, "portolan: {maps: {frontends: 64, memory: 1}}\n");
-    world.write("many.yaml", &many());
-    eventually("the map is full", &agent, || {
-        agent.log().contains("is full")
-    });
+    world.write("many.yaml", many());
+    agent.logs("is full");
     let full = Instant::now();
     // The map holds the services that come first by name.
     let named =
@@ -42,35 +40,31 @@ fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() 
     assert!(body.contains(named), "{body}");
     assert!(body.contains(r#""reason":"there are faults"#), "{body}");
     assert!(agent.is_alive(), "a new agent would find the same");
-    world.write("many.yaml", &service("s01", "172.30.1.1"));
+    world.write("many.yaml", service("s01", "172.30.1.1"));
     eventually("there is room", &agent, || agent.health().0 == 200);
     assert!(agent.health().1.contains(r#""faultCount":0"#));
 }
 
 #[test]
 fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_hold() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let first = world.start(7);
     assert!(world.connect(CART).is_ok());
     assert!(first.stop().success());
     // As after a restart of the node's network: the interfaces are new and have no programs.
     world.replug_client();
     assert!(world.connect(CART).is_err(), "nobody has attached to it");
-    let file = world.folder().join("kubeconfig");
+    let file = world.path("kubeconfig");
     let nobody = kubeconfig::render("https://127.0.0.1:9", "none");
     fs::write(&file, nobody).expect("a kubeconfig");
-    let second = world.spawn(&["--kubeconfig", file.to_str().expect("a plain path")]);
+    let second = world.follow(&file);
     eventually("it serves", &second, || world.connect(CART).is_ok());
     world.replug_client();
     eventually("also a pod that comes", &second, || {
         world.connect(CART).is_ok()
     });
-    eventually("it says why", &second, || {
-        second.log().contains("WARN API server")
-    });
-    let metrics = second.metrics("/metrics");
-    assert!(metrics.contains("portolan_source_failing 1"), "{metrics}");
+    second.logs("WARN API server");
+    assert_eq!(second.metric("portolan_source_failing"), Some(1));
     second.says(&["WARN", "API server", "docs/runbooks/source-outage.md"]);
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
@@ -81,12 +75,4 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     assert!(second.is_alive());
     // A node port is served because the node's addresses are still stored.
     assert!(world.connect("10.40.0.1:30001").is_ok());
-}
-
-impl crate::agent::Agent<'_> {
-    /// Whether /livez reports that the agent is alive.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.get(HEALTH, "/livez")
-            .is_ok_and(|(status, _)| status == 200)
-    }
 }

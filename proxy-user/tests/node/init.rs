@@ -6,7 +6,7 @@ use std::{fs, path::Path, process::Command};
 
 use lab::node::netns::NetNs;
 
-use crate::world::{BINARY, World, complete};
+use crate::world::{BINARY, World};
 
 /// Runs `portolan init` on the node with this section `conntrack` and `forwarding: stack`; returns
 /// its messages.
@@ -18,13 +18,10 @@ fn init(world: &World, section: &str) -> String {
 }
 
 fn init_with(world: &World, config: &str) -> String {
-    let file = world.folder().join("init.yaml");
-    let text = complete(config);
-    fs::write(&file, text).expect("a file");
+    let file = world.configure(config);
     let mut command = Command::new(BINARY);
-    command.arg("init").arg("--config").arg(file);
-    let output = world.node().enter(|| command.output());
-    let output = output.expect("the node").expect("its output");
+    command.args(["init", "--config", &file]);
+    let output = world.output(&mut command);
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(output.status.success(), "{said}");

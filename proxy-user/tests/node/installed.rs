@@ -2,7 +2,7 @@
 //! `portolan check` on a node where portolan serves: missing programs, maps that do not agree, and
 //! what the check repairs.
 
-use std::{fs, net::Ipv4Addr, process::Command};
+use std::{fs, net::Ipv4Addr};
 
 use datapath::maps::tables::Table;
 use nix::sys::signal::Signal;
@@ -10,79 +10,56 @@ use proxy_common::{Backend, FrontendKey, Port, Protocol, V4, maps};
 use serde_json::Value;
 
 use crate::{
-    check::{check, expect, migration, report},
+    check::{beside_pins, check, differs, in_the_way, migration, notes, report},
     objects::service,
     repair::{detach, table},
-    world::{BINARY, World},
+    world::World,
 };
 
 /// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
 fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
-    let mut command = Command::new(BINARY);
-    command
-        .args(["check", "--output", "json", "--pin-dir"])
-        .arg(world.pins())
-        .args(flags);
-    let output = world.node().enter(|| command.output());
-    report(&output.expect("enter the node").expect("its output"))
+    report(&world.ask(&[&["check", "--output", "json"], flags].concat()))
 }
 
 #[test]
-fn what_is_in_place_is_looked_at_with_the_agents_own_settings() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+fn an_installation_is_checked_with_the_agents_own_settings() {
+    let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = check_agent(&world, &["--drift"]);
     assert_eq!(status, 0, "{findings:#?}");
-    expect(&findings, "note", "settings: those of the agent (process");
-    expect(
-        &findings,
-        "note",
-        "services: 1 are served as the objects say",
-    );
+    notes(&findings, "settings: those of the agent (process");
+    notes(&findings, "services: 1 are served as the objects say");
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
     let interface = world.client_interface();
-    let index = world
-        .node()
-        .enter(|| nix::net::if_::if_nametoindex(&*interface));
-    let index = index.expect("enter the node").expect("an index");
+    let index = world.index(&interface);
     detach(&world, &format!("{index}-ingress"));
     detach(&world, "cgroup-connect_v4");
     let (status, findings) = check_agent(&world, &[]);
     assert_eq!(status, 3, "{findings:#?}");
     let words = format!("none is attached at ingress of {interface}: packets");
-    expect(&findings, "in-the-way", &words);
-    expect(&findings, "in-the-way", "not attached: connect_v4;");
-    expect(&findings, "differs", "agent: one runs, and does not answer");
+    in_the_way(&findings, &words);
+    in_the_way(&findings, "not attached: connect_v4;");
+    differs(&findings, "agent: one runs, and does not answer");
     agent.signal(Signal::SIGCONT);
     assert!(agent.stop().success());
     let (_, findings) = check(&world, world.pins(), &[]);
-    expect(
-        &findings,
-        "differs",
-        "agent: none runs: what the maps hold is served",
-    );
+    differs(&findings, "agent: none runs: what the maps hold is served");
 }
 
 #[test]
 fn references_that_lead_nowhere_and_services_that_differ_are_named() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("search.yaml", &service("search", "172.30.1.2"));
+    let world = World::serving();
+    world.write("search.yaml", service("search", "172.30.1.2"));
     let agent = world.start(7);
     assert!(agent.stop().success());
     let flags = migration(&world);
     let flags = [flags[1].as_str(), flags[2].as_str(), "--drift"];
     let (_, findings) = check(&world, world.pins(), &flags);
-    expect(
-        &findings,
-        "note",
-        "services: 2 are served as the objects say",
-    );
+    notes(&findings, "services: 2 are served as the objects say");
     // The agent is stopped and does not see the changed manifest. The other two changes are made in
     // the maps.
-    world.write("cart.yaml", &service("cart", "172.30.1.3"));
+    world.write("cart.yaml", service("cart", "172.30.1.3"));
     let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
     let search = FrontendKey::new(
         "172.30.1.2".parse::<Ipv4Addr>().expect("it").into(),
@@ -106,60 +83,43 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
     assert_eq!(status, 3, "{findings:#?}");
     let record = id + 1000;
     let words = format!("frontend 172.30.1.2:80/TCP leads to the record {record}, which is not");
-    expect(&findings, "in-the-way", &words);
-    expect(
+    in_the_way(&findings, &words);
+    in_the_way(
         &findings,
-        "in-the-way",
         "frontend 172.30.1.1:80/TCP its internal slots lead to backends that are not its own: 1 of 1",
     );
-    expect(&findings, "differs", "which has no name");
-    expect(&findings, "differs", "Service shop/cart: not served: ");
-    expect(&findings, "differs", "Service shop/search: not served: ");
+    differs(&findings, "which has no name");
+    differs(&findings, "Service shop/cart: not served: ");
+    differs(&findings, "Service shop/search: not served: ");
 }
 
 #[test]
-fn what_harms_nobody_is_put_right() {
-    let world = World::build();
-    let node = world.node();
+fn check_fix_repairs_what_it_can_repair_without_harm() {
+    let world = World::serving();
     let parameter = "nf_conntrack_tcp_timeout_established";
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
     let agent = world.start(7);
     let (_, findings) = check(&world, world.pins(), &[]);
-    expect(
+    notes(
         &findings,
-        "note",
         &format!("{parameter}: is 432000, and the settings"),
     );
-    node.set(&[("ipv4/ip_forward", "0")]).expect("set");
-    let name = world.pins().file_name().expect("a name").display();
+    world.set("ipv4/ip_forward", "0");
     // No process has this number.
-    let left = world
-        .pins()
-        .with_file_name(format!("{name}-check-99999999"));
+    let left = beside_pins(&world, "check-99999999");
     fs::create_dir_all(left.join("v3")).expect("made");
     let (status, findings) = check(&world, world.pins(), &[]);
     assert_eq!(status, 3);
-    expect(
+    differs(
         &findings,
-        "differs",
         "was left by a check or a shadow whose process has gone",
     );
     let (status, findings) = check(&world, world.pins(), &["--fix"]);
-    expect(
+    notes(&findings, "fixed, net.ipv4.ip_forward: was 0, and is 1 now");
+    notes(
         &findings,
-        "note",
-        "fixed, net.ipv4.ip_forward: was 0, and is 1 now",
-    );
-    expect(
-        &findings,
-        "note",
         &format!("fixed, {parameter}: was 432000, and is 86400 now"),
     );
-    expect(
-        &findings,
-        "note",
-        "was left by a process that has gone; removed",
-    );
+    notes(&findings, "was left by a process that has gone; removed");
     assert!(!left.exists());
     // The size of nf_conntrack's table does not belong to this network namespace: on some machines
     // it cannot be changed, and the check reports that.

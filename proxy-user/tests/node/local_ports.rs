@@ -18,7 +18,13 @@ use nix::{
     },
 };
 
-use crate::{agent::eventually, objects, repair::table, world::World};
+use crate::{
+    agent::eventually,
+    connection::{answer_questions, ask},
+    objects::Service,
+    repair::table,
+    world::World,
+};
 
 /// The node's address as the endpoint sees it: that of the interface to the endpoint.
 const OWN: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -85,34 +91,17 @@ fn udp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> UdpSocket {
     made.expect("enter the host").expect("a socket")
 }
 
-fn is_answered(socket: &UdpSocket, text: &str) {
-    socket.send(text.as_bytes()).expect("sent");
-    let mut answer = [0; 64];
-    let read = socket.recv(&mut answer).expect("an answer");
-    assert_eq!(&answer[..read], text.as_bytes());
-}
-
 /// Builds a node whose own connections may use every port from 1024 on, and services by TCP and
 /// UDP.
 fn build() -> World {
-    let world = World::build();
-    let every = [("ipv4/ip_local_port_range", "1024 65535")];
-    world.node().set(&every).expect("a parameter");
-    world.write("cart.yaml", &objects::service("cart", "172.30.1.1"));
-    let udp = objects::service("questions", "172.30.1.9")
-        .replace("port: 80,", "port: 80, protocol: UDP,")
-        .replace("protocol: TCP", "protocol: UDP");
-    world.write("questions.yaml", &udp);
-    let server = world
-        .server()
-        .enter(|| UdpSocket::bind(SocketAddr::from(ENDPOINT)));
-    let server = server.expect("enter the pod").expect("a socket");
-    thread::spawn(move || {
-        let mut question = [0; 64];
-        while let Ok((read, client)) = server.recv_from(&mut question) {
-            _ = server.send_to(&question[..read], client);
-        }
-    });
+    let world = World::serving();
+    world.set("ipv4/ip_local_port_range", "1024 65535");
+    let questions = Service::new("questions", "172.30.1.9");
+    world.write(
+        "questions.yaml",
+        questions.ports(&[("", "UDP", 80, Some(30009))]),
+    );
+    answer_questions(world.server());
     world
 }
 
@@ -160,29 +149,27 @@ fn datagrams_of_the_node_and_of_clients_from_the_same_ports_are_all_answered() {
     for port in 20_000..20_000 + EACH {
         for (host, from, to) in [(client, CLIENT, service), (node, OWN, endpoint)] {
             open.push(udp(host, (from, port), to));
-            is_answered(open.last().expect("it"), "first");
+            ask(open.last().expect("it"), "first");
         }
     }
     for port in 21_000..21_000 + EACH {
         for (host, from, to) in [(node, OWN, endpoint), (client, CLIENT, service)] {
             open.push(udp(host, (from, port), to));
-            is_answered(open.last().expect("it"), "first");
+            ask(open.last().expect("it"), "first");
         }
     }
     for round in ["second", "third"] {
         for socket in &open {
-            is_answered(socket, round);
+            ask(socket, round);
         }
     }
 }
 
 #[test]
 fn a_change_of_the_nodes_local_ports_is_followed() {
-    let world = World::build();
-    world.write("cart.yaml", &objects::service("cart", "172.30.1.1"));
+    let world = World::serving();
     let agent = world.start(7);
-    let lower = [("ipv4/ip_local_port_range", "1024 60999")];
-    world.node().set(&lower).expect("a parameter");
+    world.set("ipv4/ip_local_port_range", "1024 60999");
     let settings = || table::<u32, proxy_common::Settings>(&world, "settings");
     eventually("it is followed", &agent, || {
         let stored = settings().lookup(&0).expect("readable");

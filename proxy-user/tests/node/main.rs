@@ -41,6 +41,7 @@ mod reasons;
 mod refused;
 mod repair;
 mod restart;
+mod routed;
 mod scale;
 mod server;
 mod shadow;

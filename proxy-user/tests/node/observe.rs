@@ -5,12 +5,11 @@ use std::{thread::sleep, time::Duration};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
-use crate::{objects::service, world::World};
+use crate::{objects::Service, world::World};
 
 #[test]
 fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let mut tunnel = world.add_tunnel("10.9.0.2");
     let agent = world.start_with(7, &["--log-packets"]);
     let mut asked = Vec::new();
@@ -47,17 +46,10 @@ fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged
 }
 
 #[test]
-fn what_becomes_of_packets_and_changes_is_measured() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let local = service("local", "172.30.1.2").replace(
-        "type: NodePort,",
-        "type: NodePort, externalTrafficPolicy: Local,",
-    );
-    world.write(
-        "local.yaml",
-        &local.replace("nodeName: node-a", "nodeName: node-b"),
-    );
+fn metrics_count_packets_and_changes() {
+    let world = World::serving();
+    let local = Service::new("local", "172.30.1.2").local().on("node-b");
+    world.write("local.yaml", local);
     let agent = world.start(7);
     assert!(world.connect("172.30.1.1:80").is_ok());
     // Longer than the time between two looks of the agent at the maps.

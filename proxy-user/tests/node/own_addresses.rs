@@ -2,20 +2,14 @@
 //! A process of the node answers at a service's cluster IP, as NodeLocal DNSCache does: packets and
 //! sockets to the address go to that process while the node has it.
 
-use std::{
-    io,
-    net::{SocketAddr, UdpSocket},
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{io, net::UdpSocket, sync::mpsc, thread, time::Duration};
 
 use lab::node::netns::NetNs;
 
 use crate::{
     agent::{Agent, eventually},
     attachments::CART,
-    objects::{QUESTIONS, service},
+    objects::{SERVICE_CIDR, questions, service},
     world::World,
 };
 
@@ -23,7 +17,6 @@ const CLUSTER_IP: &str = "172.30.1.9";
 const QUESTION: &str = "172.30.1.9:53";
 /// A configuration that drops packets to cluster IPs without a service.
 const DROPS: &str = "portolan: {unallocatedClusterIPs: drop}\n";
-const RANGE: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16]}}";
 /// A time long enough for the agent to notice an address.
 const NOTICED: Duration = Duration::from_millis(500);
 
@@ -48,7 +41,7 @@ fn answer(host: &NetNs, at: &str, name: &'static str) -> mpsc::Sender<()> {
 /// Asks from a new socket; returns the name of the one that answers.
 fn ask() -> io::Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect(QUESTION.parse::<SocketAddr>().expect("an address"))?;
+    socket.connect(QUESTION)?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     socket.send(b"who?")?;
     let mut buffer = [0; 64];
@@ -60,36 +53,29 @@ fn ask() -> io::Result<String> {
 /// socket.
 fn answers(world: &World) -> [String; 2] {
     let pod = world.client().enter(ask).expect("the pod");
-    let node = world.cgroup().inside(|| world.node().enter(ask));
-    let node = node.expect("the cgroup").expect("the node");
+    let node = world.in_node_process(ask);
     [pod, node].map(|answer| answer.unwrap_or_else(|error| error.to_string()))
 }
 
-fn answered_by(who: &str, world: &World, agent: &Agent<'_>) {
+fn answered_by(who: &str, world: &World, agent: &Agent) {
     let what = format!("the {who} answers");
     eventually(&what, agent, || answers(world) == [who, who]);
 }
 
 /// Adds an interface with this name and the cluster IP. Its kind does not matter.
 fn add(world: &World, name: &str) {
-    let batch = format!(
-        "link add {name} type bridge\nlink set {name} up\naddress add {CLUSTER_IP}/32 dev {name}\n"
-    );
-    world.node().ip(&batch).expect("an interface");
-}
-
-fn remove(world: &World, name: &str) {
-    let batch = format!("link del {name}\n");
-    world.node().ip(&batch).expect("an interface");
+    world.ip(&format!(
+        "link add {name} type bridge\nlink set {name} up\naddress add {CLUSTER_IP}/32 dev {name}"
+    ));
 }
 
 #[test]
-fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
+fn a_process_of_the_node_that_has_a_cluster_ip_answers_there_alone() {
     let world = World::build();
     let _pod = answer(world.server(), "10.40.1.20:8080", "pod");
-    world.write("questions.yaml", QUESTIONS);
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("range.yaml", RANGE);
+    world.write("questions.yaml", questions());
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
+    world.write("range.yaml", SERVICE_CIDR);
     let agent = world.start_configured(7, DROPS);
     answered_by("pod", &world, &agent);
 
@@ -101,7 +87,7 @@ fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
         "{}",
         agent.log()
     );
-    remove(&world, "kube-ipvs0");
+    world.ip("link del kube-ipvs0");
 
     add(&world, "nodelocaldns");
     let cache = answer(world.node(), QUESTION, "node");
@@ -117,7 +103,7 @@ fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
 
     // The DNS cache ends.
     drop(cache);
-    remove(&world, "nodelocaldns");
+    world.ip("link del nodelocaldns");
     answered_by("pod", &world, &agent);
     agent.says(&["Service shop/questions", "served here again"]);
     let named = agent.log().matches("is an address of this node").count();
@@ -125,8 +111,7 @@ fn who_has_a_cluster_ip_on_the_node_answers_there_and_nobody_else() {
     assert!(agent.stop().success());
 
     // A route of type `local` makes the address the node's, though no interface has it.
-    let route = format!("route add local {CLUSTER_IP} dev lo\n");
-    world.node().ip(&route).expect("a route");
+    world.ip(&format!("route add local {CLUSTER_IP} dev lo"));
     let _cache = answer(world.node(), QUESTION, "node");
     let own = format!("portolan: {{unallocatedClusterIPs: drop, ownAddresses: [{CLUSTER_IP}]}}\n");
     let agent = world.start_configured(7, &own);

@@ -3,28 +3,24 @@
 //! go through the stack again.
 
 use std::{
-    fs,
     io::{self, BufRead, BufReader, Write},
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::tables::Table;
-use lab::node::{
-    foreign::{ChainPosition, END, Foreign},
-    netns::NetNs,
-};
+use lab::node::{foreign::ChainPosition, netns::NetNs};
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::{Agent, eventually, wait},
     connection::Open,
     objects::service,
     repair::table,
-    world::World,
+    world::{World, at},
 };
 
 const SERVICE: &str = "172.30.1.1:80";
@@ -32,26 +28,16 @@ const SERVER: &str = "10.40.1.20";
 /// How long to wait for an answer, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let config = world.configure(&format!("portolan: {{forwarding: {forwarding}}}\n"));
-    world.start_with(7, &["--config", &config, "--socket-balancing", "host"])
+fn start(world: &World, forwarding: &str) -> Agent {
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
+    world.start_by_packet(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
 /// The entry of the server's pod in the map, if the agent has made one.
 fn link(world: &World) -> Option<LocalPod> {
     let pods: Table<V4, LocalPod> = table(world, maps::PODS_V4);
-    let IpAddr::V4(address) = SERVER.parse().expect("an address") else {
-        unreachable!("it is one of IPv4")
-    };
+    let address: Ipv4Addr = SERVER.parse().expect("an address");
     pods.lookup(&address.into()).expect("readable")
-}
-
-fn index(world: &World, interface: &str) -> u32 {
-    let index = world
-        .node()
-        .enter(|| nix::net::if_::if_nametoindex(interface));
-    index.expect("enter the node").expect("an index")
 }
 
 /// The number of packets that the pod's own interface has received.
@@ -82,7 +68,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
         link(&world).is_some()
     });
     let known = link(&world).expect("known");
-    assert_eq!(known.interface, index(&world, &interface));
+    assert_eq!(known.interface, world.index(&interface));
 
     let before = received(&world);
     for _ in 0..10 {
@@ -92,13 +78,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     // A connection has SYN, ACK, FIN and the last ACK, and maybe a segment of data.
     assert!((40..=80).contains(&counted), "{counted} packets");
 
-    let qdisc = |words: &str| {
-        let words: Vec<_> = words.split(' ').collect();
-        let run = world
-            .node()
-            .feed("tc", &[&["qdisc"], words.as_slice()].concat(), "");
-        run.expect("a queueing discipline");
-    };
+    let qdisc = |words: &str| world.tool("tc", &format!("qdisc {words}"));
     qdisc(&format!(
         "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
     ));
@@ -107,8 +87,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     qdisc(&format!("del dev {interface} root"));
     eventually("the queue is gone", &agent, || link(&world).is_some());
 
-    let program = Foreign::new(world.node(), &interface, true, ChainPosition::First, END);
-    let program = program.expect("attached");
+    let program = world.foreign(&interface, true, ChainPosition::First);
     eventually("a program at egress is seen", &agent, || {
         link(&world).is_none()
     });
@@ -116,10 +95,8 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     eventually("the program is gone", &agent, || link(&world).is_some());
 
     // The entry goes with the pod.
-    world
-        .server()
-        .ip("link del eth0\n")
-        .expect("the pod's interface");
+    let removed = world.server().ip("link del eth0\n");
+    removed.expect("the pod's interface");
     eventually("the pod is gone", &agent, || link(&world).is_none());
 }
 
@@ -134,9 +111,10 @@ const POLICY: &str = "table inet cni {\n\
          ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n";
 const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
 
-fn rules(world: &World, text: &str) {
-    let fed = world.node().feed("nft", &["-f", "-"], text);
-    fed.expect("rules");
+/// Gives the node these rules, and suits conntrack as `portolan init` does.
+fn judge(world: &World, rules: &str) {
+    world.nft(rules);
+    world.node().suit_conntrack().expect("conntrack");
 }
 
 /// Packets that the node's stack forwards while a connection asks so many questions.
@@ -151,7 +129,7 @@ fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
 
 /// Waits until a connection's packets leave past the stack: the agent may still be learning which
 /// pods the node has.
-fn wait_until_past(world: &World, agent: &Agent<'_>, open: &mut Open) {
+fn wait_until_past(world: &World, agent: &Agent, open: &mut Open) {
     eventually("packets leave past the stack", agent, || {
         _ = forwarded_while(world, open, 5);
         forwarded_while(world, open, 20) <= RENEWALS
@@ -165,8 +143,7 @@ pub(crate) const RENEWALS: u64 = 6;
 #[test]
 fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
     let world = World::build();
-    rules(&world, POLICY);
-    world.node().suit_conntrack().expect("conntrack");
+    judge(&world, POLICY);
     let agent = start(&world, "auto");
     for to in [SERVICE, BACKEND] {
         let before = world.forwarded();
@@ -178,18 +155,18 @@ fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
         wait_until_past(&world, &agent, &mut open);
         // Connection tracking sees the end.
         drop(open);
-        let begun = Instant::now();
-        while tracked(&world).contains("ESTABLISHED") {
-            assert!(begun.elapsed() < PATIENCE, "{}", tracked(&world));
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait(
+            PATIENCE,
+            "its end is seen",
+            || tracked(&world),
+            || !tracked(&world).contains("ESTABLISHED"),
+        );
     }
 }
 
 /// The connections that the node's conntrack knows.
 fn tracked(world: &World) -> String {
-    let tracked = world.node().feed("cat", &["/proc/net/nf_conntrack"], "");
-    tracked.expect("conntrack's table")
+    world.tool("cat", "/proc/net/nf_conntrack")
 }
 
 /// conntrack sees one packet of each direction in about ten seconds, so it sees data without its
@@ -197,8 +174,7 @@ fn tracked(world: &World) -> String {
 #[test]
 fn connection_tracking_keeps_a_connection_that_was_busy_and_is_idle() {
     let world = World::build();
-    rules(&world, POLICY);
-    world.node().suit_conntrack().expect("conntrack");
+    judge(&world, POLICY);
     let agent = start(&world, "auto");
     let mut open = world.connect(SERVICE).expect("it connects");
     wait_until_past(&world, &agent, &mut open);
@@ -219,8 +195,7 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
     for with_rules in [true, false] {
         let world = World::build();
         if with_rules {
-            rules(&world, POLICY);
-            world.node().suit_conntrack().expect("conntrack");
+            judge(&world, POLICY);
         }
         let agent = start(&world, "auto");
         let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
@@ -229,7 +204,7 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
         }
         let drop = "table inet later {\n\
             chain forward { type filter hook forward priority -10; ip daddr 10.40.1.20 drop\n }\n}\n";
-        rules(&world, drop);
+        world.nft(drop);
         let begun = Instant::now();
         for mut open in open {
             open.set_patience(Duration::from_secs(2));
@@ -244,8 +219,8 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
 #[test]
 fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
     let world = World::build();
-    rules(&world, POLICY);
-    world.node().set(&[(LIBERAL, "0")]).expect("not liberal");
+    world.nft(POLICY);
+    world.set(LIBERAL, "0");
     let agent = start(&world, "auto");
     let mut open = world.connect(SERVICE).expect("it connects");
     _ = forwarded_while(&world, &mut open, 5);
@@ -265,9 +240,7 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
     let rules = "table ip host-port {\n\
           chain in { type nat hook prerouting priority -100;\n\
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
-    let fed = world.node().feed("nft", &["-f", "-"], rules);
-    fed.expect("rules");
-    world.node().suit_conntrack().expect("conntrack");
+    judge(&world, rules);
     let agent = start(&world, "auto");
     // Connections in turn from one source port: the record of the first must not take the second's
     // answers.
@@ -277,7 +250,6 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
     }
     let mut first = world.connect(BACKEND).expect("it connects");
     wait_until_past(&world, &agent, &mut first);
-    let text = fs::read_to_string(world.folder().join("config.yaml")).expect("the config");
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open
     // connection through the stack.
@@ -291,8 +263,7 @@ fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
         all.into_iter().filter(|(_, word)| *word != 0).count()
     };
     assert_ne!(noted(), 0);
-    let config = world.configure(&text.replace("auto", "stack"));
-    let agent = world.start_with(7, &["--config", &config, "--socket-balancing", "host"]);
+    let agent = start(&world, "stack");
     assert_eq!(open.echo("two"), "two");
     assert!(world.forwarded() > before, "{}", agent.log());
     assert_eq!(noted(), 0, "nobody sees what the stack carries now");
@@ -306,8 +277,7 @@ fn ask_from(world: &World, port: u16, to: &str) -> String {
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
         socket.set_linger(Some(Duration::ZERO))?;
-        let to: SocketAddr = to.parse().expect("an address and port");
-        socket.connect_timeout(&to.into(), PATIENCE)?;
+        socket.connect_timeout(&at(to).into(), PATIENCE)?;
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(b"hello\n")?;
@@ -324,8 +294,7 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address(
     for with_rules in [true, false] {
         let world = World::build();
         if with_rules {
-            rules(&world, POLICY);
-            world.node().suit_conntrack().expect("conntrack");
+            judge(&world, POLICY);
         }
         let agent = start(&world, "auto");
         for to in [SERVICE, BACKEND] {
@@ -349,8 +318,7 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address(
 #[test]
 fn a_stream_stays_in_order_while_its_records_are_renewed() {
     let world = World::build();
-    rules(&world, POLICY);
-    world.node().suit_conntrack().expect("conntrack");
+    judge(&world, POLICY);
     let agent = start(&world, "auto");
     for to in [SERVICE, BACKEND] {
         let mut open = world.connect(to).expect("it connects");

@@ -6,7 +6,10 @@ use std::process::{Child, Command};
 
 use serde_json::Value;
 
-use crate::{connection::Open, objects::service, world::World};
+use crate::{
+    objects::{Service, pod_endpoint},
+    world::World,
+};
 
 /// A process that is running; dropping this kills it.
 struct Sleeping(Child);
@@ -21,17 +24,9 @@ impl Drop for Sleeping {
 #[test]
 fn lists_name_the_pods_of_endpoints_and_clients() {
     let world = World::build();
-    let cart = service("cart", "172.30.1.1")
-        .replace("clusterIP:", "sessionAffinity: ClientIP, clusterIP:")
-        .replace(
-            "[10.40.1.20],",
-            "[10.40.1.20], targetRef: {kind: Pod, name: cart-a},",
-        );
-    assert!(
-        cart.contains("ClientIP") && cart.contains("cart-a"),
-        "{cart}"
-    );
-    world.write("cart.yaml", &cart);
+    let pod = pod_endpoint("10.40.1.20", "cart-a", [true, true, false]);
+    let cart = Service::new("cart", "172.30.1.1").sticky();
+    world.write("cart.yaml", cart.endpoints(vec![pod]));
     let client = "kind: EndpointSlice
 apiVersion: discovery.k8s.io/v1
 metadata: {name: web-1, namespace: shop}
@@ -43,15 +38,14 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
     // One connection is translated packet by packet, one at its socket. The second one's client is
     // known only by its network namespace.
     let _packets = world.connect("172.30.1.1:80").expect("served");
-    let of_pod = || Open::connect(world.client(), "172.30.1.1:80");
-    let _socket = world.cgroup().inside(of_pod).expect("the cgroup");
+    let _socket = world.connect_at_socket("172.30.1.1:80");
     let process = world
         .client()
         .enter(|| Command::new("sleep").arg("600").spawn());
     let _process = Sleeping(process.expect("the pod").expect("it runs"));
 
     let folder = world.manifests();
-    let folder = ["--manifests", folder.to_str().expect("a plain path")];
+    let folder = ["--manifests", folder.as_str()];
     let rows = |command: &str| -> Vec<Value> {
         let words = [&[command, "cart", "-o", "json"], &folder[..]].concat();
         serde_json::from_str(&world.told(&words)).expect("rows")

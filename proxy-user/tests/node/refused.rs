@@ -9,14 +9,13 @@ use lab::broken::break_program;
 
 use crate::{
     agent::Agent,
-    objects::service,
     world::{BINARY, World},
 };
 
 const CART: &str = "172.30.1.1:80";
 
 /// Starts an agent in which these programs are broken, with more flags, and waits for nothing.
-fn start<'a>(world: &'a World, broken: &[&str], flags: &[&str]) -> Agent<'a> {
+fn start(world: &World, broken: &[&str], flags: &[&str]) -> Agent {
     let mut program = fs::read(BINARY).expect("the agent's program");
     let place = (0..program.len() - OBJECT.len())
         // The compiler has aligned the object to 8 bytes.
@@ -26,21 +25,19 @@ fn start<'a>(world: &'a World, broken: &[&str], flags: &[&str]) -> Agent<'a> {
     for name in broken {
         break_program(&mut program[place..place + OBJECT.len()], name);
     }
-    let file = world.folder().join("broken-agent");
+    let file = world.path("broken-agent");
     fs::write(&file, program).expect("a copy");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
     // `spawn_by` appends the path of the intact binary; the shell drops it.
-    let script = format!("shift; exec {} \"$@\"", file.display());
+    let script = format!("shift; exec {file} \"$@\"");
     let manifests = world.manifests();
-    let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
-    all.extend(flags);
+    let all = [&["--manifests", manifests.as_str()], flags].concat();
     world.spawn_by(&["sh", "-c", &script, "sh"], &all)
 }
 
 #[test]
 fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
     let agent = start(&world, &broken, &[]);
     agent.wait_for(7);
@@ -76,10 +73,9 @@ fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them(
 
 #[test]
 fn a_refused_program_is_named_where_no_hook_can_be_attached_either() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let no_cgroup = world.folder().to_str().expect("a plain path");
-    let agent = start(&world, &["expire_v6"], &["--cgroup-root", no_cgroup]);
+    let world = World::serving();
+    let no_cgroup = world.path("");
+    let agent = start(&world, &["expire_v6"], &["--cgroup-root", &no_cgroup]);
     agent.wait_for(7);
     assert!(world.connect(CART).is_ok(), "pods are served");
     agent.says(&["WARN socket hooks"]);

@@ -6,7 +6,7 @@ use std::{
     fs, io,
     os::fd::AsFd,
     path::PathBuf,
-    process::Command,
+    process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
@@ -21,8 +21,7 @@ use proxy_common::{Backend, FrontendKey, Record, ServiceFlags, Settings, V4, map
 
 use crate::{
     agent::{Agent, within},
-    attachments::{CART, gauge},
-    objects::service,
+    attachments::CART,
     world::World,
 };
 
@@ -30,15 +29,9 @@ use crate::{
 const QUICK: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(45);
 
-fn serving() -> World {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world
-}
-
-pub(crate) fn repairs(agent: &Agent<'_>, kind: &str) -> u64 {
-    let name = format!("portolan_repairs_total{{kind=\"{kind}\"}} ");
-    gauge(agent, &name).expect("the metric")
+pub(crate) fn repairs(agent: &Agent, kind: &str) -> u64 {
+    let name = format!("portolan_repairs_total{{kind=\"{kind}\"}}");
+    agent.metric(&name).expect("the metric")
 }
 
 /// The paths of all pins.
@@ -56,9 +49,17 @@ pub(crate) fn detach(world: &World, name: &str) {
     linux::detach(link.as_fd()).expect("detached");
 }
 
+/// Runs a shell's command in the agent's mount namespace.
+pub(crate) fn run_beside(agent: &Agent, command: &str) -> Output {
+    let pid = agent.pid().to_string();
+    let mut nsenter = Command::new("nsenter");
+    nsenter.args(["--mount", "--target", &pid, "sh", "-c", command]);
+    nsenter.output().expect("nsenter")
+}
+
 #[test]
 fn removed_pins_come_back_and_no_connection_notices() {
-    let world = serving();
+    let world = World::serving();
     let agent = world.start(7);
     let mut open = world.connect(CART).expect("an answer");
     let before = pins(&world);
@@ -102,21 +103,15 @@ fn removed_pins_come_back_and_no_connection_notices() {
 
 #[test]
 fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
-    let world = serving();
-    let manifests = world.manifests();
+    let world = World::serving();
     let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$0\" \"$@\"";
     let agent = world.spawn_by(
         &["unshare", "--mount", "sh", "-c", mount],
-        &["--manifests", manifests.to_str().expect("a plain path")],
+        &["--manifests", &world.manifests()],
     );
     agent.wait_for(7);
     let mut open = world.connect(CART).expect("an answer");
-    let pid = agent.pid().to_string();
-    let inside = |command: &str| {
-        let mut nsenter = Command::new("nsenter");
-        nsenter.args(["--mount", "--target", &pid, "sh", "-c", command]);
-        nsenter.output().expect("nsenter").status.success()
-    };
+    let inside = |command: &str| run_beside(&agent, command).status.success();
     assert!(pins(&world).is_empty(), "they are on its own file system");
     // Under it is the node's BPF file system; under that is none.
     assert!(inside("umount -l /sys/fs/bpf"));
@@ -150,7 +145,7 @@ fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
 
 #[test]
 fn detached_programs_come_back_within_seconds() {
-    let world = serving();
+    let world = World::serving();
     let agent = world.start(7);
     let links = pins(&world);
     let names = links.iter().filter_map(|path| path.file_name()?.to_str());
@@ -206,7 +201,7 @@ pub(crate) fn are_complete(world: &World) -> bool {
 #[test]
 fn changed_settings_addresses_and_frontends_are_written_again() {
     const NODE_PORT: &str = "10.40.0.1:30001";
-    let world = serving();
+    let world = World::serving();
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
     within(QUICK, "the settings are complete", &agent, || {
@@ -248,7 +243,7 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
 
 #[test]
 fn changed_records_slots_and_backends_are_written_again() {
-    let world = serving();
+    let world = World::serving();
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok());
     let records: Table<u32, Record<V4>> = table(&world, maps::RECORDS_V4);

@@ -7,9 +7,8 @@ use crate::{objects::service, world::World};
 
 #[test]
 fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("gone.yaml", &service("gone", "172.30.1.2"));
+    let world = World::serving();
+    world.write("gone.yaml", service("gone", "172.30.1.2"));
     let first = world.start(7);
     let mut open = world.connect("172.30.1.1:80").expect("cart answers");
     assert!(world.connect("172.30.1.2:80").is_ok());
@@ -26,7 +25,7 @@ fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
     second.says(&["ready planned=2 written=0"]);
     drop(second);
 
-    fs::remove_file(world.manifests().join("gone.yaml")).unwrap();
+    fs::remove_file(world.path("manifests/gone.yaml")).expect("removed");
     let third = world.start(7);
     assert!(
         world.connect("172.30.1.2:80").is_err(),
@@ -38,8 +37,7 @@ fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
 
 #[test]
 fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let first = world.start(7);
     let (ended, said) = world.run(&["--healthz-bind-address", "127.0.0.1:10257"]);
     assert!(!ended.success());

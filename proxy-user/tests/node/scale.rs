@@ -2,14 +2,15 @@
 //! Many services in maps that are too small at first. `PORTOLAN_SCALE_SERVICES` sets a larger
 //! number of services, with the default sizes of maps.
 
-use std::{collections::BTreeMap, env, fmt::Write as _, time::Duration};
+use std::{collections::BTreeMap, env, time::Duration};
 
 use datapath::maps::{pinned_capacities, pins::generations};
+use k8s_openapi::api::discovery::v1::Endpoint;
 
 use crate::{
     agent::{Agent, within},
-    attachments::{CART, gauge},
-    objects::service,
+    attachments::CART,
+    objects::{Service, endpoint},
     world::World,
 };
 
@@ -23,36 +24,32 @@ fn cluster_ip(number: u32) -> String {
     format!("172.{}.{b}.{c}", 16 + a)
 }
 
-/// Appends a service with ten endpoints: the pod that answers, and nine that are not ready.
-fn write_service(text: &mut String, number: u32) {
-    let address = cluster_ip(number);
-    let mut endpoints =
-        "{addresses: [10.40.1.20], nodeName: node-a, conditions: {ready: true}}".to_owned();
-    for other in 1..ENDPOINTS {
+/// A service with ten endpoints: the pod that answers, and nine that are on another node.
+fn service(number: u32) -> Service {
+    let others = (1..ENDPOINTS).map(|other| {
         let [_, a, b, c] = (number * ENDPOINTS + other).to_be_bytes();
-        let ready = "conditions: {ready: true}, nodeName: node-b";
-        // Only one endpoint of each service is ready; connections to the others would hang.
-        let address = format!("11.{a}.{b}.{c}");
-        write!(endpoints, ", {{addresses: [{address}], {ready}}}").expect("a string");
-    }
-    write!(
-        text,
-        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s{number}, namespace: many}}\nspec: {{clusterIP: {address}, clusterIPs: [{address}], ports: [{{port: 80}}]}}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: s{number}, namespace: many, labels: {{kubernetes.io/service-name: s{number}}}}}\naddressType: IPv4\nports: [{{name: \"\", protocol: TCP, port: 8080}}]\nendpoints: [{endpoints}]\n"
-    )
-    .expect("a string");
+        Endpoint {
+            node_name: Some("node-b".to_owned()),
+            ..endpoint(&format!("11.{a}.{b}.{c}"))
+        }
+    });
+    let answering = endpoint("10.40.1.20");
+    Service::new(&format!("s{number}"), &cluster_ip(number))
+        .ports(&[("", "TCP", 80, None)])
+        .endpoints([answering].into_iter().chain(others).collect())
 }
 
 fn write(world: &World, services: std::ops::Range<u32>) {
     for first in services.clone().step_by(FILE as usize) {
-        let mut text = String::new();
-        (first..services.end.min(first + FILE)).for_each(|number| write_service(&mut text, number));
-        world.write(&format!("many-{first:06}.yaml"), &text);
+        let all = first..services.end.min(first + FILE);
+        let all: Vec<_> = all.map(|number| service(number).to_string()).collect();
+        world.write(&format!("many-{first:06}.yaml"), all.join("---\n"));
     }
 }
 
 /// By kind of turn: the number of turns, the seconds of all together, and an upper bound for the
 /// longest.
-fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
+fn turns(agent: &Agent) -> BTreeMap<String, (u64, f64, f64)> {
     let text = agent.metrics("/metrics");
     let mut turns = BTreeMap::new();
     let lines = text.lines();
@@ -81,7 +78,7 @@ fn turns(agent: &Agent<'_>) -> BTreeMap<String, (u64, f64, f64)> {
     turns
 }
 
-fn resident(agent: &Agent<'_>) -> u64 {
+fn resident(agent: &Agent) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
@@ -94,8 +91,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     let services = given
         .as_ref()
         .map_or(3000, |text| text.parse().expect("a number"));
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     write(&world, 0..200);
     let sizes = if given.is_some() {
         String::new()
@@ -111,11 +107,11 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     let start = std::time::Instant::now();
     write(&world, 200..services);
     println!("{services} services written in {:?}", start.elapsed());
-    let served = || gauge(&agent, "portolan_services ") == Some(u64::from(services) + 1);
+    let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
     within(LIMIT, "known", &agent, served);
     within(LIMIT, "none failed, no others being made", &agent, || {
         assert!(world.connect(CART).is_ok(), "{}", agent.log());
-        let failed = gauge(&agent, "portolan_services_failed ");
+        let failed = agent.metric("portolan_services_failed");
         failed == Some(0) && generations(world.pins()).expect("pins").len() == 1
     });
     let grown = pinned_capacities(world.pins())
@@ -123,7 +119,9 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         .expect("pinned");
     println!("{before:?}\n{grown:?}");
     // A second growth is possible: the need is estimated from the services that are already stored.
-    let growths = gauge(&agent, "portolan_map_growths_total ").expect("a metric");
+    let growths = agent
+        .metric("portolan_map_growths_total")
+        .expect("a metric");
     assert!((1..=2).contains(&growths), "{growths}");
     let turns = turns(&agent);
     for (kind, (count, sum, longest)) in &turns {

@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan run --shadow` on a node with another proxy's rules, and `portolan shadow report`.
 
-use std::{
-    net::{TcpListener, TcpStream},
-    process::{Command, Output},
-    thread,
-};
+use std::{net::TcpStream, process::Output};
 
-use datapath::read::Reader;
 use lab::node::options::METRICS;
 use proxy_common::Counter;
 use serde_json::Value;
 
-use crate::{
-    connection::{Open, echo},
-    objects::service,
-    world::{BINARY, World},
-};
+use crate::{connection::Open, objects::service, world::World};
 
 /// Rules as kube-proxy would make them, except that `moved` leads to a port of no endpoint.
 const RULES: &str = "add table ip kube-proxy
@@ -26,26 +17,7 @@ add rule ip kube-proxy services ip daddr 172.30.1.2 tcp dport 80 dnat to 10.40.1
 ";
 
 fn report(world: &World, output: &str) -> Output {
-    let mut command = Command::new(BINARY);
-    command
-        .args(["shadow", "report", "--output", output, "--pin-dir"])
-        .arg(world.pins());
-    let output = world.node().enter(|| command.output());
-    output.expect("enter the node").expect("its output")
-}
-
-fn counted(world: &World, counter: Counter) -> u64 {
-    let counters = Reader::open(world.pins()).and_then(|reader| reader.counters());
-    counters.expect("counters")[counter as usize]
-}
-
-/// Starts a server at a second port of the server pod.
-fn serve_another_port(world: &World) {
-    let listener = world
-        .server()
-        .enter(|| TcpListener::bind("10.40.1.20:8081"));
-    let listener = listener.expect("enter the pod").expect("a listener");
-    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    world.ask(&["shadow", "report", "--output", output])
 }
 
 fn write_services(world: &World) {
@@ -62,26 +34,22 @@ fn write_services(world: &World) {
 fn a_shadow_touches_nothing_and_tells_what_differs() {
     let world = World::build();
     write_services(&world);
-    serve_another_port(&world);
-    world
-        .node()
-        .feed("nft", &["-f", "-"], RULES)
-        .expect("rules");
+    world.serve(("10.40.1.20", 8081));
+    world.nft(RULES);
     let mut before = world.connect("172.30.1.1:80").expect("the rules serve");
 
     let agent = world.start_with(7, &["--shadow"]);
     assert_eq!(before.echo("beside a shadow"), "beside a shadow");
-    let known = counted(&world, Counter::ForwardedNew);
+    let known = world.count(Counter::ForwardedNew);
     let mut open = world.connect("172.30.1.1:80").expect("the rules serve");
     assert!(
-        counted(&world, Counter::ForwardedNew) > known,
+        world.count(Counter::ForwardedNew) > known,
         "it would have begun a flow"
     );
     assert_eq!(open.echo("through the rules"), "through the rules");
     let from_node = world.connect_from_node("172.30.1.1:80");
     assert!(from_node.is_err(), "no hook at sockets, no rule at output");
-    let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
-    assert_eq!(flows.expect("readable").len(), 0, "no flow");
+    assert_eq!(world.flows().len(), 0, "no flow");
     let metrics = world.node().enter(|| TcpStream::connect(METRICS));
     let metrics = metrics.expect("enter the node");
     assert!(metrics.is_err(), "kube-proxy's port is free");
@@ -133,8 +101,7 @@ fn a_shadow_touches_nothing_and_tells_what_differs() {
 
 #[test]
 fn a_shadow_takes_nothing_over_from_an_agent_that_serves_nor_the_other_way_round() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     assert!(world.start(7).stop().success());
     let (status, said) = world.run(&["--shadow"]);
     assert!(

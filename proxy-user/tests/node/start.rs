@@ -9,23 +9,24 @@ use crate::world::{BINARY, World};
 fn an_agent_that_cannot_start_says_what_to_do() {
     let world = World::build();
     let folder = world.manifests();
-    let elsewhere = folder.parent().unwrap().join("no-bpffs");
-    let (_, said) = world.run(&["--pin-dir", elsewhere.to_str().unwrap()]);
-    assert!(
-        said.contains("is not on a BPF file system: mount one with"),
-        "{said}"
-    );
-
-    let (_, said) = world.run(&["--node-ip", "10.0.0"]);
-    assert!(
-        said.contains("invalid value '10.0.0' for '--node-ip"),
-        "{said}"
-    );
-    let (_, said) = world.run(&["--cluster-cidr", "10.40.0.0/33"]);
-    assert!(
-        said.contains("clusterCIDR: \"10.40.0.0/33\" is not an address range"),
-        "{said}"
-    );
+    let elsewhere = world.path("no-bpffs");
+    for (flags, message) in [
+        (
+            ["--pin-dir", &elsewhere],
+            "is not on a BPF file system: mount one with",
+        ),
+        (
+            ["--node-ip", "10.0.0"],
+            "invalid value '10.0.0' for '--node-ip",
+        ),
+        (
+            ["--cluster-cidr", "10.40.0.0/33"],
+            "clusterCIDR: \"10.40.0.0/33\" is not an address range",
+        ),
+    ] {
+        let (_, said) = world.run(&flags);
+        assert!(said.contains(message), "{said}");
+    }
 
     let powerless = Command::new("setpriv")
         .args([
@@ -52,7 +53,7 @@ fn an_agent_that_cannot_start_says_what_to_do() {
         let bounds = format!("--bounding-set=-all,{given}");
         let agent = world.spawn_by(
             &["setpriv", &bounds, "--inh-caps=-all"],
-            &["--manifests", folder.to_str().expect("a plain path")],
+            &["--manifests", &folder],
         );
         let said = agent.wait_for_end();
         assert!(

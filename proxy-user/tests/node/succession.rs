@@ -9,23 +9,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::{maps::pins::generations, read::Reader};
+use datapath::maps::pins::generations;
 
 use crate::{
     agent::{Agent, within},
     connection::{Open, answer_questions, asking},
     next_layout,
-    objects::{QUESTIONS, service},
+    objects::questions,
     world::{BINARY, World},
 };
 
 /// Starts an agent with these sizes of maps.
-fn start<'a>(world: &'a World, maps: &str) -> Agent<'a> {
+pub(crate) fn start(world: &World, maps: &str) -> Agent {
     world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
 /// Waits until only one generation of maps is left.
-fn taken_over(world: &World, agent: &Agent<'_>) {
+fn taken_over(world: &World, agent: &Agent) {
     within(Duration::from_secs(20), "taken over", agent, || {
         generations(world.pins()).expect("pins").len() == 1
     });
@@ -35,16 +35,14 @@ fn taken_over(world: &World, agent: &Agent<'_>) {
 
 #[test]
 fn other_sizes_of_maps_cut_no_connection() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let first = start(&world, "flows: 2048");
     let mut open: Vec<Open> = (0..40)
         .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
         .collect();
     assert!(first.stop().success());
     let flows = |when: &str| {
-        let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
-        let flows = flows.expect("flows");
+        let flows = world.flows();
         let established = flows.iter().filter(|flow| flow.state == "established");
         assert_eq!(established.count(), 40, "{when}: {flows:?}");
     };
@@ -63,8 +61,7 @@ fn other_sizes_of_maps_cut_no_connection() {
 
 #[test]
 fn new_connections_are_made_at_every_moment_of_it() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let mut agent = start(&world, "flows: 16384");
     let client = world.client();
     let done = AtomicBool::new(false);
@@ -86,8 +83,7 @@ fn new_connections_are_made_at_every_moment_of_it() {
 #[test]
 fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
     let next = next_layout::binary();
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     let first = world.start(7);
     let mut open: Vec<Open> = (0..20)
         .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
@@ -108,9 +104,9 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
 /// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
 /// translated for that of another flow.
 #[test]
-fn a_conversation_of_datagrams_goes_on_at_every_moment_of_it() {
+fn a_udp_flow_goes_on_at_every_moment_of_it() {
     let world = World::build();
-    world.write("questions.yaml", QUESTIONS);
+    world.write("questions.yaml", questions());
     answer_questions(world.server());
     let agent = start(&world, "flows: 2048");
     let asking = asking(world.client());

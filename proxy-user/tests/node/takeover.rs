@@ -13,14 +13,14 @@ use std::{
     time::Duration,
 };
 
-use datapath::read::{Flow, Reader};
+use datapath::read::Flow;
 use lab::node::{netns::NetNs, pod::plug};
 use linux::{Editor, Tracked, Tuple, tracked};
 use proxy_common::Protocol;
 
 use crate::{
     agent::{Agent, eventually},
-    objects::service,
+    objects::{Service, endpoint},
     stream::{Stream, serve},
     world::World,
 };
@@ -30,9 +30,9 @@ const STREAMS: &str = "10.40.1.20:8090";
 const OUTSIDE: &str = "10.9.0.2";
 const ENDED: &str = "the last connection that another proxy had translated";
 
-/// The manifest of the service `cart` for streams, with node port 30001.
-fn streams() -> String {
-    service("cart", "172.30.1.1").replace("8080", "8090")
+/// The service `cart` for streams, with node port 30001.
+fn streams() -> Service {
+    Service::new("cart", "172.30.1.1").target(8090)
 }
 
 /// Rules like kube-proxy's, as far as they concern open connections: NAT to `to`, and masquerade at
@@ -54,14 +54,10 @@ add rule ip other forward ct state invalid counter drop
     )
 }
 
-fn feed(node: &NetNs, rules: &str) {
-    node.feed("nft", &["-f", "-"], rules).expect("rules");
-}
-
 /// The entries of nf_conntrack on the node that translate.
-fn translated(node: &NetNs) -> Vec<Tracked> {
+fn translated(world: &World) -> Vec<Tracked> {
     let mut found = Vec::new();
-    let visited = node.enter(|| {
+    let visited = world.node().enter(|| {
         tracked(|tracked| {
             if tracked.is_sent_elsewhere() {
                 found.push(tracked);
@@ -73,9 +69,9 @@ fn translated(node: &NetNs) -> Vec<Tracked> {
 }
 
 /// Removes the rules of the other proxy and all entries of nf_conntrack.
-fn forget_the_other(node: &NetNs, family: &str) {
-    feed(node, &format!("delete table {family} other\n"));
-    let forgotten = node.enter(|| {
+fn forget_the_other(world: &World, family: &str) {
+    world.nft(&format!("delete table {family} other\n"));
+    let forgotten = world.node().enter(|| {
         let editor = Editor::open()?;
         let mut all = Vec::new();
         tracked(|tracked| all.push(tracked))?;
@@ -97,7 +93,7 @@ fn outside(world: &World) -> NetNs {
         outside.path(),
         tunnel("10.8.0.1", "10.8.0.2", "far0")
     );
-    world.node().ip(&batch).expect("the node's interfaces");
+    world.ip(&batch);
     let batch = format!(
         "link set lo up\naddress add 10.8.0.2/24 dev eth0\nlink set eth0 up\n{}address add {OUTSIDE}/24 dev vx0\nroute add 10.40.0.1/32 via 10.9.0.1\n",
         tunnel("10.8.0.2", "10.8.0.1", "eth0")
@@ -106,16 +102,15 @@ fn outside(world: &World) -> NetNs {
     outside
 }
 
-fn flows(world: &World) -> Vec<Flow> {
-    let flows = Reader::open(world.pins()).and_then(|reader| reader.flows());
-    flows.expect("flows")
+fn imported(agent: &Agent) -> Option<u64> {
+    agent.metric("portolan_imported_connections_total")
 }
 
-fn imported(agent: &Agent<'_>) -> u64 {
-    let page = agent.metrics("/metrics");
-    let mut lines = page.lines();
-    let line = lines.find_map(|line| line.strip_prefix("portolan_imported_connections_total "));
-    line.expect("the metric").parse().expect("a number")
+/// Waits until all connections of our own have ended.
+fn have_ended(world: &World, agent: &Agent) {
+    eventually("they have ended", agent, || {
+        world.flows().iter().all(|flow| flow.state == "closed")
+    });
 }
 
 /// Answers each datagram with the port at which it arrived.
@@ -166,13 +161,12 @@ impl Conversation {
 }
 
 #[test]
-fn conversations_of_datagrams_keep_their_endpoint() {
+fn udp_flows_keep_their_endpoint() {
     const PORTS: [u16; 4] = [8081, 8082, 8083, 8084];
     let world = World::build();
     PORTS.iter().for_each(|port| answer(world.server(), *port));
     let outside = outside(&world);
-    feed(
-        world.node(),
+    world.nft(
         "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8081
@@ -183,13 +177,11 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
     );
     let inside = [(); 5].map(|()| Conversation::begin(world.client(), "172.30.1.9:53"));
     let from_outside = [(); 3].map(|()| Conversation::begin(&outside, "10.40.0.1:30053"));
-    let mut manifest = String::from(
-        "{apiVersion: v1, kind: Service, metadata: {name: questions, namespace: shop}, spec: {type: NodePort, clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}}\n",
-    );
-    for port in PORTS {
-        manifest += &format!(
-            "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: questions-{port}, namespace: shop, labels: {{kubernetes.io/service-name: questions}}}}, addressType: IPv4, ports: [{{name: \"\", protocol: UDP, port: {port}}}], endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]}}\n",
-        );
+    let mut questions = Service::new("questions", "172.30.1.9")
+        .ports(&[("", "UDP", 53, Some(30053))])
+        .target(PORTS[0]);
+    for port in &PORTS[1..] {
+        questions = questions.also_at(*port);
     }
     let stop = AtomicBool::new(false);
     let lost = thread::scope(|scope| {
@@ -205,12 +197,12 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
                 scope.spawn(move || one.keep_asking(expected, stop))
             })
             .collect();
-        world.write("questions.yaml", &manifest);
+        world.write("questions.yaml", &questions);
         let agent = world.start(7);
         agent.says(&["imported connections", "connections=8", "left=\"0\""]);
-        forget_the_other(world.node(), "ip");
+        forget_the_other(&world, "ip");
         thread::sleep(Duration::from_secs(1));
-        assert_eq!(flows(&world).len(), 8, "{:?}", flows(&world));
+        assert_eq!(world.flows().len(), 8, "{:?}", world.flows());
         drop(over);
         let lost = asking
             .into_iter()
@@ -218,7 +210,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
         lost.collect::<Vec<_>>()
     });
     assert!(lost.iter().all(|lost| *lost <= 2), "{lost:?}");
-    assert!(translated(world.node()).is_empty());
+    assert!(translated(&world).is_empty());
 }
 
 /// Stops the askers even when the test fails.
@@ -231,7 +223,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn what_cannot_be_imported_lives_on_beside_us_and_is_told() {
+fn connections_that_cannot_be_imported_go_on_and_are_logged() {
     let world = World::build();
     serve(world.server(), STREAMS);
     serve(world.server(), "10.40.1.20:8099");
@@ -240,22 +232,21 @@ fn what_cannot_be_imported_lives_on_beside_us_and_is_told() {
     text += "add chain ip other own { type nat hook output priority -100; }
 add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
 ";
-    feed(world.node(), &text);
+    world.nft(&text);
     let by = world.server_interface();
-    let route = format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1\n");
-    world.node().ip(&route).expect("a route");
+    world.ip(&format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1"));
     let gone = Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves");
     let own = Stream::connect(world.node(), "172.30.1.1:80").expect("the other serves");
     [&gone, &own].into_iter().for_each(Stream::speaks);
-    world.write("cart.yaml", &streams());
+    world.write("cart.yaml", streams());
     let agent = world.start(7);
     agent.says(&[
         "live on in nf_conntrack",
         "2: 1 of the node's own processes, 1 to endpoints that the service no longer has",
     ]);
     [&gone, &own].into_iter().for_each(Stream::speaks);
-    assert_eq!(translated(world.node()).len(), 2);
-    assert_eq!((imported(&agent), flows(&world).len()), (0, 0));
+    assert_eq!(translated(&world).len(), 2);
+    assert_eq!((imported(&agent), world.flows().len()), (Some(0), 0));
     assert!(!agent.log().contains(ENDED));
     [gone, own].into_iter().for_each(Stream::finish);
 }
@@ -269,35 +260,30 @@ fn a_client_behind_a_bridge_is_found_at_its_port() {
         "link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up\nlink add port0 type veth peer name eth0 netns {}\nlink set port0 master br0 up\n",
         pod.path()
     );
-    world.node().ip(&batch).expect("a bridge");
+    world.ip(&batch);
     pod.ip("link set lo up\naddress add 10.40.2.10/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n")
         .expect("a pod");
-    feed(world.node(), &rules(STREAMS));
+    world.nft(&rules(STREAMS));
     let open = Stream::connect(&pod, "172.30.1.1:80").expect("the other serves");
     open.speaks();
-    world.write("cart.yaml", &streams());
+    world.write("cart.yaml", streams());
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=1", "left=\"0\""]);
-    forget_the_other(world.node(), "ip");
+    forget_the_other(&world, "ip");
     open.speaks();
     open.finish();
-    eventually("it has ended", &agent, || {
-        flows(&world).iter().all(|flow| flow.state == "closed")
-    });
+    have_ended(&world, &agent);
 }
 
 #[test]
 fn connections_of_ipv6_are_imported() {
     let world = World::build();
     let node = world.node();
-    node.set(&[("ipv6/conf/all/forwarding", "1")])
-        .expect("forwarding");
     let [client, server] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
     plug(node, &client, &["fd00:40:1::10"]).expect("a pod");
     plug(node, &server, &["fd00:40:1::20"]).expect("a pod");
     serve(&server, "[fd00:40:1::20]:8090");
-    feed(
-        node,
+    world.nft(
         "add table ip6 other
 add chain ip6 other services { type nat hook prerouting priority dstnat; }
 add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1::20]:8090
@@ -305,27 +291,22 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
     );
     let open = Stream::connect(&client, "[fd00:30::1]:80").expect("the other serves");
     open.speaks();
-    let manifest = streams()
-        .replace("172.30.1.1", "\"fd00:30::1\"")
-        .replace("IPv4", "IPv6")
-        .replace("10.40.1.20", "\"fd00:40:1::20\"");
-    world.write("cart.yaml", &manifest);
+    let cart = Service::new("cart", "fd00:30::1").target(8090);
+    world.write("cart.yaml", cart.endpoints(vec![endpoint("fd00:40:1::20")]));
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=1", "left=\"0\""]);
-    forget_the_other(node, "ip6");
+    forget_the_other(&world, "ip6");
     open.speaks();
     open.finish();
-    eventually("it has ended", &agent, || {
-        flows(&world).iter().all(|flow| flow.state == "closed")
-    });
+    have_ended(&world, &agent);
 }
 
 #[test]
-fn what_the_status_does_not_show_is_imported_as_well() {
+fn entries_whose_status_shows_no_nat_are_imported_as_well() {
     let world = World::build();
-    feed(world.node(), &rules("10.40.1.20:8080"));
+    world.nft(&rules("10.40.1.20:8080"));
     let mut open = world.connect("172.30.1.1:80").expect("the other serves");
-    let [known] = &translated(world.node())[..] else {
+    let [known] = &translated(&world)[..] else {
         panic!("one connection")
     };
     let end = |text: &str| -> SocketAddr { text.parse().expect("an address") };
@@ -355,32 +336,29 @@ fn what_the_status_does_not_show_is_imported_as_well() {
     });
     entered.expect("the node").expect("nf_conntrack");
     const NAT: u32 = 1 << 4 | 1 << 5;
-    let now = translated(world.node());
+    let now = translated(&world);
     assert!(
         now.len() == 2 && now.iter().all(|tracked| tracked.status & NAT == 0),
         "{now:?}"
     );
-    feed(world.node(), "delete table ip other\n");
+    world.nft("delete table ip other\n");
 
-    let cart = service("cart", "172.30.1.1");
-    let both = "ports: [{name: a, port: 80, nodePort: 30001}, {name: b, port: 80, protocol: SCTP, nodePort: 30001}]";
-    let cart = cart
-        .replace("ports: [{port: 80, nodePort: 30001}]", both)
-        .replace(
-            "ports: [{name: \"\", protocol: TCP, port: 8080}]",
-            "ports: [{name: a, protocol: TCP, port: 8080}, {name: b, protocol: SCTP, port: 8080}]",
-        );
-    world.write("cart.yaml", &cart);
+    let both = [
+        ("a", "TCP", 80, Some(30001)),
+        ("b", "SCTP", 80, Some(30001)),
+    ];
+    let cart = Service::new("cart", "172.30.1.1").ports(&both);
+    world.write("cart.yaml", cart);
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=2", "left=\"0\""]);
     assert_eq!(open.echo("ours"), "ours");
-    let all = flows(&world);
+    let all = world.flows();
     let mut sctp = all.iter().filter(|flow| flow.protocol == "SCTP");
     assert_eq!(
         sctp.next().map(|flow| (flow.state, flow.client)),
         Some(("established", client))
     );
-    assert!(translated(world.node()).is_empty());
+    assert!(translated(&world).is_empty());
 }
 
 #[test]
@@ -388,7 +366,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
     let world = World::build();
     serve(world.server(), STREAMS);
     let outside = outside(&world);
-    feed(world.node(), &rules(STREAMS));
+    world.nft(&rules(STREAMS));
     let clients = [
         (world.client(), "172.30.1.1:80"),
         (world.client(), "172.30.1.1:80"),
@@ -399,42 +377,34 @@ fn connections_go_on_without_the_rules_that_made_them() {
     let not_ours = Stream::connect(world.client(), "172.30.1.77:80").expect("the other serves");
     open.iter().for_each(Stream::speaks);
     // From now on a packet that counts as new goes to a port that resets it.
-    feed(world.node(), &rules("10.40.1.20:8099"));
-    assert_eq!(translated(world.node()).len(), open.len() + 1);
+    world.nft(&rules("10.40.1.20:8099"));
+    assert_eq!(translated(&world).len(), open.len() + 1);
 
-    world.write("cart.yaml", &streams());
+    world.write("cart.yaml", streams());
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=4", "left=\"0\""]);
     agent.says(&[ENDED]);
-    assert_eq!(imported(&agent), 4);
+    assert_eq!(imported(&agent), Some(4));
     open.iter().for_each(Stream::speaks);
     not_ours.speaks();
-    let left = translated(world.node());
+    let left = translated(&world);
     assert_eq!(left.len(), 1, "{left:?}");
     assert_eq!(left[0].original.src.port(), not_ours.port());
-    let invalid = world
-        .node()
-        .feed("nft", &["list", "chain", "ip", "other", "forward"], "");
-    let invalid = invalid.expect("the chain");
+    let invalid = world.tool("nft", "list chain ip other forward");
     assert!(invalid.contains("packets 0 "), "{invalid}");
     not_ours.finish();
 
-    forget_the_other(world.node(), "ip");
+    forget_the_other(&world, "ip");
     open.iter().for_each(Stream::speaks);
     for stream in &open {
         assert!(stream.repeated() < 5, "{} repeated", stream.repeated());
     }
-    let established = |flow: &Flow| flow.state == "established";
-    let all = flows(&world);
-    assert_eq!(
-        all.iter().filter(|flow| established(flow)).count(),
-        4,
-        "{all:?}"
-    );
+    let all = world.flows();
+    let established = |flow: &&Flow| flow.state == "established";
+    let count = all.iter().filter(established).count();
+    assert_eq!(count, 4, "{all:?}");
     open.into_iter().for_each(Stream::finish);
-    eventually("they have ended", &agent, || {
-        flows(&world).iter().all(|flow| flow.state == "closed")
-    });
+    have_ended(&world, &agent);
     // A connection that begins now is ours.
     let new = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
     new.speaks();

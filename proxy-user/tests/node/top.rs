@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan top` on a node: its numbers are exactly those of the clients.
 
-use serde_json::Value;
-
 use crate::{
     connection::{answer_questions, asking},
-    objects::{QUESTIONS, service},
+    objects::{Service, questions},
     world::World,
 };
 
@@ -15,10 +13,11 @@ const HEADERS: u64 = 28;
 #[test]
 fn top_agrees_exactly_with_what_clients_counted() {
     let world = World::build();
-    world.write("questions.yaml", QUESTIONS);
-    let nobodys = service("nobodys", "172.30.1.2");
-    let (nobodys, _) = nobodys.split_once("---").expect("the Service comes first");
-    world.write("nobodys.yaml", nobodys);
+    world.write("questions.yaml", questions());
+    world.write(
+        "nobodys.yaml",
+        Service::new("nobodys", "172.30.1.2").alone(),
+    );
     answer_questions(world.server());
     // Pods' packets are translated one by one in this configuration.
     let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
@@ -38,10 +37,7 @@ fn top_agrees_exactly_with_what_clients_counted() {
         assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
     }
 
-    let top = |arguments: &[&str]| -> Value {
-        let text = world.told(&[&["top", "-o", "json"], arguments].concat());
-        serde_json::from_str(&text).expect("JSON")
-    };
+    let top = |arguments: &[&str]| world.json(&[&["top"], arguments].concat());
     for arguments in [&["questions"][..], &["questions", "--backends"]] {
         let seen = top(arguments);
         let [row] = seen["items"].as_array().expect("rows").as_slice() else {

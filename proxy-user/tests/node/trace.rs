@@ -5,21 +5,19 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    objects::service,
-    world::{BINARY, PATIENCE, World},
+    agent::{send_signal, wait},
+    objects::Service,
+    world::{PATIENCE, World},
 };
 
 /// A running `portolan trace -o json`, and the lines that it has printed.
@@ -32,17 +30,10 @@ pub(crate) struct Tracing {
 impl Tracing {
     /// Starts the trace and waits until it watches.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        let mut command = Command::new(BINARY);
-        command
-            .args(["trace", "-o", "json", "--pin-dir"])
-            .arg(world.pins())
-            .arg("--manifests")
-            .arg(world.manifests())
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let child = world.node().enter(|| command.spawn());
-        let mut child = child.expect("enter the node").expect("a trace");
+        let mut command = world.asking(&["trace", "-o", "json"]);
+        command.arg("--manifests").arg(world.manifests());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = world.begin(command.args(arguments));
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -70,22 +61,23 @@ impl Tracing {
 
     /// Waits for a line that `is_it` accepts.
     pub(crate) fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let lines = self.lines();
-            if let Some(line) = lines.iter().find(|line| is_it(line)) {
-                return line.clone();
-            }
-            assert!(Instant::now() < deadline, "{what} is not shown: {lines:#?}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let mut found = None;
+        wait(
+            PATIENCE,
+            what,
+            || format!("{:#?}", self.lines()),
+            || {
+                found = self.lines().into_iter().find(&is_it);
+                found.is_some()
+            },
+        );
+        found.expect("it is shown")
     }
 
     /// Sends a signal and waits for the end; returns the status and the messages on standard error.
     pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
-        let id = Pid::from_raw(self.child.id().try_into().expect("an id"));
         // The trace may have ended by itself.
-        _ = kill(id, signal);
+        _ = send_signal(self.child.id(), signal);
         let status = self.child.wait().expect("its end");
         let mut said = String::new();
         self.stderr.read_to_string(&mut said).expect("text");
@@ -100,11 +92,8 @@ fn outcome(line: &Value) -> &str {
 /// Builds a node with a service that answers and one without endpoints; pods' connections are
 /// translated packet by packet.
 fn world() -> World {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let empty = service("empty", "172.30.1.2");
-    let (empty, _) = empty.split_once("---").expect("the Service comes first");
-    world.write("empty.yaml", empty);
+    let world = World::serving();
+    world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
     world
 }
 
@@ -114,9 +103,8 @@ const BY_PACKET: &str = "portolan: {socketBalancing: host, forwarding: stack}";
 fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
     let world = world();
     let _agent = world.start_configured(7, BY_PACKET);
-    let file = world.folder().join("trace.pcapng");
-    let path = file.to_str().expect("a plain path");
-    let trace = Tracing::start(&world, &["--write", path]);
+    let file = world.path("trace.pcapng");
+    let trace = Tracing::start(&world, &["--write", &file]);
     let mut open = world.connect("172.30.1.1:80").expect("served");
     assert_eq!(open.echo("hello"), "hello");
     assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
@@ -201,10 +189,9 @@ fn a_filter_leaves_out_what_is_not_wanted_and_a_count_ends_it() {
     for _ in 0..3 {
         assert!(world.connect("172.30.1.2:80").is_err());
     }
-    let deadline = Instant::now() + PATIENCE;
-    while trace.lines().len() < 2 && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait(PATIENCE, "two lines", String::new, || {
+        trace.lines().len() >= 2
+    });
     let lines = Arc::clone(&trace.lines);
     let (status, said) = trace.end(Signal::SIGCONT);
     assert!(status.success() && said.contains("2 shown"), "{said}");
@@ -232,16 +219,10 @@ fn only_one_is_at_work_and_one_that_is_killed_is_forgotten() {
         "{said}"
     );
     trace.end(Signal::SIGKILL);
-    let links = world.node().feed(
-        "bpftool",
-        &[
-            "-j",
-            "cgroup",
-            "show",
-            world.cgroup().path().to_str().expect("a path"),
-        ],
-        "",
-    );
+    let cgroup = world.cgroup().path().to_str().expect("a path");
+    let links = world
+        .node()
+        .feed("bpftool", &["-j", "cgroup", "show", cgroup], "");
     if let Ok(links) = links {
         let links: Value = serde_json::from_str(&links).expect("JSON");
         assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");

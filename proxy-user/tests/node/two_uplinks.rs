@@ -107,12 +107,12 @@ const ROUTES: [(&str, &[&str]); 4] = [
     ),
 ];
 
-fn start<'w>(world: &'w World, forwarding: &str) -> Agent<'w> {
+fn start(world: &World, forwarding: &str) -> Agent {
     world.start_configured(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
 /// Connects a few times; returns by which uplinks the answers of each connection leave.
-fn uplinks_of(world: &World, host: &NetNs, agent: &Agent<'_>, name: &str) -> Vec<usize> {
+fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usize> {
     (0..6)
         .map(|_| {
             let open = Open::connect(host, NODE_PORT);

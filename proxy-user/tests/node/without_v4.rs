@@ -11,6 +11,7 @@ use lab::node::{
 
 use crate::{
     agent::{Agent, eventually},
+    objects::{Service, node_with},
     world::{OF_V6, World},
 };
 
@@ -18,34 +19,21 @@ const CLUSTER_IP: &str = "[fd00:30::1]:80";
 const NODE_PORT: &str = "[fd00:c0::1]:30001";
 
 /// The Node object.
-pub(crate) fn node() -> String {
-    let [own, ..] = OF_V6;
-    format!(
-        "{{apiVersion: v1, kind: Node, metadata: {{name: node-a, resourceVersion: \"7\"}}, status: {{addresses: [{{type: InternalIP, address: \"{own}\"}}]}}}}"
-    )
+fn node() -> String {
+    node_with(&[OF_V6[0]], Some(7))
 }
 
 /// A service whose health check port load balancers ask.
-fn service() -> String {
-    let [.., server] = OF_V6;
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: cart, namespace: shop}}
-spec: {{type: LoadBalancer, clusterIP: \"fd00:30::1\", clusterIPs: [\"fd00:30::1\"], ipFamilies: [IPv6], externalTrafficPolicy: Local, healthCheckNodePort: 32001, ports: [{{port: 80, nodePort: 30001}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: cart-1, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}
-addressType: IPv6
-ports: [{{name: \"\", protocol: TCP, port: 8080}}]
-endpoints: [{{addresses: [\"{server}\"], nodeName: node-a}}]
-"
-    )
+fn cart() -> Service {
+    let cart = Service::new("cart", "fd00:30::1").local();
+    cart.spec(|spec| {
+        spec.type_ = Some("LoadBalancer".to_owned());
+        spec.health_check_node_port = Some(32001);
+    })
 }
 
 /// Asks as the kubelet does, at the node's address: a pod in the node's network has that address.
-fn ask(agent: &Agent<'_>, port: u16, path: &str) -> Option<u16> {
+fn ask(agent: &Agent, port: u16, path: &str) -> Option<u16> {
     let own: Ipv6Addr = OF_V6[0].parse().expect("an address");
     let answer = agent.get((own, port).into(), path);
     answer.ok().map(|(status, _)| status)
@@ -54,11 +42,10 @@ fn ask(agent: &Agent<'_>, port: u16, path: &str) -> Option<u16> {
 #[test]
 fn a_node_without_ipv4_is_healthy_and_serves_at_sockets_and_by_packets() {
     let world = World::build_without_v4();
-    let has_v4 = world.node().feed("ip", &["-4", "-o", "address"], "");
-    let has_v4 = has_v4.expect("its addresses");
+    let has_v4 = world.tool("ip", "-4 -o address");
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
-    world.write("node.yaml", &node());
-    world.write("cart.yaml", &service());
+    world.write("node.yaml", node());
+    world.write("cart.yaml", cart());
     // The default address, which other tests replace.
     let defaults = ["--healthz-bind-address", "0.0.0.0"];
     let agent = world.start_with(7, &defaults);
@@ -89,9 +76,8 @@ fn a_node_without_ipv4_is_healthy_and_serves_at_sockets_and_by_packets() {
 #[test]
 fn a_node_is_not_eligible_before_its_object_is_there_but_alive_and_serving() {
     let world = World::build_without_v4();
-    world.write("cart.yaml", &service());
-    let manifests = world.manifests();
-    let agent = world.spawn(&["--manifests", manifests.to_str().expect("a plain path")]);
+    world.write("cart.yaml", cart());
+    let agent = world.spawn(&[]);
     eventually("it serves", &agent, || world.connect(CLUSTER_IP).is_ok());
     agent.says(&["ready"]);
     let (status, body) = agent.health();
@@ -107,6 +93,6 @@ fn a_node_is_not_eligible_before_its_object_is_there_but_alive_and_serving() {
         body.contains(r#""serviceProxyHealthy":true"#),
         "{status} {body}"
     );
-    world.write("node.yaml", &node());
+    world.write("node.yaml", node());
     agent.wait_for(7);
 }

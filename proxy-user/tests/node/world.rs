@@ -1,43 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node with two routed pods, one of which answers, and agents that a test starts on it.
 
+mod agents;
+
 use std::{
     cell::{Cell, RefCell},
-    ffi::OsStr,
-    fs::{self, File},
-    io,
-    net::{IpAddr, TcpListener},
+    fmt::Display,
+    fs, io,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, Output},
+    sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use datapath::read::{Flow, Reader};
 use lab::node::{
     bpffs::{self, PinDir},
     cgroup::Cgroup,
+    foreign::{ChainPosition, END, Foreign},
     netns::NetNs,
-    options::HEALTH,
     pod::plug,
-    settings::config_file,
 };
+use proxy_common::Counter;
 use tempfile::TempDir;
 
 use crate::{
-    agent::Agent,
     connection::{Open, echo},
-    objects::node_object,
+    objects::{node_object, service},
     tunnel::Tunnel,
 };
+
+pub(crate) use self::agents::complete;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20";
-const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
 /// The port at which the server pod answers.
 const PORT: u16 = 8080;
 /// The addresses of the node, the client and the server.
-const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
+pub(crate) const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
 pub(crate) const OF_V6: [&str; 3] = ["fd00:c0::1", "fd00:40::10", "fd00:40::20"];
 /// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
 /// programs takes minutes.
@@ -45,7 +48,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
-    node: NetNs,
+    node: Arc<NetNs>,
     client: NetNs,
     server: NetNs,
     folder: TempDir,
@@ -57,7 +60,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn build() -> Self {
-        Self::build_with(OF_V4)
+        let world = Self::build_with(OF_V4);
+        world.write("node.yaml", node_object(Some(7)));
+        world
+    }
+
+    /// Builds a node with the service `cart`: cluster IP 172.30.1.1, node port 30001.
+    pub(crate) fn serving() -> Self {
+        let world = Self::build();
+        world.write("cart.yaml", service("cart", "172.30.1.1"));
+        world
     }
 
     /// Builds a node whose only IPv4 address is loopback's, and writes no Node object.
@@ -65,30 +77,29 @@ impl World {
         Self::build_with(OF_V6)
     }
 
-    fn build_with([own, client_ip, server_ip]: [&str; 3]) -> Self {
-        bpffs::prepare().expect("a BPF file system");
-        let [node, client, server] =
-            ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
-        node.ip(&format!("link set lo up\naddress add {own} dev lo\n"))
-            .expect("loopback");
-        let parameters = [
+    fn build_with([own, client, server]: [&str; 3]) -> Self {
+        let world = Self::bare(&[
             ("ipv4/ip_forward", "1"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv6/conf/all/forwarding", "1"),
-        ];
-        node.set(&parameters).expect("forwarding");
-        plug(&node, &client, &[client_ip]).expect("a pod");
-        plug(&node, &server, &[server_ip]).expect("a pod");
-        let server_ip: IpAddr = server_ip.parse().expect("an address");
-        let listener = server
-            .enter(|| TcpListener::bind((server_ip, PORT)))
-            .expect("enter the pod")
-            .expect("a listener");
-        thread::spawn(move || listener.incoming().flatten().for_each(echo));
+        ]);
+        world.ip(&format!("address add {own} dev lo"));
+        world.join_pods([client, server]);
+        world.serve((server, PORT));
+        world
+    }
+
+    /// Builds a node with these kernel parameters, without an address and without its pods.
+    pub(crate) fn bare(parameters: &[(&str, &str)]) -> Self {
+        bpffs::prepare().expect("a BPF file system");
+        let [node, client, server] =
+            ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
+        node.set(parameters).expect("kernel parameters");
+        node.ip("link set lo up\n").expect("loopback");
         let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
         fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
-        let world = Self {
-            node,
+        Self {
+            node: Arc::new(node),
             client,
             server,
             folder,
@@ -96,15 +107,25 @@ impl World {
             cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
             binary: RefCell::new(BINARY.into()),
-        };
-        if own == OF_V4[0] {
-            world.write("node.yaml", &node_object(Some(7)));
         }
-        world
     }
 
-    pub(crate) fn manifests(&self) -> PathBuf {
-        self.folder.path().join("manifests")
+    /// Joins the client and the server pod to the node, with these addresses.
+    pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
+        plug(&self.node, &self.client, &[client]).expect("a pod");
+        plug(&self.node, &self.server, &[server]).expect("a pod");
+    }
+
+    /// Makes the server pod answer at another address and port.
+    pub(crate) fn serve(&self, at: (&str, u16)) {
+        let listener = self.server.enter(|| TcpListener::bind(at));
+        let listener = listener.expect("enter the pod").expect("a listener");
+        thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    }
+
+    /// The path of the manifest folder.
+    pub(crate) fn manifests(&self) -> String {
+        self.path("manifests")
     }
 
     pub(crate) fn pins(&self) -> &Path {
@@ -117,10 +138,10 @@ impl World {
     }
 
     /// Replaces a manifest file at once.
-    pub(crate) fn write(&self, name: &str, text: &str) {
-        let new = self.folder.path().join("new");
-        fs::write(&new, text).expect("a new file");
-        fs::rename(new, self.manifests().join(name)).expect("a file in its place");
+    pub(crate) fn write(&self, name: &str, text: impl Display) {
+        let new = self.path("new");
+        fs::write(&new, text.to_string()).expect("a new file");
+        fs::rename(new, self.folder().join("manifests").join(name)).expect("a file in its place");
     }
 
     /// A folder that is removed with the world.
@@ -128,49 +149,10 @@ impl World {
         self.folder.path()
     }
 
-    fn command(&self, starter: &[&str]) -> Command {
-        let binary = self.binary.borrow();
-        let words = starter.iter().map(OsStr::new);
-        let mut words = words.chain([binary.as_os_str()]);
-        let mut command = Command::new(words.next().expect("the agent at least"));
-        command.args(words);
-        command.args(["run", "--hostname-override", "node-a"]);
-        command
-    }
-
-    /// Starts an agent and waits until it has applied this version of the Node object.
-    pub(crate) fn start(&self, version: u64) -> Agent<'_> {
-        self.start_with(version, &[])
-    }
-
-    /// Starts an agent with this configuration and waits in the same way.
-    pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent<'_> {
-        let path = self.configure(config);
-        self.start_with(version, &["--config", &path])
-    }
-
-    /// Starts an agent that sends every packet through the node's stack.
-    pub(crate) fn start_by_stack(&self, version: u64) -> Agent<'_> {
-        self.start_configured(version, "portolan: {forwarding: stack}\n")
-    }
-
-    /// Writes a configuration file with these settings and those of every agent here; returns its
-    /// path.
-    pub(crate) fn configure(&self, config: &str) -> String {
-        let path = self.folder().join("config.yaml");
-        fs::write(&path, complete(config)).expect("a config");
+    /// The path of a file in that folder.
+    pub(crate) fn path(&self, file: &str) -> String {
+        let path = self.folder().join(file);
         path.to_str().expect("a plain path").to_owned()
-    }
-
-    /// Starts an agent of another version; later agents are of that version, too.
-    pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent<'_> {
-        self.change(binary);
-        self.start(version)
-    }
-
-    /// Makes all later agents start from this binary.
-    pub(crate) fn change(&self, binary: &Path) {
-        binary.clone_into(&mut self.binary.borrow_mut());
     }
 
     /// The cgroup at which the socket hooks are attached.
@@ -178,92 +160,66 @@ impl World {
         &self.cgroup
     }
 
-    /// Starts an agent with more flags and waits in the same way.
-    pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent<'_> {
-        let manifests = self.manifests();
-        let mut all = vec!["--manifests", manifests.to_str().expect("a plain path")];
-        all.extend(flags);
-        let agent = self.spawn(&all);
-        agent.wait_for(version);
-        agent
-    }
-
-    /// Starts `portolan cleanup` for the pins of this node, by the binary of the last agent.
-    pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
-        self.cleanup_by(&self.binary.borrow(), flags)
-    }
-
-    /// Starts `portolan cleanup` by another binary.
-    pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
-        let mut command = Command::new(binary);
-        command
-            .arg("cleanup")
-            .arg("--pin-dir")
-            .arg(self.pins.path());
-        command.args(flags).stdout(Stdio::null());
+    /// Starts a program on the node.
+    pub(crate) fn begin(&self, command: &mut Command) -> Child {
         let child = self.node.enter(|| command.spawn());
-        child.expect("enter the node").expect("a cleanup")
+        child.expect("enter the node").expect("it starts")
     }
 
-    /// Starts an agent with more flags and waits for nothing.
-    pub(crate) fn spawn(&self, flags: &[&str]) -> Agent<'_> {
-        self.spawn_by(&[], flags)
+    /// Runs a program on the node.
+    pub(crate) fn output(&self, command: &mut Command) -> Output {
+        let output = self.node.enter(|| command.output());
+        output.expect("enter the node").expect("it runs")
     }
 
-    /// Starts an agent through another program, which sets the agent's rights; waits for nothing.
-    pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent<'_> {
-        let number = self.logs.get();
-        self.logs.set(number + 1);
-        let log = self.folder.path().join(format!("log{number}"));
-        let mut command = self.command(starter);
-        command
-            .arg("--pin-dir")
-            .arg(self.pins.path())
-            .args(flags)
-            .stderr(File::create(&log).expect("a log"));
-        // With a configuration file these flags have no effect.
-        let has_file = flags.contains(&"--config");
-        if !has_file {
-            command.args(["--cluster-cidr", CLUSTER_CIDR]);
-        }
-        if !has_file && !flags.contains(&"--healthz-bind-address") {
-            let address = HEALTH.to_string();
-            command.args(["--healthz-bind-address", &address]);
-        }
-        if !flags.contains(&"--cgroup-root") {
-            command.arg("--cgroup-root").arg(self.cgroup.path());
-        }
-        let child = self
-            .node
-            .enter(|| command.spawn())
-            .expect("enter the node")
-            .expect("an agent");
-        Agent::new(&self.node, child, log)
+    /// Runs a tool on the node, with words separated by blanks, and returns its output; panics if it
+    /// fails.
+    pub(crate) fn tool(&self, program: &str, words: &str) -> String {
+        let words: Vec<_> = words.split_whitespace().collect();
+        let printed = self.node.feed(program, &words, "");
+        printed.unwrap_or_else(|error| panic!("{error:#}"))
     }
 
-    /// Runs an agent that must end by itself; returns its status and messages.
-    pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
-        let mut command = self.command(&[]);
-        command.arg("--manifests").arg(self.manifests());
-        if !flags.contains(&"--pin-dir") {
-            command.arg("--pin-dir").arg(self.pins.path());
-        }
-        command.args(flags).stderr(Stdio::piped());
-        let mut child = self
-            .node
-            .enter(|| command.spawn())
-            .expect("enter the node")
-            .expect("an agent");
-        let deadline = Instant::now() + PATIENCE;
-        while child.try_wait().expect("its state").is_none() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
-        }
-        _ = child.kill();
-        let output = child.wait_with_output().expect("its output");
-        (
-            output.status,
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+    /// Runs commands of iproute2 on the node, one a line.
+    pub(crate) fn ip(&self, batch: &str) {
+        let ran = self.node.ip(&format!("{batch}\n"));
+        ran.unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
+    /// Runs commands of nft on the node, one a line.
+    pub(crate) fn nft(&self, rules: &str) {
+        let fed = self.node.feed("nft", &["-f", "-"], rules);
+        fed.unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
+    /// Sets a kernel parameter of the node: its path below /proc/sys/net, and its value.
+    pub(crate) fn set(&self, parameter: &str, value: &str) {
+        let set = self.node.set(&[(parameter, value)]);
+        set.unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
+    /// The index of an interface of the node.
+    pub(crate) fn index(&self, interface: &str) -> u32 {
+        let index = self.node.enter(|| nix::net::if_::if_nametoindex(interface));
+        index.expect("enter the node").expect("the interface")
+    }
+
+    /// Attaches a tc program of other software to an interface of the node; the program ends the
+    /// chain.
+    pub(crate) fn foreign(&self, interface: &str, egress: bool, at: ChainPosition) -> Foreign<'_> {
+        Foreign::new(&self.node, interface, egress, at, END).expect("attached")
+    }
+
+    /// The entries of the flow tables.
+    pub(crate) fn flows(&self) -> Vec<Flow> {
+        let flows = Reader::open(self.pins()).and_then(|reader| reader.flows());
+        flows.expect("flows")
+    }
+
+    /// The present value of a counter.
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        let counters = Reader::open(self.pins()).and_then(|reader| reader.counters());
+        counters.expect("counters")[counter as usize]
     }
 
     /// Connects from the client pod.
@@ -273,8 +229,19 @@ impl World {
 
     /// Connects from a process of the node.
     pub(crate) fn connect_from_node(&self, to: &str) -> io::Result<Open> {
-        let connected = self.cgroup.inside(|| Open::connect(&self.node, to));
+        self.in_node_process(|| Open::connect(&self.node, to))
+    }
+
+    /// Connects from the client pod, at its socket.
+    pub(crate) fn connect_at_socket(&self, to: &str) -> io::Result<Open> {
+        let connected = self.cgroup.inside(|| self.connect(to));
         connected.expect("enter the cgroup")
+    }
+
+    /// Does some work as a process of the node, whose sockets the hooks see.
+    pub(crate) fn in_node_process<T>(&self, work: impl FnOnce() -> T) -> T {
+        let done = self.cgroup.inside(|| self.node.enter(work));
+        done.expect("enter the cgroup").expect("enter the node")
     }
 
     /// The client pod, which serves nothing.
@@ -299,13 +266,18 @@ impl World {
 
     /// The number of IPv4 packets that the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
-        forwarded(&self.node)
+        let counters = self.tool("cat", "/proc/net/snmp");
+        let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
+        let names = lines.next().expect("names").split_whitespace();
+        let values = lines.next().expect("values").split_whitespace();
+        let mut both = names.zip(values);
+        let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
+        count.parse().expect("a number")
     }
 
     /// The node's interface to a pod.
     pub(crate) fn interface_to(&self, pod: &str) -> String {
-        let route = self.node.feed("ip", &["-o", "route", "get", pod], "");
-        let route = route.expect("a route to the pod");
+        let route = self.tool("ip", &format!("-o route get {pod}"));
         let mut words = route.split_whitespace();
         words.find(|word| *word == "dev").expect("an interface");
         words.next().expect("its name").to_owned()
@@ -313,19 +285,17 @@ impl World {
 
     /// Gives the node another uplink with this address.
     pub(crate) fn add_uplink(&self, address: &str) {
-        let batch = format!(
-            "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up\n"
-        );
-        self.node.ip(&batch).expect("the node's interfaces");
+        self.ip(&format!(
+            "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up"
+        ));
     }
 
     /// Gives the node a device without a link-layer header, and a route to an address behind it.
     pub(crate) fn add_tunnel(&self, far: &str) -> Tunnel {
         let tunnel = self.node.enter(|| Tunnel::new("tun0"));
-        let batch = format!(
-            "address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add {far}/32 dev tun0\n"
-        );
-        self.node.ip(&batch).expect("the node's interfaces");
+        self.ip(&format!(
+            "address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add {far}/32 dev tun0"
+        ));
         tunnel.expect("enter the node").expect("a device")
     }
 
@@ -345,23 +315,7 @@ impl World {
     }
 }
 
-/// A configuration file with these settings and those of every agent here.
-pub(crate) fn complete(config: &str) -> String {
-    let more = [
-        ("clusterCIDR", format!("'{CLUSTER_CIDR}'")),
-        ("healthzBindAddress", HEALTH.to_string()),
-    ];
-    config_file(config, &more)
-}
-
-/// The number of IPv4 packets that a host's stack has forwarded.
-pub(crate) fn forwarded(host: &NetNs) -> u64 {
-    let counters = host.feed("cat", &["/proc/net/snmp"], "");
-    let counters = counters.expect("the stack's counters");
-    let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
-    let names = lines.next().expect("names").split_whitespace();
-    let values = lines.next().expect("values").split_whitespace();
-    let mut both = names.zip(values);
-    let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
-    count.parse().expect("a number")
+/// Parses an address and port.
+pub(crate) fn at(text: &str) -> SocketAddr {
+    text.parse().expect("an address and port")
 }

@@ -3,15 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::objects::{self, endpoint, node_with};
+
 /// The port at which pods serve.
 const PORT: u16 = 8080;
 /// The address ranges of the pods of both nodes.
-pub(super) const CLUSTER: [&str; 4] = [
-    "10.40.0.0/16",
-    "10.41.0.0/16",
-    "fd00:40::/32",
-    "fd00:41::/32",
-];
+pub(super) const CLUSTER: &str = "10.40.0.0/16,10.41.0.0/16,fd00:40::/32,fd00:41::/32";
 
 /// The purpose of a network; each lane has its own network for each purpose.
 #[derive(Clone, Copy)]
@@ -90,51 +87,27 @@ impl Service {
         SocketAddr::new(address(network, self.v6, self.lane, 10), PORT)
     }
 
-    /// The manifest of the service.
-    pub(super) fn objects(self) -> String {
-        let family = if self.v6 { "IPv6" } else { "IPv4" };
-        let (policy, node, place) = match self.backend {
-            Backend::Near => ("Local", "node-a", "near"),
-            Backend::Far => ("Cluster", "node-b", "far"),
+    /// The service and its endpoint.
+    pub(super) fn objects(self) -> objects::Service {
+        let family = if self.v6 { "ipv6" } else { "ipv4" };
+        let place = match self.backend {
+            Backend::Near => "near",
+            Backend::Far => "far",
         };
-        let name = format!("{place}-{}-{}", self.lane, family.to_lowercase());
-        let cluster_ip = self.inside().ip();
-        let port_of_node = self.port_of_node();
-        let backend = self.served_at().ip();
-        format!(
-            "---
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop}}
-spec:
-  type: NodePort
-  clusterIP: '{cluster_ip}'
-  clusterIPs: ['{cluster_ip}']
-  ipFamilies: [{family}]
-  externalTrafficPolicy: {policy}
-  ports:
-  - {{name: tcp, protocol: TCP, port: 80, targetPort: {PORT}, nodePort: {port_of_node}}}
-  - {{name: udp, protocol: UDP, port: 80, targetPort: {PORT}, nodePort: {port_of_node}}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: {family}
-ports: [{{name: tcp, protocol: TCP, port: {PORT}}}, {{name: udp, protocol: UDP, port: {PORT}}}]
-endpoints: [{{addresses: ['{backend}'], nodeName: {node}}}]
-"
-        )
+        let name = format!("{place}-{}-{family}", self.lane);
+        let node_port = Some(self.port_of_node());
+        let service = objects::Service::new(&name, &self.inside().ip().to_string())
+            .ports(&[("tcp", "TCP", 80, node_port), ("udp", "UDP", 80, node_port)])
+            .endpoints(vec![endpoint(&self.served_at().ip().to_string())]);
+        match self.backend {
+            Backend::Near => service.local(),
+            Backend::Far => service.on("node-b"),
+        }
     }
 }
 
 /// The manifest of the node on which the agent runs.
 pub(super) fn node_object() -> String {
-    let [v4, v6] = [false, true].map(|v6| address(Network::Uplink, v6, 1, 1));
-    format!(
-        "apiVersion: v1
-kind: Node
-metadata: {{name: node-a, resourceVersion: '1'}}
-status: {{addresses: [{{type: InternalIP, address: '{v4}'}}, {{type: InternalIP, address: '{v6}'}}]}}
-"
-    )
+    let both = [false, true].map(|v6| address(Network::Uplink, v6, 1, 1));
+    node_with(&both, Some(7))
 }

@@ -218,7 +218,8 @@ impl Lane {
     }
 
     pub(super) fn objects(&self) -> String {
-        self.services().map(Service::objects).collect()
+        let objects = self.services().map(|service| service.objects().to_string());
+        objects.collect::<Vec<_>>().join("---\n")
     }
 
     /// All flows that a lane can carry.

@@ -9,25 +9,15 @@ mod lane;
 mod pair;
 mod transfer;
 
-use std::path::Path;
-
-use datapath::read::Reader;
 use lab::node::{
-    agent::{Agent, Manifests, Options},
-    bpffs,
-    cgroup::Cgroup,
-    netns::NetNs,
-    settings::{
-        Forwarding::{self, Auto, Stack},
-        SocketBalancing,
-    },
+    settings::Forwarding::{self, Auto, Stack},
     topology::NODE_PARAMETERS,
 };
 use proxy_common::Counter;
 use rstest::rstest;
 
 use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
-use crate::world::{self, BINARY};
+use crate::world::World;
 
 /// The largest number of packets that may pass the stack with `redirect`: the first ones of a
 /// connection may. A transfer has three times as many at least, one of its directions half of that.
@@ -45,48 +35,36 @@ fn services_are_reached_through(
     #[case] kinds: &[Kind],
     #[values(Stack, Auto)] forwarding: Forwarding,
 ) {
-    bpffs::prepare().expect("a BPF file system");
-    let node = NetNs::new("node").expect("run as root");
-    node.set(&NODE_PARAMETERS).expect("forwarding");
-    node.ip("link set lo up\n").expect("loopback");
+    let world = World::bare(&NODE_PARAMETERS);
     let lanes: Vec<_> = (1..)
         .zip(kinds)
         .map(|(number, kind)| {
-            lane::Lane::build(&node, *kind, number)
+            lane::Lane::build(world.node(), *kind, number)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
         })
         .collect();
-    let cgroup = Cgroup::new().expect("a cgroup");
-    let cidrs = addresses::CLUSTER.map(|cidr| cidr.parse().expect("a range"));
-    let options = Options {
-        binary: Path::new(BINARY),
-        node_name: "node-a",
-        cluster_cidrs: &cidrs,
-        config: &format!("{{portolan: {{forwarding: {}}}}}", forwarding.name()),
-        // Otherwise the sockets of pods would be translated, and the packet path would do nothing.
-        socket_balancing: SocketBalancing::Host,
-        kubeconfig: None,
-        cgroup_root: cgroup.path(),
-    };
-    let objects: String = lanes.iter().map(lane::Lane::objects).collect();
-    let objects = addresses::node_object() + &objects;
-    let mut agent = Agent::start(&node, &options, &Manifests::Text(&objects)).expect("an agent");
-    if let Err(error) = agent.wait_for(1) {
-        panic!("{error:#}: {:#?}", agent.log_tail(20));
+    world.write("node.yaml", addresses::node_object());
+    for (number, lane) in lanes.iter().enumerate() {
+        world.write(&format!("lane-{number}.yaml"), lane.objects());
     }
-    let reader = Reader::open(agent.pin_dir()).expect("pinned maps");
-    let masqueraded = || reader.counters().expect("counters")[Counter::Masqueraded as usize];
+    let (pods, forwarding_name) = (addresses::CLUSTER, forwarding.name());
+    // Otherwise the sockets of pods would be translated, and the packet path would do nothing.
+    let agent = world.start_by_packet(
+        7,
+        &format!("{{clusterCIDR: '{pods}', portolan: {{forwarding: {forwarding_name}}}}}"),
+    );
+    let masqueraded = || world.count(Counter::Masqueraded);
     let mut failures = Vec::new();
     for flow in lanes.iter().flat_map(lane::Lane::flows) {
         let before = masqueraded();
-        let stack_before = forwarded(&node);
+        let stack_before = forwarded(&world);
         if let Err(error) = transfer::stream(&flow) {
             failures.push(format!("{flow}, TCP: {error}"));
         }
         if let Err(error) = transfer::datagrams(&flow) {
             failures.push(format!("{flow}, UDP: {error}"));
         }
-        let by_stack = forwarded(&node) - stack_before;
+        let by_stack = forwarded(&world) - stack_before;
         if (by_stack > FEW) != (forwarding == Stack || flow.needs_stack) {
             failures.push(format!("{flow}: {by_stack} packets by the stack"));
         }
@@ -95,17 +73,15 @@ fn services_are_reached_through(
             failures.push(format!("{flow}: masqueraded: {is_masqueraded}"));
         }
     }
-    let log = agent.log_tail(40);
-    assert!(failures.is_empty(), "{failures:#?}\n{log:#?}");
+    assert!(failures.is_empty(), "{failures:#?}\n{}", agent.log());
 }
 
-/// The number of packets of both families that a node's stack has forwarded.
-fn forwarded(node: &NetNs) -> u64 {
-    let counters = node.feed("cat", &["/proc/net/snmp6"], "");
-    let counters = counters.expect("the stack's counters");
+/// The number of packets of both families that the node's stack has forwarded.
+fn forwarded(world: &World) -> u64 {
+    let counters = world.tool("cat", "/proc/net/snmp6");
     let of_v6 = counters
         .lines()
         .find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
     let of_v6: u64 = of_v6.expect("it").trim().parse().expect("a number");
-    world::forwarded(node) + of_v6
+    world.forwarded() + of_v6
 }

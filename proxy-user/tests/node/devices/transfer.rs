@@ -12,6 +12,7 @@ use lab::node::netns::NetNs;
 use socket2::SockRef;
 
 use super::lane::Flow;
+use crate::connection::{failed, limit};
 
 const LENGTH: usize = 300_000;
 /// How long to wait. With lost packets a transfer stalls; otherwise it takes milliseconds, in a
@@ -29,7 +30,7 @@ pub(super) fn stream(flow: &Flow<'_>) -> io::Result<()> {
     thread::scope(|scope| {
         let backend = scope.spawn(|| {
             let (mut stream, _) = listener.accept()?;
-            patient(&stream)?;
+            limit(&stream, PATIENCE)?;
             let mut request = vec![0; LENGTH];
             stream.read_exact(&mut request)?;
             stream.write_all(&request)
@@ -45,7 +46,7 @@ fn ask(flow: &Flow<'_>) -> io::Result<()> {
     let mut stream = inside(flow.client, || {
         TcpStream::connect_timeout(&flow.service, PATIENCE)
     })?;
-    patient(&stream)?;
+    limit(&stream, PATIENCE)?;
     let request = pattern(LENGTH);
     stream.write_all(&request)?;
     let mut answer = vec![0; LENGTH];
@@ -99,11 +100,6 @@ fn inside<T>(host: &NetNs, work: impl FnOnce() -> io::Result<T>) -> io::Result<T
     host.enter(work).expect("enter the namespace")
 }
 
-fn patient(stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
-}
-
 /// Bytes in which no two segments are alike.
 fn pattern(length: usize) -> Vec<u8> {
     let bytes = (0_u32..).flat_map(u32::to_be_bytes);
@@ -116,12 +112,4 @@ fn compare(answer: &[u8], request: &[u8]) -> io::Result<()> {
     } else {
         Err(io::Error::other("the answer is not what was asked"))
     }
-}
-
-fn failed(who: &str, error: &io::Error) -> io::Error {
-    let why = match error.kind() {
-        ErrorKind::WouldBlock => "it stands still".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("{who}: {why}"))
 }

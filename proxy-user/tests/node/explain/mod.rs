@@ -7,8 +7,7 @@ mod names;
 mod verdicts;
 
 use std::{
-    net::{IpAddr, SocketAddr, TcpListener},
-    process::{Command, Output},
+    process::Output,
     thread,
     time::{Duration, Instant},
 };
@@ -20,9 +19,8 @@ use proxy_common::{AffinityEntry, AffinityKey, Counter, V4, maps};
 use serde_json::Value;
 
 use crate::{
-    connection::echo,
     repair::table,
-    world::{BINARY, PATIENCE, World},
+    world::{PATIENCE, World},
 };
 
 /// The address of the client pod.
@@ -31,14 +29,8 @@ const CLIENT: &str = "10.40.1.10";
 pub(crate) const OUTSIDE: &str = "198.51.100.7";
 
 pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
-    let mut command = Command::new(BINARY);
-    command
-        .args(["explain", "--pin-dir"])
-        .arg(world.pins())
-        .args(flags)
-        .env_remove("KUBECONFIG");
-    let output = world.node().enter(|| command.output());
-    output.expect("enter the node").expect("its output")
+    let mut command = world.asking(&[&["explain"], flags].concat());
+    world.output(command.env_remove("KUBECONFIG"))
 }
 
 /// One answer of `portolan explain`.
@@ -49,9 +41,8 @@ pub(crate) struct Said {
 
 /// Runs `portolan explain` with a dry run.
 pub(crate) fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
-    let mut all = vec!["--from", from, "--to", to, "--output", "json"];
-    all.extend(flags);
-    let output = run(world, &all);
+    let words = ["--from", from, "--to", to, "--output", "json"];
+    let output = run(world, &[&words, flags].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     let report = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
@@ -63,9 +54,7 @@ pub(crate) fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Sa
 
 /// Runs `portolan explain` without a dry run.
 fn ask(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
-    let mut all = vec!["--no-dry-run"];
-    all.extend(flags);
-    explain(world, from, to, &all)
+    explain(world, from, to, &[&["--no-dry-run"], flags].concat())
 }
 
 impl Said {
@@ -207,11 +196,7 @@ pub(crate) fn outside(world: &World) -> NetNs {
 pub(crate) fn serve_also(world: &World, address: &str) {
     let add = format!("address add {address}/32 dev eth0\n");
     world.server().ip(&add).expect("an address");
-    let route = format!("route add {address}/32 dev {}\n", world.server_interface());
-    world.node().ip(&route).expect("a route");
-    let address: IpAddr = address.parse().expect("an address");
-    let to = SocketAddr::new(address, 8080);
-    let listener = world.server().enter(|| TcpListener::bind(to));
-    let listener = listener.expect("enter the pod").expect("a listener");
-    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    let interface = world.server_interface();
+    world.ip(&format!("route add {address}/32 dev {interface}"));
+    world.serve((address, 8080));
 }

@@ -2,31 +2,30 @@
 //! Names of pods and services, and endpoints that only Kubernetes knows.
 
 use super::{OUTSIDE, ask, outside, run};
-use crate::{objects::service, server::prepare, world::World};
+use crate::{
+    agent::eventually,
+    objects::{Service, pod_endpoint},
+    server::prepare,
+    world::World,
+};
 
-/// More endpoints of the service: one not ready, one terminating, one with a hint for another zone.
-const OTHERS: &str = "endpoints: [
-  {addresses: [10.40.1.31], conditions: {ready: false, serving: false}, targetRef: {kind: Pod, name: cart-new}},
-  {addresses: [10.40.1.32], conditions: {ready: false, serving: true, terminating: true}, targetRef: {kind: Pod, name: cart-old}},
-  {addresses: [10.40.1.10], conditions: {ready: false, serving: false}, targetRef: {kind: Pod, name: buyer}},
-  ";
-
-fn cart() -> String {
-    service("cart", "172.30.1.1")
-        .replace("endpoints: [", OTHERS)
-        .replace(
-            "10.40.1.20], nodeName",
-            "10.40.1.20], targetRef: {kind: Pod, name: cart-a}, nodeName",
-        )
+/// A service with more endpoints: one not ready, one terminating, one that is the client.
+fn cart() -> Service {
+    Service::new("cart", "172.30.1.1").endpoints(vec![
+        pod_endpoint("10.40.1.31", "cart-new", [false, false, false]),
+        pod_endpoint("10.40.1.32", "cart-old", [false, true, true]),
+        pod_endpoint("10.40.1.10", "buyer", [false, false, false]),
+        pod_endpoint("10.40.1.20", "cart-a", [true, true, false]),
+    ])
 }
 
 #[test]
 fn pods_are_named_and_those_left_out_with_the_reason() {
     let world = World::build();
-    world.write("cart.yaml", &cart());
+    world.write("cart.yaml", cart());
     let agent = world.start_by_stack(7);
     let folder = world.manifests();
-    let flags = ["--manifests", folder.to_str().expect("a plain path")];
+    let flags = ["--manifests", &folder];
     let said = ask(&world, "pod/shop/buyer", "service/shop/cart:80", &flags);
     assert_eq!(said.status, 0, "{:#}", said.report);
     assert_eq!(said.report["client"], "pod/shop/buyer (10.40.1.10)");
@@ -67,16 +66,14 @@ fn report_of_page(page: &str, command: &str) -> String {
 #[test]
 fn the_pages_report_is_a_real_one() {
     let world = World::build();
-    world.write("cart.yaml", &cart());
+    world.write("cart.yaml", cart());
     let _outside = outside(&world);
     assert!(world.start_by_stack(7).stop().success());
-    let chain = "add table inet firewall
+    world.nft(
+        "add table inet firewall
 add chain inet firewall forward { type filter hook forward priority 0; policy drop; }
-";
-    world
-        .node()
-        .feed("nft", &["-f", "-"], chain)
-        .expect("rules");
+",
+    );
     let folder = world.manifests();
     let flags = [
         "--from",
@@ -84,7 +81,7 @@ add chain inet firewall forward { type filter hook forward priority 0; policy dr
         "--to",
         "10.40.0.1:30001",
         "--manifests",
-        folder.to_str().expect("a plain path"),
+        &folder,
     ];
     let output = run(&world, &flags);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -102,34 +99,20 @@ add chain inet firewall forward { type filter hook forward priority 0; policy dr
 fn the_api_server_names_pods() {
     let world = World::build();
     let server = prepare(&world);
-    server.apply(&cart());
+    server.apply(cart());
     server.apply(
         "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: shop}}",
     );
     server.apply("{apiVersion: v1, kind: Pod, metadata: {name: buyer, namespace: shop}, spec: {nodeName: node-a, containers: [{name: one, image: none}]}}");
-    server.kubectl(&[
-        "-n",
-        "shop",
-        "patch",
-        "pod",
-        "buyer",
-        "--subresource=status",
-        "--type=merge",
-        "--patch",
-        "{\"status\": {\"podIPs\": [{\"ip\": \"10.40.1.10\"}], \"podIP\": \"10.40.1.10\"}}",
-    ]);
-    let kubeconfig = server.kubeconfig();
-    let kubeconfig = kubeconfig.to_str().expect("a plain path");
-    let agent = world.spawn(&["--kubeconfig", kubeconfig]);
-    crate::agent::eventually("it is served", &agent, || {
+    server.kubectl(
+        r#"-n shop patch pod buyer --subresource=status --type=merge --patch {"status":{"podIPs":[{"ip":"10.40.1.10"}],"podIP":"10.40.1.10"}}"#,
+    );
+    let kubeconfig = ["--kubeconfig", &server.kubeconfig()];
+    let agent = world.follow(kubeconfig[1]);
+    eventually("it is served", &agent, || {
         world.connect("172.30.1.1:80").is_ok()
     });
-    let said = ask(
-        &world,
-        "pod/shop/buyer",
-        "service/shop/cart",
-        &["--kubeconfig", kubeconfig],
-    );
+    let said = ask(&world, "pod/shop/buyer", "service/shop/cart", &kubeconfig);
     assert_eq!(said.status, 0, "{:#}", said.report);
     assert_eq!(said.report["client"], "pod/shop/buyer (10.40.1.10)");
     let rows = said.report["endpoints"].as_array().expect("endpoints");
@@ -138,18 +121,10 @@ fn the_api_server_names_pods() {
         names.contains(&"shop/cart-a") && names.contains(&"shop/cart-new"),
         "{rows:?}"
     );
-    let words = ["flows", "cart", "-o", "json", "--kubeconfig", kubeconfig];
-    let flows: serde_json::Value = serde_json::from_str(&world.told(&words)).expect("JSON");
+    let flows = world.json(&[&["flows", "cart"], &kubeconfig[..]].concat());
     assert_eq!(flows[0]["clientPod"], "shop/buyer", "{flows}");
-    let flags = [
-        "--from",
-        "pod/shop/gone",
-        "--to",
-        "service/shop/cart",
-        "--kubeconfig",
-        kubeconfig,
-    ];
-    let output = run(&world, &flags);
+    let gone = ["--from", "pod/shop/gone", "--to", "service/shop/cart"];
+    let output = run(&world, &[&gone[..], &kubeconfig].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("there is no pod shop/gone"), "{said}");

@@ -2,13 +2,16 @@
 //! Every verdict of the policy: `explain` and its dry run must tell what then happens to a real
 //! connection.
 
-use proxy_common::maps;
+use k8s_openapi::api::core::v1::{ClientIPConfig, SessionAffinityConfig};
+use lab::node::netns::NetNs;
+use proxy_common::{Backend, V4, maps};
 
 use super::{CLIENT, OUTSIDE, Said, ask, explain, explain_quietly, outside, serve_also, table};
 use crate::{
+    agent::eventually,
     connection::Open,
-    objects::{QUESTIONS, service},
-    world::World,
+    objects::{Service, endpoint, node_with, questions},
+    world::{OF_V6, World},
 };
 
 const CART: &str = "172.30.1.1:80";
@@ -16,7 +19,7 @@ const SERVER: &str = "10.40.1.20:8080";
 
 /// Runs `explain`, which must change nothing, makes the connection, and expects both to agree.
 #[track_caller]
-fn agree(world: &World, from: &str, pod: &lab::node::netns::NetNs, to: &str) -> Said {
+fn agree(world: &World, from: &str, pod: &NetNs, to: &str) -> Said {
     let said = explain_quietly(world, from, to, &[]);
     let connected = Open::connect(pod, to);
     assert_eq!(said.is_answered(), connected.is_ok(), "{:#}", said.report);
@@ -24,43 +27,17 @@ fn agree(world: &World, from: &str, pod: &lab::node::netns::NetNs, to: &str) -> 
 }
 
 #[test]
-fn its_word_is_what_happens_and_it_changes_nothing() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    let empty = service("empty", "172.30.1.2");
-    let empty = empty.split("---").next().expect("the service alone");
-    world.write("empty.yaml", empty);
-    let local = service("local", "172.30.1.3").replace(
-        "type: NodePort,",
-        "type: NodePort, externalTrafficPolicy: Local,",
-    );
-    world.write(
-        "local.yaml",
-        &local.replace(
-            "10.40.1.20], nodeName: node-a",
-            "10.40.1.21], nodeName: node-b",
-        ),
-    );
-    let ranged = service("ranged", "172.30.1.4").replace(
-        "type: NodePort,",
-        "type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24],",
-    );
-    let ranged = ranged.replacen(
-        "---",
-        "status: {loadBalancer: {ingress: [{ip: 203.0.113.4}]}}\n---",
-        1,
-    );
-    world.write("ranged.yaml", &ranged);
-    let fenced = service("fenced", "172.30.1.5").replace(
-        "type: NodePort,",
-        "type: LoadBalancer, loadBalancerSourceRanges: [10.40.1.500/32, '2001:db8:a::50/128'],",
-    );
-    let fenced = fenced.replacen(
-        "---",
-        "status: {loadBalancer: {ingress: [{ip: 203.0.113.5}]}}\n---",
-        1,
-    );
-    world.write("fenced.yaml", &fenced);
+fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
+    let world = World::serving();
+    world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
+    let local = Service::new("local", "172.30.1.3").local();
+    let elsewhere = local.endpoints(vec![endpoint("10.40.1.21")]).on("node-b");
+    world.write("local.yaml", elsewhere);
+    let ranged = Service::new("ranged", "172.30.1.4").balanced("203.0.113.4");
+    world.write("ranged.yaml", ranged.only_for(&["192.0.2.0/24"]));
+    let fenced = Service::new("fenced", "172.30.1.5").balanced("203.0.113.5");
+    let unreadable = fenced.only_for(&["10.40.1.500/32", "2001:db8:a::50/128"]);
+    world.write("fenced.yaml", unreadable);
     serve_also(&world, "10.40.1.21");
     let outside = outside(&world);
     let agent = world.start_by_stack(7);
@@ -156,12 +133,9 @@ fn its_word_is_what_happens_and_it_changes_nothing() {
 
 #[test]
 fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("questions.yaml", QUESTIONS);
-    let empty = service("empty", "172.30.1.2");
-    let empty = empty.split("---").next().expect("the service alone");
-    world.write("empty.yaml", empty);
+    let world = World::serving();
+    world.write("questions.yaml", questions());
+    world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
     let agent = world.start_by_stack(7);
     for (to, answered) in [
         (CART, true),
@@ -176,10 +150,7 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
     assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
     let said = explain_quietly(&world, CLIENT, CART, &["--socket"]);
     assert_eq!((said.status, said.outcome()), (0, "socket_translated"));
-    let connected = world
-        .cgroup()
-        .inside(|| Open::connect(world.client(), CART));
-    assert!(connected.expect("enter the cgroup").is_ok());
+    assert!(world.connect_at_socket(CART).is_ok());
     let said = explain_quietly(&world, CLIENT, "172.30.1.9:53", &["--protocol", "udp"]);
     assert_eq!((said.status, said.steps()[0]), (0, "forwarded_new"));
     assert!(agent.stop().success());
@@ -197,12 +168,16 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
 #[test]
 fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     let world = World::build();
-    let sticky = service("sticky", "172.30.1.5").replace(
-        "type: NodePort,",
-        "type: NodePort, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}},",
-    );
-    let two = "endpoints: [{addresses: [10.40.1.21], nodeName: node-a}, ";
-    world.write("sticky.yaml", &sticky.replace("endpoints: [", two));
+    let held = SessionAffinityConfig {
+        client_ip: Some(ClientIPConfig {
+            timeout_seconds: Some(600),
+        }),
+    };
+    let sticky = Service::new("sticky", "172.30.1.5")
+        .sticky()
+        .spec(|spec| spec.session_affinity_config = Some(held))
+        .endpoints(["10.40.1.21", "10.40.1.20"].map(endpoint).into());
+    world.write("sticky.yaml", sticky);
     serve_also(&world, "10.40.1.21");
     assert!(world.start_by_stack(7).stop().success());
     let to = "172.30.1.5:80";
@@ -219,8 +194,7 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
     let said = explain_quietly(&world, CLIENT, to, &[]);
     said.is_clean();
     let held = said.report["affinity"].as_str().expect("words").to_owned();
-    let reader = datapath::read::Reader::open(world.pins()).expect("pins");
-    let flow = reader.flows().expect("flows").remove(0);
+    let flow = world.flows().remove(0);
     assert!(
         held.starts_with(&format!("held to {}, for ", flow.backend)),
         "{held}"
@@ -245,12 +219,11 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
 
 #[test]
 fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    let world = World::serving();
     assert!(world.start_by_stack(7).stop().success());
     explain(&world, CLIENT, CART, &[]).is_clean();
     // The service's only slot now leads to an endpoint of another service.
-    let backends = table::<u32, proxy_common::Backend<proxy_common::V4>>(&world, maps::BACKENDS_V4);
+    let backends = table::<u32, Backend<V4>>(&world, maps::BACKENDS_V4);
     let own = |id: u32| backends.lookup(&id).expect("readable").expect("an element");
     let id = (1..100)
         .find(|id| own(*id).service.0 != 0)
@@ -271,36 +244,17 @@ fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
 #[test]
 fn a_node_without_ipv4_is_asked_in_the_same_words() {
     let world = World::build_without_v4();
-    let service = "apiVersion: v1
-kind: Service
-metadata: {name: six, namespace: shop}
-spec: {type: NodePort, clusterIP: 'fd00:30::1', clusterIPs: ['fd00:30::1'], ipFamilies: [IPv6], ports: [{port: 80, nodePort: 30001}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: six-1, namespace: shop, labels: {kubernetes.io/service-name: six}}
-addressType: IPv6
-ports: [{name: \"\", protocol: TCP, port: 8080}]
-endpoints: [{addresses: ['fd00:40::20'], nodeName: node-a}]
----
-{apiVersion: v1, kind: Node, metadata: {name: node-a, resourceVersion: \"7\"}, status: {addresses: [{type: InternalIP, address: 'fd00:c0::1'}]}}
-";
-    world.write("six.yaml", service);
-    let manifests = world.manifests();
-    let flags = ["--manifests", manifests.to_str().expect("a plain path")];
-    let config = world.folder().join("six.config");
-    let settings = "apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-healthzBindAddress: '[::1]:10256'
+    world.write("node.yaml", node_with(&[OF_V6[0]], Some(7)));
+    world.write("six.yaml", Service::new("six", "fd00:30::1"));
+    let config = world.configure(
+        "healthzBindAddress: '[::1]:10256'
 metricsBindAddress: '[::1]:10249'
 portolan: {forwarding: stack}
-";
-    std::fs::write(&config, settings).expect("a file");
-    let config = ["--config", config.to_str().expect("a plain path")];
-    let agent = world.spawn(&[&flags[..], &config].concat());
+",
+    );
+    let agent = world.spawn(&["--config", &config]);
     let to = "[fd00:30::1]:80";
-    let served = || world.connect(to).is_ok();
-    crate::agent::eventually("it is served", &agent, served);
+    eventually("it is served", &agent, || world.connect(to).is_ok());
     let said = explain_quietly(&world, "fd00:40::10", "service/shop/six:80", &[]);
     assert_eq!(
         (said.status, said.steps()[0]),
@@ -312,10 +266,7 @@ portolan: {forwarding: stack}
     assert_eq!(said.endpoints(), ["[fd00:40::20]:8080"]);
     let said = ask(&world, "fd00:40::10", "[fd00:30::1]:81", &[]);
     assert_eq!((said.status, said.outcome()), (3, "rejected_unserved_port"));
-    world
-        .node()
-        .set(&[("ipv6/conf/all/forwarding", "0")])
-        .expect("set");
+    world.set("ipv6/conf/all/forwarding", "0");
     let said = ask(&world, "fd00:40::10", to, &[]);
     said.finds("in-the-way", "net.ipv6.conf.all.forwarding");
     assert!(world.connect(to).is_err());

@@ -9,20 +9,18 @@ use std::{
     path::PathBuf,
     process::Command,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use nix::{
-    sys::{
-        signal::{Signal, kill},
-        termios::{LocalFlags, tcgetattr},
-    },
-    unistd::Pid,
+use nix::sys::{
+    signal::Signal,
+    termios::{LocalFlags, tcgetattr},
 };
 
 use crate::{
+    agent::{send_signal, wait},
     connection::{answer_questions, asking},
-    objects::{QUESTIONS, service},
+    objects::{Service, questions},
     world::{BINARY, PATIENCE, World},
 };
 
@@ -42,17 +40,9 @@ impl<'a> Tmux<'a> {
         let socket = world.folder().join(format!("tmux-{columns}"));
         let tmux = Self { world, socket };
         let size = [columns, LINES].map(|number| number.to_string());
-        tmux.run(&[
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            &size[0],
-            "-y",
-            &size[1],
-            "env PS1='$ ' sh",
-        ]);
+        let new = ["-f", "/dev/null", "new-session", "-d"];
+        let size = ["-x", &size[0], "-y", &size[1], "env PS1='$ ' sh"];
+        tmux.run(&[&new[..], &size].concat());
         tmux
     }
 
@@ -64,8 +54,7 @@ impl<'a> Tmux<'a> {
             .arg("-S")
             .arg(&self.socket)
             .args(arguments);
-        let output = self.world.node().enter(|| command.output());
-        let output = output.expect("the node").expect("tmux");
+        let output = self.world.output(&mut command);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     }
@@ -83,15 +72,17 @@ impl<'a> Tmux<'a> {
 
     /// Waits until the screen is as `is_it` wants.
     fn wait(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE / 10;
-        loop {
-            let screen = self.screen();
-            if is_it(&screen) {
-                return screen;
-            }
-            assert!(Instant::now() < deadline, "{what}:\n{screen}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let mut screen = String::new();
+        wait(
+            PATIENCE / 10,
+            what,
+            || self.screen(),
+            || {
+                screen = self.screen();
+                is_it(&screen)
+            },
+        );
+        screen
     }
 
     /// Waits until the screen equals the stored picture.
@@ -120,10 +111,11 @@ impl Drop for Tmux<'_> {
 
 /// Makes some packets pass and some be rejected on the node.
 fn used(world: &World) {
-    world.write("questions.yaml", QUESTIONS);
-    let nobodys = service("nobodys", "172.30.1.2");
-    let (nobodys, _) = nobodys.split_once("---").expect("the Service comes first");
-    world.write("nobodys.yaml", nobodys);
+    world.write("questions.yaml", questions());
+    world.write(
+        "nobodys.yaml",
+        Service::new("nobodys", "172.30.1.2").alone(),
+    );
     answer_questions(world.server());
 }
 
@@ -145,7 +137,7 @@ fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     // Pods' packets are translated one by one in this configuration.
     let _agent = world.start_configured(7, "portolan: {socketBalancing: host}");
     pass_some(&world);
-    let script = world.folder().join("top");
+    let script = world.path("top");
     let pins = world.pins().display();
     let text = format!("#!/bin/sh\nexec {BINARY} top --interval 0.3 --pin-dir {pins} \"$@\"\n");
     fs::write(&script, text).expect("a script");
@@ -153,7 +145,7 @@ fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     for columns in [80, 200] {
         let tmux = Tmux::new(&world, columns);
         tmux.wait("a prompt", |screen| screen.starts_with('$'));
-        tmux.keys(&["-l", script.to_str().expect("a plain path")]);
+        tmux.keys(&["-l", &script]);
         tmux.keys(&["Enter"]);
         tmux.compare(&format!("services-{columns}"));
         tmux.keys(&["b", "Right", "r"]);
@@ -231,9 +223,7 @@ fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
         let mut command = world.asking(&["top", "--interval", "0.2"]);
         command.env("TERM", "xterm").env("NO_COLOR", "1");
         let slave = || terminal.slave.try_clone().expect("the terminal");
-        command.stdin(slave()).stdout(slave()).stderr(slave());
-        let child = world.node().enter(|| command.spawn());
-        child.expect("the node").expect("it runs")
+        world.begin(command.stdin(slave()).stdout(slave()).stderr(slave()))
     };
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut terminal = Terminal::new();
@@ -241,8 +231,7 @@ fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
         let mut child = start(&terminal);
         terminal.wait("[services]");
         assert!(!terminal.edits_lines(), "keys come one by one");
-        let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
-        kill(pid, signal).expect("sent");
+        send_signal(child.id(), signal).expect("sent");
         terminal.wait(BACK);
         assert!(child.wait().expect("it ends").success(), "{signal}");
         assert!(terminal.edits_lines(), "{signal}");
@@ -256,8 +245,7 @@ fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
         "nothing is left"
     );
     terminal.wait("trying");
-    let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("sent");
+    send_signal(child.id(), Signal::SIGTERM).expect("sent");
     terminal.wait(BACK);
     assert!(child.wait().expect("it ends").success());
     assert!(terminal.edits_lines());

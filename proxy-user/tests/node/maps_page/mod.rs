@@ -18,7 +18,7 @@ use proxy_common::{
 use crate::{
     agent::eventually,
     connection::{Open, answer_questions},
-    objects::{QUESTIONS, service},
+    objects::{Service, questions},
     repair::table,
     world::World,
 };
@@ -43,25 +43,13 @@ const TELLING: [(&str, &str); 7] = [
 ];
 
 /// A service with session affinity and allowed source ranges.
-const LOGIN: &str = "apiVersion: v1
-kind: Service
-metadata: {name: login, namespace: shop}
-spec:
-  type: LoadBalancer
-  clusterIP: 172.30.1.2
-  clusterIPs: [172.30.1.2]
-  sessionAffinity: ClientIP
-  loadBalancerSourceRanges: [203.0.113.0/24]
-  ports: [{name: web, port: 443, nodePort: 30002}]
-status: {loadBalancer: {ingress: [{ip: 198.51.100.2}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: login-1, namespace: shop, labels: {kubernetes.io/service-name: login}}
-addressType: IPv4
-ports: [{name: web, protocol: TCP, port: 8080}]
-endpoints: [{addresses: [10.40.1.20], nodeName: node-a}]
-";
+fn login() -> Service {
+    Service::new("login", "172.30.1.2")
+        .ports(&[("web", "TCP", 443, Some(30002))])
+        .sticky()
+        .balanced("198.51.100.2")
+        .only_for(&["203.0.113.0/24"])
+}
 
 /// Reads the maps of a node with bpftool; every map holds something.
 struct Maps<'a> {
@@ -180,8 +168,7 @@ fn use_everything(world: &World) -> (Vec<Open>, Vec<UdpSocket>) {
         open.push(world.connect(to).expect("served"));
     }
     open.push(world.connect_from_node(cart).expect("served"));
-    let pod = || Open::connect(world.client(), "172.30.1.2:443");
-    let pod = world.cgroup().inside(pod).expect("the cgroup");
+    let pod = world.connect_at_socket("172.30.1.2:443");
     open.push(pod.expect("served"));
     let sending = || {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
@@ -191,20 +178,17 @@ fn use_everything(world: &World) -> (Vec<Open>, Vec<UdpSocket>) {
         socket
     };
     let of_pod = world.client().enter(sending).expect("the pod");
-    let of_node = world.cgroup().inside(|| world.node().enter(sending));
-    let of_node = of_node.expect("the cgroup").expect("the node");
+    let of_node = world.in_node_process(sending);
     (open, vec![of_pod, of_node])
 }
 
 #[test]
 fn docs_maps_md_shows_each_map_as_bpftool_does_and_explains_each_field() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("login.yaml", LOGIN);
-    world.write("questions.yaml", QUESTIONS);
+    let world = World::serving();
+    world.write("login.yaml", login());
+    world.write("questions.yaml", questions());
     let _quiet = world.cgroup().below("quiet").expect("a cgroup");
-    let uplink = "link add up0 type veth peer name up1\nlink set up0 up\n";
-    world.node().ip(uplink).expect("an uplink");
+    world.ip("link add up0 type veth peer name up1\nlink set up0 up");
     let config = "portolan: {socketExceptions: [quiet], forwarding: auto, xdp: generic, xdpInterfaces: [up0]}\n";
     let agent = world.start_configured(7, config);
     let _open = use_everything(&world);

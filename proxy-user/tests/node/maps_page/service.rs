@@ -4,8 +4,8 @@
 
 use std::process::Command;
 
-use super::{LOGIN, QUESTIONS, json::Json, use_everything};
-use crate::{objects::service, world::World};
+use super::{json::Json, login, questions, use_everything};
+use crate::world::{World, at};
 
 /// The answer to each printed command, with its comment; for a dumped map, its first element.
 fn answers(world: &World, name: &str) -> Vec<(String, String, Json)> {
@@ -43,16 +43,14 @@ fn of<'a>(all: &'a [(String, String, Json)], map: &str, word: &str) -> &'a Json 
 
 #[test]
 fn the_commands_for_a_service_lead_from_its_address_to_its_endpoint() {
-    let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
-    world.write("login.yaml", LOGIN);
-    world.write("questions.yaml", QUESTIONS);
+    let world = World::serving();
+    world.write("login.yaml", login());
+    world.write("questions.yaml", questions());
     let _agent = world.start(7);
     let _open = use_everything(&world);
     _ = world.client().enter(|| {
-        let to: std::net::SocketAddr = "198.51.100.2:443".parse().expect("an address");
         let once = std::time::Duration::from_millis(200);
-        std::net::TcpStream::connect_timeout(&to, once).map(drop)
+        std::net::TcpStream::connect_timeout(&at("198.51.100.2:443"), once).map(drop)
     });
 
     let all = answers(&world, "shop/login");
@@ -84,10 +82,12 @@ fn the_commands_for_a_service_lead_from_its_address_to_its_endpoint() {
     let of_cart = answers(&world, "cart");
     assert!(of_cart.iter().all(|(map, ..)| !map.starts_with("affinity")));
     of(&of_cart, "frontends_v4", "node-port");
-    let (code, said) = world.refused(&["services", "--bpftool"]);
-    assert_eq!(code, Some(2), "{said}");
-    let (code, said) = world.refused(&["services", "cart", "--bpftool", "-o", "json"]);
-    assert_eq!(code, Some(2), "{said}");
-    let (code, said) = world.refused(&["services", "nosuch", "--bpftool"]);
-    assert_eq!(code, Some(1), "{said}");
+    for (words, status) in [
+        (&["--bpftool"][..], 2),
+        (&["cart", "--bpftool", "-o", "json"], 2),
+        (&["nosuch", "--bpftool"], 1),
+    ] {
+        let (code, said) = world.refused(&[&["services"], words].concat());
+        assert_eq!(code, Some(status), "{said}");
+    }
 }

@@ -2,7 +2,6 @@
 //! Path MTU discovery through a service: a router that finds a packet too large reports it to an
 //! address that it knows, and the sender must learn it, whatever was translated in between.
 
-mod cluster;
 mod transfer;
 mod world;
 

@@ -13,6 +13,7 @@ use std::{
 use socket2::SockRef;
 
 use super::world::{Through, World};
+use crate::connection::{failed, limit};
 
 const MIB: usize = 1 << 20;
 /// How long to wait. A transfer whose error was lost stalls; otherwise it takes milliseconds.
@@ -29,14 +30,14 @@ pub(super) struct Learned {
 
 /// Sends 1 MiB to the service and gets 1 MiB back, over one connection.
 pub(super) fn stream(world: &World) -> io::Result<Learned> {
-    let listener = world.at_the_backend(|| TcpListener::bind(world.backend()))?;
+    let listener = world.at_the_backend(|| TcpListener::bind(world.backend))?;
     // The timeout is for `accept`.
     SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
     thread::scope(|scope| {
         let backend = scope.spawn(|| serve_stream(&listener));
-        let service = world.service();
+        let service = world.service;
         let mut stream = world.at_the_client(|| TcpStream::connect_timeout(&service, PATIENCE))?;
-        patient(&stream)?;
+        limit(&stream, PATIENCE)?;
         let said = stream.write_all(&vec![1; MIB]);
         let mut answer = vec![0; MIB];
         let heard = said.and_then(|()| stream.read_exact(&mut answer));
@@ -53,7 +54,7 @@ pub(super) fn stream(world: &World) -> io::Result<Learned> {
 
 fn serve_stream(listener: &TcpListener) -> io::Result<u32> {
     let (mut stream, from) = listener.accept()?;
-    patient(&stream)?;
+    limit(&stream, PATIENCE)?;
     let mut request = vec![0; MIB];
     stream.read_exact(&mut request)?;
     stream.write_all(&request)?;
@@ -62,22 +63,9 @@ fn serve_stream(listener: &TcpListener) -> io::Result<u32> {
     path_mtu(&stream, from.is_ipv6())
 }
 
-fn patient(stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
-}
-
-fn failed(who: &str, error: &io::Error) -> io::Error {
-    let why = match error.kind() {
-        ErrorKind::WouldBlock => "it stands still".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("{who}: {why}"))
-}
-
 /// Sends datagrams that may not be fragmented until each end's kernel refuses large ones.
 pub(super) fn datagrams(world: &World) -> io::Result<u32> {
-    let service = world.service();
+    let service = world.service;
     let v6 = service.is_ipv6();
     // The largest datagram that the interfaces of both ends take.
     let largest = vec![1; 1500 - if v6 { 48 } else { 28 }];
@@ -96,7 +84,7 @@ pub(super) fn datagrams(world: &World) -> io::Result<u32> {
         // backend itself.
         let at_the_pods_socket = world.through == Through::PodSocket;
         client.connect(if at_the_pods_socket {
-            world.backend()
+            world.backend
         } else {
             service
         })?;
@@ -109,7 +97,7 @@ pub(super) fn fragments(world: &World) -> io::Result<()> {
     let large = vec![1; 4000];
     converse(world, &large, |_, client| {
         until("no large datagram is answered", || {
-            ask(client, world.service(), &large).is_ok_and(|answer| answer == large)
+            ask(client, world.service, &large).is_ok_and(|answer| answer == large)
         })
     })
 }
@@ -121,8 +109,8 @@ fn converse<T>(
     answer: &[u8],
     part: impl FnOnce(&UdpSocket, &UdpSocket) -> io::Result<T>,
 ) -> io::Result<T> {
-    let any = SocketAddr::new(unspecified(world.service()), 0);
-    let server = world.at_the_backend(|| UdpSocket::bind(world.backend()))?;
+    let any = SocketAddr::new(unspecified(world.service), 0);
+    let server = world.at_the_backend(|| UdpSocket::bind(world.backend))?;
     let client = world.at_the_client(|| UdpSocket::bind(any))?;
     for socket in [&server, &client] {
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;

@@ -2,26 +2,16 @@
 //! A node between a client and a backend behind routers, with a client and a backend in pods as
 //! well, in one address family. Every interface takes 1500 bytes; one link on the path is narrower.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use std::net::SocketAddr;
 
-use datapath::read::Reader;
-use lab::node::{
-    agent::{Agent, Manifests, Options},
-    bpffs,
-    cgroup::Cgroup,
-    netns::NetNs,
-    pod::plug,
-    routed_path::RoutedPath,
-    settings::{Forwarding, SocketBalancing},
-    topology::NODE_PARAMETERS,
-};
+use lab::node::{netns::NetNs, settings::Forwarding};
 use proxy_common::Counter;
 
-use super::cluster::Cluster;
-use crate::world::BINARY;
+use crate::{
+    agent::Agent,
+    routed::{NODE_PORT, PORT, Routed},
+    world::{OF_V4, OF_V6},
+};
 
 /// The MTU of the narrow link, in bytes. IPv6 requires 1280 at least.
 pub(super) const NARROW: u32 = 1400;
@@ -93,69 +83,54 @@ pub(super) enum Where {
 }
 
 pub(super) struct World {
-    agent: Agent<'static>,
-    node: &'static NetNs,
-    clients: RoutedPath,
-    backends: RoutedPath,
-    client_pod: NetNs,
-    backend_pod: NetNs,
-    cgroup: Cgroup,
+    _agent: Agent,
+    routed: Routed,
     pub(super) through: Through,
-    cluster: Cluster,
+    /// The address and port at which the backend serves.
+    pub(super) backend: SocketAddr,
+    /// The frontend that the client sends to.
+    pub(super) service: SocketAddr,
 }
 
 impl World {
     pub(super) fn new(v6: bool, through: Through) -> Self {
-        bpffs::prepare().expect("a BPF file system");
-        let cluster = Cluster::of(v6);
-        // Leaked on purpose: the agent refers to the node as long as the test program lives.
-        let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
-        node.set(&NODE_PARAMETERS).expect("forwarding");
-        node.ip("link set lo up\n").expect("loopback");
-        node.feed("nft", &["-f", "-"], STRICT).expect("rules");
-        let way = |interface, links| RoutedPath::build(node, interface, links).expect("a way");
-        let clients = way("clients", cluster.to_client);
-        let backends = way("backends", cluster.to_backend);
-        let pod = |address: IpAddr| {
-            let pod = NetNs::new("pod").expect("run as root");
-            plug(node, &pod, &[&address.to_string()]).expect("a pod");
-            pod
+        let routed = Routed::build(v6);
+        let node = &routed.node;
+        node.nft(STRICT);
+        let [_, client_pod, backend_pod] = if v6 { OF_V6 } else { OF_V4 };
+        node.join_pods([client_pod, backend_pod]);
+        let backend = match through {
+            Through::Preserved(_) => backend_pod.parse().expect("an address"),
+            Through::ToNode(_) => routed.node_ip,
+            _ => routed.backend_ip,
         };
-        let client_pod = pod(cluster.client_pod);
-        let backend_pod = pod(cluster.backend_pod);
-        let cgroup = Cgroup::new().expect("a cgroup");
-        let cidrs = ["10.40.0.0/16", "fd00:40::/48"].map(|cidr| cidr.parse().expect("a range"));
-        let options = Options {
-            binary: Path::new(BINARY),
-            node_name: "node-a",
-            cluster_cidrs: &cidrs,
-            config: &format!(
-                "{{portolan: {{forwarding: {}}}}}",
-                through.forwarding().name()
-            ),
-            socket_balancing: if through == Through::PodSocket {
-                SocketBalancing::All
+        let web = routed.web(backend);
+        let is_local = matches!(through, Through::Preserved(_) | Through::ToNode(_));
+        node.write(
+            "web.yaml",
+            if is_local {
+                web.on("node-a").local()
             } else {
-                SocketBalancing::Host
+                web
             },
-            kubeconfig: None,
-            cgroup_root: cgroup.path(),
+        );
+        let forwarding = through.forwarding().name();
+        let config = format!("{{portolan: {{forwarding: {forwarding}}}}}");
+        let agent = match through {
+            Through::PodSocket => node.start_configured(7, &config),
+            _ => node.start_by_packet(7, &config),
         };
-        let objects = cluster.objects(through);
-        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects)).expect("an agent");
-        if let Err(error) = agent.wait_for(1) {
-            panic!("{error:#}: {:#?}", agent.log_tail(20));
-        }
+        let service = if through.is_from_outside() {
+            (routed.node_ip, NODE_PORT)
+        } else {
+            (routed.cluster_ip, 80)
+        };
         let world = Self {
-            agent,
-            node,
-            clients,
-            backends,
-            client_pod,
-            backend_pod,
-            cgroup,
+            _agent: agent,
+            routed,
             through,
-            cluster,
+            backend: (backend, PORT).into(),
+            service: service.into(),
         };
         for end in [world.client(), world.server()] {
             // Otherwise TCP finds the path MTU by probing, a few seconds later.
@@ -168,56 +143,46 @@ impl World {
     /// Makes one link of a side narrow and the others wide; both ends forget their path MTU.
     pub(super) fn narrow(&self, side: Side, at: Where) {
         let way = match side {
-            Side::Client => &self.clients,
-            Side::Backend => &self.backends,
+            Side::Client => &self.routed.clients,
+            Side::Backend => &self.routed.backends,
         };
         for (link, is_narrow) in [(0, at == Where::Node), (1, at == Where::Router)] {
             let mtu = if is_narrow { NARROW } else { 1500 };
-            way.set_mtu(self.node, link, mtu).expect("links");
+            way.set_mtu(self.routed.node.node(), link, mtu)
+                .expect("links");
         }
         self.forget();
     }
 
     fn client(&self) -> &NetNs {
         match self.through {
-            Through::NodeSocket => self.node,
-            Through::PodSocket | Through::PodPackets(_) => &self.client_pod,
-            _ => self.clients.host(),
+            Through::NodeSocket => self.routed.node.node(),
+            Through::PodSocket | Through::PodPackets(_) => self.routed.node.client(),
+            _ => self.routed.clients.host(),
         }
     }
 
     fn server(&self) -> &NetNs {
         match self.through {
-            Through::Preserved(_) => &self.backend_pod,
-            Through::ToNode(_) => self.node,
-            _ => self.backends.host(),
+            Through::Preserved(_) => self.routed.node.server(),
+            Through::ToNode(_) => self.routed.node.node(),
+            _ => self.routed.backends.host(),
         }
     }
 
     /// Does some work in the client's network namespace; sockets made there stay there.
     pub(super) fn at_the_client<T>(&self, work: impl FnOnce() -> T) -> T {
+        let enter = || self.client().enter(work).expect("enter the namespace");
         if self.through.is_from_outside() {
-            return self.client().enter(work).expect("enter the host");
+            return enter();
         }
-        self.cgroup
-            .inside(|| self.client().enter(work))
-            .expect("enter the cgroup")
-            .expect("enter the namespace")
+        let done = self.routed.node.cgroup().inside(enter);
+        done.expect("enter the cgroup")
     }
 
     /// Does some work in the backend's network namespace.
     pub(super) fn at_the_backend<T>(&self, work: impl FnOnce() -> T) -> T {
         self.server().enter(work).expect("enter the host")
-    }
-
-    /// The address and port at which the backend serves.
-    pub(super) fn backend(&self) -> SocketAddr {
-        self.cluster.backend(self.through)
-    }
-
-    /// The frontend that the client sends to.
-    pub(super) fn service(&self) -> SocketAddr {
-        self.cluster.service(self.through)
     }
 
     /// Makes both ends forget their path MTU.
@@ -231,7 +196,6 @@ impl World {
     }
 
     pub(super) fn count(&self, counter: Counter) -> u64 {
-        let reader = Reader::open(self.agent.pin_dir()).expect("pinned maps");
-        reader.counters().expect("counters")[counter as usize]
+        self.routed.node.count(counter)
     }
 }

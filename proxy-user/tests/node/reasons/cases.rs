@@ -3,7 +3,7 @@
 //! last ones fill up what others need.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpStream, UdpSocket},
     time::Duration,
 };
 
@@ -58,17 +58,25 @@ const A_MOMENT: &str = "It is over before an answer could be read, and the conne
 const NO_PACKET: &str =
     "It is asked about packets and connections, not about other calls of a process.";
 
+const fn case(reason: Counter, provoke: fn(&Scene<'_>), explain: Explain) -> Case {
+    Case {
+        reason,
+        prepare: None,
+        provoke,
+        undo: None,
+        beside: &[],
+        explain,
+    }
+}
+
 /// A case that needs only one packet of a client, from this port.
 macro_rules! refused {
     ($reason:ident, $from:ident, $port:literal, $to:ident) => {
-        Case {
-            reason: Counter::$reason,
-            prepare: None,
-            provoke: |scene| scene.send(&syn(from_port($from, $port), at($to), &[])),
-            undo: None,
-            beside: &[],
-            explain: Explain::Outcome($from, $to),
-        }
+        case(
+            Counter::$reason,
+            |scene| scene.send(&syn(from_port($from, $port), at($to), &[])),
+            Explain::Outcome($from, $to),
+        )
     };
 }
 
@@ -78,69 +86,58 @@ pub(super) const CASES: &[Case] = &[
     refused!(DroppedNoLocalEndpoint, OUTSIDE, 40_003, LOCAL),
     refused!(DroppedSource, OUTSIDE, 40_004, BALANCED),
     refused!(DroppedUnallocated, POD, 40_005, UNALLOCATED),
+    case(
+        Counter::RejectedUnknownFlow,
+        |scene| scene.send(&ack(from_port(POD, 40_006), at(CART), 5)),
+        Explain::CannotBeAsked(NO_NEW_FLOW),
+    ),
+    case(
+        Counter::DroppedFragment,
+        |scene| scene.send(&later_fragment(from_port(POD, 0), at(CART))),
+        Explain::CannotBeAsked(NO_NEW_FLOW),
+    ),
     Case {
-        reason: Counter::RejectedUnknownFlow,
-        prepare: None,
-        provoke: |scene| scene.send(&ack(from_port(POD, 40_006), at(CART), 5)),
-        undo: None,
-        beside: &[],
-        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
-    },
-    Case {
-        reason: Counter::DroppedFragment,
-        prepare: None,
-        provoke: |scene| scene.send(&later_fragment(from_port(POD, 0), at(CART))),
-        undo: None,
-        beside: &[],
-        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
-    },
-    Case {
-        reason: Counter::IcmpRedirectDropped,
         prepare: Some(|scene| assert!(scene.connect(POD, 40_007, CART))),
-        provoke: |scene| scene.send(&redirect(from_port(POD, 40_007), at(CART))),
-        undo: None,
-        beside: &[],
-        explain: Explain::CannotBeAsked(NO_NEW_FLOW),
+        ..case(
+            Counter::IcmpRedirectDropped,
+            |scene| scene.send(&redirect(from_port(POD, 40_007), at(CART))),
+            Explain::CannotBeAsked(NO_NEW_FLOW),
+        )
     },
     // The reset would be too short for the checksum that a device is asked to fill in.
+    case(
+        Counter::DroppedRewrite,
+        |scene| scene.send_odd(40_008, UNSERVED),
+        Explain::Policy(POD, UNSERVED, Counter::RejectedUnserved),
+    ),
     Case {
-        reason: Counter::DroppedRewrite,
-        prepare: None,
-        provoke: |scene| scene.send_odd(40_008, UNSERVED),
-        undo: None,
-        beside: &[],
-        explain: Explain::Policy(POD, UNSERVED, Counter::RejectedUnserved),
-    },
-    Case {
-        reason: Counter::DroppedByMark,
-        prepare: None,
-        provoke: |scene| {
-            let to: SocketAddr = BALANCED.parse().expect("an address");
-            let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(100));
-            let connected = in_the_node(scene, connect);
-            assert!(connected.is_err(), "the policy drops it");
-        },
-        undo: None,
         // The socket hook counts this and marks the packet.
         beside: &[Counter::DroppedSource],
-        explain: Explain::Policy("node", BALANCED, Counter::DroppedSource),
+        ..case(
+            Counter::DroppedByMark,
+            |scene| {
+                let limit = Duration::from_millis(100);
+                let connect = || TcpStream::connect_timeout(&at(BALANCED).into(), limit);
+                let connected = scene.world.in_node_process(connect);
+                assert!(connected.is_err(), "the policy drops it");
+            },
+            Explain::Policy("node", BALANCED, Counter::DroppedSource),
+        )
     },
-    Case {
-        reason: Counter::BindRefused,
-        prepare: None,
-        provoke: |scene| {
-            let bound = in_the_node(scene, || TcpListener::bind("0.0.0.0:30001"));
+    case(
+        Counter::BindRefused,
+        |scene| {
+            let bound = scene
+                .world
+                .in_node_process(|| TcpListener::bind("0.0.0.0:30001"));
             assert!(bound.is_err(), "the port is served");
         },
-        undo: None,
-        beside: &[],
-        explain: Explain::CannotBeAsked(NO_PACKET),
-    },
-    Case {
-        reason: Counter::SocketTableFull,
-        prepare: None,
-        provoke: |scene| {
-            let sent = in_the_node(scene, || {
+        Explain::CannotBeAsked(NO_PACKET),
+    ),
+    case(
+        Counter::SocketTableFull,
+        |scene| {
+            let sent = scene.world.in_node_process(|| {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
                 for port in QUESTIONS {
                     socket.send_to(b"?", ("172.30.1.9", port))?;
@@ -149,76 +146,73 @@ pub(super) const CASES: &[Case] = &[
             });
             sent.expect("translated all the same");
         },
-        undo: None,
-        beside: &[],
-        explain: Explain::Note("node", "172.30.1.9:53", "udp"),
-    },
+        Explain::Note("node", "172.30.1.9:53", "udp"),
+    ),
     // The first connection keeps its source port, the next two take the only other ports.
     Case {
-        reason: Counter::DroppedNoTuple,
         prepare: Some(|scene| {
             for to in [CART, OTHERS[0], OTHERS[1]] {
                 assert!(scene.connect(POD, 40_009, to), "{to}");
             }
         }),
-        provoke: |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
-        undo: None,
-        beside: &[],
-        explain: Explain::Note(POD, CART, "tcp"),
+        ..case(
+            Counter::DroppedNoTuple,
+            |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
+            Explain::Note(POD, CART, "tcp"),
+        )
     },
     Case {
-        reason: Counter::DroppedNoMasqueradePort,
         prepare: Some(|scene| {
             for port in [40_010, 40_011] {
                 assert!(scene.connect(OUTSIDE, port, CART), "{port}");
             }
         }),
-        provoke: |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
-        undo: None,
-        beside: &[],
-        explain: Explain::Note(OUTSIDE, CART, "tcp"),
+        ..case(
+            Counter::DroppedNoMasqueradePort,
+            |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
+            Explain::Note(OUTSIDE, CART, "tcp"),
+        )
     },
     // Normally an entry is in this state only for a moment, during an import.
     Case {
-        reason: Counter::DroppedHeld,
         prepare: Some(|scene| {
             assert!(scene.connect(POD, 40_013, CART));
             become_of(scene, 40_013, FlowKind::ORIGINAL, FlowKind::HELD);
         }),
-        provoke: |scene| scene.send(&ack(from_port(POD, 40_013), at(CART), 5)),
         undo: Some(|scene| become_of(scene, 40_013, FlowKind::HELD, FlowKind::ORIGINAL)),
-        beside: &[],
-        explain: Explain::CannotBeAsked(A_MOMENT),
+        ..case(
+            Counter::DroppedHeld,
+            |scene| scene.send(&ack(from_port(POD, 40_013), at(CART), 5)),
+            Explain::CannotBeAsked(A_MOMENT),
+        )
     },
     Case {
-        reason: Counter::DroppedInconsistent,
         prepare: Some(|scene| {
             scene.halt_agent();
             tear(scene, 1);
         }),
-        provoke: |scene| scene.send(&syn(from_port(POD, 40_014), at(TORN), &[])),
         undo: Some(|scene| {
             tear(scene, u32::MAX);
             scene.go_on();
         }),
-        beside: &[],
-        explain: Explain::DryRun(POD, TORN),
+        ..case(
+            Counter::DroppedInconsistent,
+            |scene| scene.send(&syn(from_port(POD, 40_014), at(TORN), &[])),
+            Explain::DryRun(POD, TORN),
+        )
     },
     // Established connections are never evicted.
-    Case {
-        reason: Counter::DroppedFlowTableFull,
-        prepare: None,
-        provoke: |scene| {
+    case(
+        Counter::DroppedFlowTableFull,
+        |scene| {
             let mut ports = 41_000..41_064;
             assert!(
                 ports.any(|port| !scene.connect(POD, port, CART)),
                 "it is full"
             );
         },
-        undo: None,
-        beside: &[],
-        explain: Explain::Note(POD, CART, "tcp"),
-    },
+        Explain::Note(POD, CART, "tcp"),
+    ),
     // More packets than both processors may answer at once.
     Case {
         reason: Counter::RejectedSilently,
@@ -233,13 +227,6 @@ pub(super) const CASES: &[Case] = &[
         explain: Explain::Policy(POD, EMPTY, Counter::RejectedNoEndpoint),
     },
 ];
-
-/// Does some work in a process of the node.
-fn in_the_node<T>(scene: &Scene<'_>, work: impl FnOnce() -> T) -> T {
-    let world = scene.world;
-    let done = world.cgroup().inside(|| world.node().enter(work));
-    done.expect("enter the cgroup").expect("enter the node")
-}
 
 /// Changes the kind of the entry for a client's packets.
 fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {

@@ -30,7 +30,7 @@ fn reasons() -> BTreeSet<Counter> {
 
 #[test]
 fn every_reason_of_a_drop_or_a_rejection_is_provoked_and_named_by_all_witnesses() {
-    let world = World::build();
+    let world = World::serving();
     scene::write_objects(&world);
     let agent = world.start_configured(7, scene::CONFIG);
     let scene = Scene::new(&world, &agent);

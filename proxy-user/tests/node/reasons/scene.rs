@@ -12,7 +12,13 @@ use linux::Plain;
 use nix::sys::signal::Signal;
 
 use super::packets::{accepted, ack, syn};
-use crate::{agent::Agent, objects::service, repair::table, tunnel::Tunnel, world::World};
+use crate::{
+    agent::{Agent, eventually},
+    objects::{SERVICE_CIDR, Service},
+    repair::table,
+    tunnel::Tunnel,
+    world::World,
+};
 
 /// A configuration with tables that a few connections fill and that may not grow, and with two
 /// masquerade ports.
@@ -22,8 +28,6 @@ pub(super) const CONFIG: &str = "portolan:
   masqueradePorts: [10000-10001]
   maps: {memory: 1, flows: 64, sockets: 16}
 ";
-const RANGE: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16]}}";
-
 /// The address of a pod behind the device `tun0`.
 pub(super) const POD: &str = "10.40.9.2";
 /// The address of a client behind `tun0` that is no pod.
@@ -37,89 +41,48 @@ pub(super) const TORN_PORT: u16 = 8099;
 
 /// Services for all cases.
 pub(super) fn write_objects(world: &World) {
-    let empty = service("empty", "172.30.1.2");
-    let (empty, _) = empty.split_once("---").expect("the service alone");
-    let local = service("local", "172.30.1.3")
-        .replace(
-            "type: NodePort,",
-            "type: NodePort, externalTrafficPolicy: Local,",
-        )
-        .replace("nodeName: node-a", "nodeName: node-b");
-    let ranged = service("ranged", "172.30.1.4")
-        .replace(
-            "type: NodePort,",
-            "type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24],",
-        )
-        .replacen(
-            "---",
-            "status: {loadBalancer: {ingress: [{ip: 203.0.113.4}]}}\n---",
-            1,
-        );
-    let torn = service("torn", "172.30.1.5");
-    let torn = torn.replace("port: 8080", &format!("port: {TORN_PORT}"));
-    let mut objects = vec![
-        RANGE.to_owned(),
-        empty.to_owned(),
-        local,
-        ranged,
-        torn,
-        questions(),
-    ];
-    for (name, last) in [("cart", 1), ("till", 11), ("shelf", 12), ("door", 13)] {
-        objects.push(service(name, &format!("172.30.1.{last}")));
+    world.write("range.yaml", SERVICE_CIDR);
+    // The UDP service has more ports than the sockets map can hold.
+    let names: Vec<_> = QUESTIONS.map(|port| format!("p{port}")).collect();
+    let ports = QUESTIONS.zip(&names);
+    let ports: Vec<_> = ports
+        .map(|(port, name)| (name.as_str(), "UDP", port, None))
+        .collect();
+    for service in [
+        Service::new("empty", "172.30.1.2").alone(),
+        Service::new("local", "172.30.1.3").local().on("node-b"),
+        Service::new("ranged", "172.30.1.4")
+            .balanced("203.0.113.4")
+            .only_for(&["192.0.2.0/24"]),
+        Service::new("torn", "172.30.1.5").target(TORN_PORT),
+        Service::new("questions", "172.30.1.9").ports(&ports),
+        Service::new("till", "172.30.1.11"),
+        Service::new("shelf", "172.30.1.12"),
+        Service::new("door", "172.30.1.13"),
+    ] {
+        world.write(&service.file(), service);
     }
-    world.write("objects.yaml", &objects.join("\n---\n"));
 }
 
-/// The manifest of a UDP service with more ports than the sockets map can hold.
-fn questions() -> String {
-    let ports = |target: &str| {
-        let ports = QUESTIONS.map(|port| {
-            format!(
-                "{{name: p{port}, protocol: UDP, port: {}}}",
-                if target.is_empty() { port } else { 8080 }
-            )
-        });
-        ports.collect::<Vec<_>>().join(", ")
-    };
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: questions, namespace: shop}}
-spec: {{clusterIP: 172.30.1.9, clusterIPs: [172.30.1.9], ports: [{}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: questions-1, namespace: shop, labels: {{kubernetes.io/service-name: questions}}}}
-addressType: IPv4
-ports: [{}]
-endpoints: [{{addresses: [10.40.1.20], nodeName: node-a}}]
-",
-        ports(""),
-        ports("target")
-    )
-}
 /// The ports of the UDP service.
 pub(super) const QUESTIONS: std::ops::Range<u16> = 53..73;
 
 /// The node with its agent and devices.
 pub(super) struct Scene<'a> {
     pub(super) world: &'a World,
-    pub(super) agent: &'a Agent<'a>,
+    pub(super) agent: &'a Agent,
     tunnel: RefCell<Tunnel>,
     odd: RefCell<Tunnel>,
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(world: &'a World, agent: &'a Agent<'a>) -> Self {
+    pub(super) fn new(world: &'a World, agent: &'a Agent) -> Self {
         let tunnel = world.add_tunnel(OUTSIDE);
         let odd = world.node().enter(|| Tunnel::leaving_checksums("odd0"));
         let odd = odd.expect("enter the node").expect("a device");
-        let balanced = BALANCED.replace(":80", "");
-        let routes = format!(
-            "route add {POD}/32 dev tun0\nroute add {balanced}/32 dev tun0\nlink set odd0 up\nroute add {ODD}/32 dev odd0\n"
-        );
-        world.node().ip(&routes).expect("routes");
+        world.ip(&format!(
+            "route add {POD}/32 dev tun0\nroute add 203.0.113.4/32 dev tun0\nlink set odd0 up\nroute add {ODD}/32 dev odd0"
+        ));
         let scene = Self {
             world,
             agent,
@@ -127,9 +90,8 @@ impl<'a> Scene<'a> {
             odd: RefCell::new(odd),
         };
         // Waits until the programs are attached to both devices.
-        crate::agent::eventually("both devices are served", agent, || {
-            let attached = agent.metrics("/metrics");
-            attached.contains("portolan_interfaces_attached 5\n")
+        eventually("both devices are served", agent, || {
+            agent.metric("portolan_interfaces_attached") == Some(5)
         });
         scene
     }

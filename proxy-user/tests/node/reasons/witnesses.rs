@@ -2,19 +2,18 @@
 //! The sources that name a reason: one type for each. Each is asked before a case, after it, and at
 //! the end of all cases.
 
-use std::{collections::BTreeMap, process::Command};
+use std::collections::BTreeMap;
 
 use config::runbooks::of_outcome;
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
-use serde_json::Value;
 
 use super::{
     cases::{Case, Explain},
     reasons,
     scene::Scene,
 };
-use crate::{agent::eventually, explain::explain, trace::Tracing, world::BINARY};
+use crate::{agent::eventually, explain::explain, trace::Tracing};
 
 /// A source that watches every case and panics if it does not name the reason.
 pub(super) trait Witness {
@@ -28,13 +27,8 @@ type Counts = BTreeMap<String, u64>;
 
 /// The counts that `portolan counters` prints.
 fn counted(scene: &Scene<'_>) -> Counts {
-    let mut command = Command::new(BINARY);
-    command.args(["counters", "--output", "json", "--pin-dir"]);
-    command.arg(scene.world.pins());
-    let output = scene.world.node().enter(|| command.output());
-    let output = output.expect("enter the node").expect("its output");
-    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("rows");
-    let rows = rows.iter().map(|row| {
+    let rows = scene.world.json(&["counters"]);
+    let rows = rows.as_array().into_iter().flatten().map(|row| {
         let name = row["name"].as_str().expect("a name");
         (name.to_owned(), row["count"].as_u64().expect("a count"))
     });
@@ -160,8 +154,7 @@ pub(super) struct Topped(Counts);
 
 /// The count of each reason: the sum of all service ports and of packets to none.
 fn topped(scene: &Scene<'_>) -> Counts {
-    let said = scene.world.told(&["top", "--reasons", "-o", "json"]);
-    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let said = scene.world.json(&["top", "--reasons"]);
     let mut counts = Counts::new();
     for row in said["reasons"].as_array().into_iter().flatten() {
         let name = row["reason"].as_str().expect("a name");

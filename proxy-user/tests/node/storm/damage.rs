@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Damage that is done by hand, and that the agent repairs.
 
-use std::{collections::HashSet, fs, process::Command, thread::sleep, time::Duration};
+use std::{collections::HashSet, fs, thread::sleep, time::Duration};
 
-use lab::node::foreign::{ChainPosition, END, Foreign};
+use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 use proxy_common::{Backend, FrontendKey, Settings, V4, V6, maps};
 
 use super::{disturb::Disturbance, kinds::Harm, node::Node};
 use crate::{
     agent::Agent,
-    repair::{detach, pins, repairs, table},
+    repair::{detach, pins, repairs, run_beside, table},
 };
 
 /// The time limit for a repair. The complete check comes every 30 s and compares 256 services;
@@ -57,11 +57,8 @@ fn pins_removed(node: &mut Node<'_>) -> bool {
 }
 
 /// Runs a command in the agent's mount namespace.
-fn beside(agent: &Agent<'_>, command: &str) {
-    let pid = agent.pid().to_string();
-    let mut nsenter = Command::new("nsenter");
-    nsenter.args(["--mount", "--target", &pid, "sh", "-c", command]);
-    let output = nsenter.output().expect("nsenter");
+fn beside(agent: &Agent, command: &str) {
+    let output = run_beside(agent, command);
     assert!(output.status.success(), "{command}: {output:?}");
 }
 
@@ -74,10 +71,8 @@ fn unmounted(node: &mut Node<'_>) -> bool {
         &format!("mount --bind /sys/fs/bpf {kept} && umount -l /sys/fs/bpf"),
     );
     node.wait("it is told", REPAIRED, || {
-        node.agent()
-            .health()
-            .1
-            .contains("is not on a BPF file system")
+        let (_, body) = node.agent().health();
+        body.contains("is not on a BPF file system")
     });
     beside(
         node.agent(),
@@ -99,8 +94,8 @@ fn interface(node: &mut Node<'_>) -> String {
 fn qdisc_deleted(node: &mut Node<'_>) -> bool {
     let interface = interface(node);
     for command in ["add", "delete"] {
-        let words = ["qdisc", command, "dev", &interface, "clsact"];
-        node.world.node().feed("tc", &words, "").expect("a qdisc");
+        let words = format!("qdisc {command} dev {interface} clsact");
+        node.world.tool("tc", &words);
         sleep(Duration::from_secs(1));
     }
     node.wait_until_well();
@@ -135,7 +130,7 @@ fn program_before(node: &mut Node<'_>) -> bool {
     let interface = interface(node);
     let egress = node.random.one_in(2);
     let world = node.world;
-    let before = Foreign::new(world.node(), &interface, egress, ChainPosition::First, END);
+    let before = world.foreign(&interface, egress, ChainPosition::First);
     // Ours moves before the foreign program, unless it has just done so.
     sleep(Duration::from_secs(3));
     drop(before);

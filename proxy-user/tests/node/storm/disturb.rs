@@ -218,16 +218,12 @@ fn many_changes(node: &mut Node<'_>) -> bool {
 
 fn interfaces(node: &mut Node<'_>) -> bool {
     let far = node.world.server().path();
-    for number in 0..20 {
-        let batch = format!(
-            "link add storm{number} type veth peer name storm{number} netns {far}\nlink set storm{number} up\n"
-        );
-        node.world.node().ip(&batch).expect("an interface");
-        pause(node, 60);
-    }
-    for number in 0..20 {
-        let batch = format!("link del storm{number}\n");
-        node.world.node().ip(&batch).expect("an interface");
+    let commands = (0..20).map(|number| {
+        format!("link add storm{number} type veth peer name storm{number} netns {far}\nlink set storm{number} up")
+    });
+    let undo = (0..20).map(|number| format!("link del storm{number}"));
+    for batch in commands.chain(undo) {
+        node.world.ip(&batch);
         pause(node, 60);
     }
     node.wait_until_well();

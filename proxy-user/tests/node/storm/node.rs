@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The node of the storm: its agent, the API server that the agent follows, and how both change.
 
-use std::{
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use datapath::{
     Capacities,
@@ -19,7 +16,8 @@ use super::{
     topology::{self, BACKENDS, STEADY, Topology, services, slices},
 };
 use crate::{
-    agent::Agent,
+    agent::{Agent, wait},
+    objects::NAMESPACE,
     random::Random,
     world::{PATIENCE, World},
 };
@@ -37,7 +35,7 @@ pub(crate) struct Node<'a> {
     pub(crate) record: &'a Record,
     pub(crate) objects: Objects<'a>,
     pub(crate) random: Random,
-    agent: Option<Agent<'a>>,
+    agent: Option<Agent>,
     flows: u64,
     moving: u8,
 }
@@ -51,8 +49,7 @@ impl<'a> Node<'a> {
     ) -> Self {
         let mut objects = Objects::start(world.node(), "10.40.0.1").expect("an API server");
         let server = objects.server();
-        let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
-        server.apply(namespace).expect("a namespace");
+        server.apply(NAMESPACE).expect("a namespace");
         server.apply(&services()).expect("the services");
         for service in Service::ALL {
             let stored = server.store(&slices(service, STEADY));
@@ -75,12 +72,12 @@ impl<'a> Node<'a> {
         node
     }
 
-    pub(crate) fn agent(&self) -> &Agent<'a> {
+    pub(crate) fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("it runs")
     }
 
     /// Takes the agent out, for a caller that ends it.
-    pub(crate) fn take(&mut self) -> Agent<'a> {
+    pub(crate) fn take(&mut self) -> Agent {
         self.agent.take().expect("it runs")
     }
 
@@ -134,17 +131,9 @@ impl<'a> Node<'a> {
         });
     }
 
-    pub(crate) fn wait(&self, what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !is_so() {
-            assert!(
-                start.elapsed() < limit,
-                "{what}: {:?}: {}",
-                self.agent().health(),
-                self.agent().log()
-            );
-            sleep(Duration::from_millis(20));
-        }
+    pub(crate) fn wait(&self, what: &str, limit: Duration, is_so: impl FnMut() -> bool) {
+        let state = || format!("{:?}: {}", self.agent().health(), self.agent().log());
+        wait(limit, what, state, is_so);
     }
 
     /// Writes other endpoints for the service `Moving`. Without `at_once`, call [`Self::follow`]

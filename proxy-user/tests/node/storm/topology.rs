@@ -2,17 +2,13 @@
 //! The hosts of the storm: a node with two client pods, four pods that answer and a client outside,
 //! all of both families. Also the services, as objects of an API server.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    thread,
-};
+use std::net::{IpAddr, SocketAddr};
 
 use lab::node::{api_server::Record, cgroup::Cgroup, netns::NetNs, pod::plug};
 use serde_json::{Value, json};
 
 use super::kinds::{ClientKind, Kind, Service};
-use crate::world::World;
+use crate::{connection::answer_as, world::World};
 
 /// The number of pods that answer; each answers with its number.
 pub(crate) const BACKENDS: u8 = 4;
@@ -32,8 +28,6 @@ pub(crate) struct Topology<'a> {
 impl<'a> Topology<'a> {
     pub(crate) fn build(world: &'a World) -> Self {
         let node = world.node();
-        node.set(&[("ipv6/conf/all/forwarding", "1")])
-            .expect("forwarding");
         let pod = |last: u8| {
             let pod = NetNs::new("pod").expect("run as root");
             let [v4, v6] = addresses(last).map(|address| address.to_string());
@@ -42,20 +36,18 @@ impl<'a> Topology<'a> {
         };
         let backends = (0..BACKENDS).map(|number| {
             let pod = pod(last_of(number));
-            serve(&pod, number);
+            answer_as(&pod, number);
             pod
         });
         let backends = backends.collect();
         let outside = NetNs::new("outside").expect("run as root");
-        let batch = format!(
+        world.ip(&format!(
             "link add uplink type veth peer name eth0 netns {}
 address add 192.168.44.2/24 dev uplink
 address add fd00:44::2/64 dev uplink nodad
-link set uplink up
-",
+link set uplink up",
             outside.path()
-        );
-        node.ip(&batch).expect("an uplink");
+        ));
         let batch = "link set lo up
 address add 192.168.44.1/24 dev eth0
 address add fd00:44::1/64 dev eth0 nodad
@@ -107,45 +99,6 @@ fn addresses(last: u8) -> [IpAddr; 2] {
 /// The last number of a backend's addresses, different from those of `load::objects`.
 const fn last_of(backend: u8) -> u8 {
     120 + backend
-}
-
-/// Answers every line and datagram with its number before it.
-fn serve(pod: &NetNs, number: u8) {
-    let everywhere = SocketAddr::new(IpAddr::from([0_u16; 8]), PORT);
-    let (tcp, udp) = pod
-        .enter(|| (TcpListener::bind(everywhere), UdpSocket::bind(everywhere)))
-        .expect("enter the pod");
-    let (tcp, udp) = (tcp.expect("a listener"), udp.expect("a socket"));
-    let start = |name: &str| thread::Builder::new().name(format!("{name} {number}"));
-    let listening = start("tcp").spawn(move || {
-        for stream in tcp.incoming().flatten() {
-            let small = thread::Builder::new().stack_size(128 << 10);
-            small
-                .spawn(move || answer(stream, number))
-                .expect("a thread");
-        }
-    });
-    listening.expect("a thread");
-    let listening = start("udp").spawn(move || {
-        let mut buffer = [0; 256];
-        while let Ok((length, from)) = udp.recv_from(&mut buffer) {
-            let text = String::from_utf8_lossy(&buffer[..length]);
-            _ = udp.send_to(format!("{number} {text}").as_bytes(), from);
-        }
-    });
-    listening.expect("a thread");
-}
-
-fn answer(stream: TcpStream, number: u8) {
-    let mut lines = BufReader::new(stream);
-    let mut line = String::new();
-    while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-        let answer = format!("{number} {line}");
-        if lines.get_mut().write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-        line.clear();
-    }
 }
 
 const fn number(service: Service) -> u16 {

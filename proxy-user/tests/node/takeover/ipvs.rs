@@ -3,9 +3,8 @@
 //! IPVS can go. Needs the module `ip_vs`, which `cargo xtask kernels` loads in its virtual
 //! machines.
 
-use super::{STREAMS, feed, flows, forget_the_other, imported, outside, streams, translated};
+use super::{STREAMS, forget_the_other, have_ended, imported, outside, streams, translated};
 use crate::{
-    agent::eventually,
     stream::{Stream, serve},
     world::World,
 };
@@ -33,14 +32,14 @@ fn connections_that_ipvs_has_translated_go_on_without_it() {
     let node = world.node();
     serve(world.server(), STREAMS);
     let outside = outside(&world);
-    node.ip(DEVICE).expect("kube-proxy's device");
+    world.ip(DEVICE);
     // kube-proxy sets these too: without them, nf_conntrack does not see how IPVS translates a
     // connection.
     node.set(&[("ipv4/vs/conntrack", "1"), ("ipv4/vs/conn_reuse_mode", "0")])
         .expect("IPVS: the module ip_vs");
     node.feed("ipvsadm", &["--restore"], SERVERS)
         .expect("virtual servers");
-    feed(node, MASQUERADE);
+    world.nft(MASQUERADE);
     let clients = [
         (world.client(), "172.30.1.1:80"),
         (world.client(), "172.30.1.1:80"),
@@ -49,27 +48,25 @@ fn connections_that_ipvs_has_translated_go_on_without_it() {
     ];
     let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("IPVS serves"));
     open.iter().for_each(Stream::speaks);
-    let before = translated(node);
+    let before = translated(&world);
     assert_eq!(before.len(), open.len(), "{before:?}");
 
-    world.write("cart.yaml", &streams());
+    world.write("cart.yaml", streams());
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=4", "left=\"0\""]);
-    assert_eq!(imported(&agent), 4);
+    assert_eq!(imported(&agent), Some(4));
     open.iter().for_each(Stream::speaks);
-    assert!(translated(node).is_empty());
+    assert!(translated(&world).is_empty());
 
-    node.feed("ipvsadm", &["--clear"], "").expect("no servers");
-    node.ip("link delete kube-ipvs0\n").expect("no device");
-    forget_the_other(node, "ip");
+    world.tool("ipvsadm", "--clear");
+    world.ip("link delete kube-ipvs0");
+    forget_the_other(&world, "ip");
     open.iter().for_each(Stream::speaks);
-    let all = flows(&world);
+    let all = world.flows();
     let masqueraded = all.iter().filter(|flow| flow.masquerade.is_some());
     assert_eq!((all.len(), masqueraded.count()), (4, 2), "{all:?}");
     open.into_iter().for_each(Stream::finish);
-    eventually("they have ended", &agent, || {
-        flows(&world).iter().all(|flow| flow.state == "closed")
-    });
+    have_ended(&world, &agent);
     for (pod, to) in clients {
         let new = Stream::connect(pod, to).expect("we serve");
         new.speaks();

@@ -2,20 +2,17 @@
 //! The remains of another proxy, its rules and ended connections, do not stop our connections from
 //! beginning or going on.
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::{net::TcpStream, time::Duration};
 
 use datapath::read::Reader;
 use linux::Tracked;
 use proxy_common::Settings;
 
-use super::{STREAMS, feed, flows, outside, rules, streams, translated};
+use super::{STREAMS, outside, rules, streams, translated};
 use crate::{
     agent::eventually,
     stream::{Stream, serve},
-    world::World,
+    world::{World, at},
 };
 
 #[test]
@@ -40,17 +37,17 @@ add chain ip {table} {chain} {{ type nat hook postrouting priority srcnat; }}
                 "add chain ip {table} {other}\nadd rule ip {table} {other} {rule}\nadd rule ip {table} {chain} jump {other}\n"
             ),
         };
-        feed(world.node(), &text);
-        world.write("cart.yaml", &streams());
+        world.nft(&text);
+        world.write("cart.yaml", streams());
         let agent = world.start(7);
         let open = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
         open.speaks();
-        let all = flows(&world);
+        let all = world.flows();
         assert!(
             all.iter().all(|flow| flow.masquerade.is_some()),
             "{table}: {all:?}"
         );
-        feed(world.node(), &format!("delete table ip {table}\n"));
+        world.nft(&format!("delete table ip {table}\n"));
         open.speaks();
         eventually("the mark is what it was", &agent, || {
             let another = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
@@ -69,7 +66,7 @@ fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
     const TIME_WAIT: u8 = 7;
     let world = World::build();
     serve(world.server(), STREAMS);
-    feed(world.node(), &rules(STREAMS));
+    world.nft(&rules(STREAMS));
     let [open, ended] = [(); 2]
         .map(|()| Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves"));
     let port = ended.port();
@@ -78,26 +75,25 @@ fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
     let is_it = |tracked: &Tracked| {
         tracked.original.src.port() == port && tracked.state() == Some(TIME_WAIT)
     };
-    assert!(translated(world.node()).iter().any(is_it));
-    world.write("cart.yaml", &streams());
+    assert!(translated(&world).iter().any(is_it));
+    world.write("cart.yaml", streams());
     let agent = world.start(7);
     agent.says(&["imported connections", "connections=1", "left=\"0\""]);
-    assert!(translated(world.node()).is_empty());
+    assert!(translated(&world).is_empty());
     // These rules track connections but translate nothing.
     let other = "delete table ip other
 add table ip firewall
 add chain ip firewall forward { type filter hook forward priority filter; }
 add rule ip firewall forward ct state invalid counter
 ";
-    feed(world.node(), other);
+    world.nft(other);
     // Such a socket was given the endpoint's address, and its source port is free there.
     let only = format!("{port} {port}");
     let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");
-    let again = world.client().enter(|| {
-        let to: SocketAddr = STREAMS.parse().expect("an address");
-        TcpStream::connect_timeout(&to, Duration::from_secs(3))
-    });
+    let again = world
+        .client()
+        .enter(|| TcpStream::connect_timeout(&at(STREAMS), Duration::from_secs(3)));
     again.expect("the pod").expect("no SYN is dropped");
     open.speaks();
     open.finish();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The faults: how each is made, how its client suffers, what helps. In the order of the page.
 
-use lab::node::foreign::{ChainPosition, END, Foreign};
+use lab::node::foreign::ChainPosition;
 
 use super::{
     Fault,
@@ -35,7 +35,7 @@ pub(super) const ALL: &[Fault] = &[
         title: "No pod is ready",
         happen: |scene, look| {
             look();
-            scene.replace("pay.yaml", &pay(true));
+            scene.replace(pay(true));
         },
         is_well: |scene| scene.pod_reaches(PAY),
     },
@@ -43,7 +43,7 @@ pub(super) const ALL: &[Fault] = &[
         title: "The pod does not listen at targetPort",
         happen: |scene, look| {
             look();
-            scene.replace("deaf.yaml", &deaf(8080));
+            scene.replace(deaf(8080));
         },
         is_well: |scene| scene.pod_reaches(DEAF),
     },
@@ -51,7 +51,7 @@ pub(super) const ALL: &[Fault] = &[
         title: "externalTrafficPolicy Local, and no pod on this node",
         happen: |scene, look| {
             look();
-            scene.replace("login.yaml", &login("node-a"));
+            scene.replace(login("node-a"));
         },
         is_well: |scene| scene.outside_reaches(LOGIN),
     },
@@ -59,26 +59,23 @@ pub(super) const ALL: &[Fault] = &[
         title: "The client is in none of loadBalancerSourceRanges",
         happen: |scene, look| {
             look();
-            scene.replace("ranged.yaml", &ranged("198.51.100.0/24"));
+            scene.replace(ranged("198.51.100.0/24"));
         },
         is_well: |scene| scene.outside_reaches(RANGED),
     },
     Fault {
         title: "Docker has set the policy of FORWARD to DROP",
         happen: |scene, look| {
-            scene.tool("iptables-nft", "--policy FORWARD DROP");
+            scene.world.tool("iptables-nft", "--policy FORWARD DROP");
             look();
-            scene.tool("iptables-nft", "--policy FORWARD ACCEPT");
+            scene.world.tool("iptables-nft", "--policy FORWARD ACCEPT");
         },
         is_well: |scene| scene.outside_reaches(CART_FROM_OUTSIDE),
     },
     Fault {
         title: "rp_filter is strict, and the client comes in by another interface",
         happen: |scene, look| {
-            let set = |value| {
-                let rp_filter = [("ipv4/conf/all/rp_filter", value)];
-                scene.world.node().set(&rp_filter).expect("set");
-            };
+            let set = |value| scene.world.set("ipv4/conf/all/rp_filter", value);
             scene.route_outside_by("veth10");
             set("1");
             look();
@@ -90,10 +87,7 @@ pub(super) const ALL: &[Fault] = &[
     Fault {
         title: "The node does not forward",
         happen: |scene, look| {
-            let set = |value| {
-                let ip_forward = [("ipv4/ip_forward", value)];
-                scene.world.node().set(&ip_forward).expect("set");
-            };
+            let set = |value| scene.world.set("ipv4/ip_forward", value);
             set("0");
             look();
             set("1");
@@ -103,12 +97,14 @@ pub(super) const ALL: &[Fault] = &[
     Fault {
         title: "The route to the pod is gone",
         happen: |scene, look| {
-            scene.ip("route del 10.40.1.20/32");
-            scene.ip("route add blackhole 10.40.1.20/32");
+            scene.world.ip("route del 10.40.1.20/32");
+            scene.world.ip("route add blackhole 10.40.1.20/32");
             look();
-            scene.ip("route del blackhole 10.40.1.20/32");
+            scene.world.ip("route del blackhole 10.40.1.20/32");
             let server = scene.interface("veth20");
-            scene.ip(&format!("route add 10.40.1.20/32 dev {server}"));
+            scene
+                .world
+                .ip(&format!("route add 10.40.1.20/32 dev {server}"));
         },
         is_well: |scene| scene.pod_reaches(CART),
     },
@@ -116,11 +112,11 @@ pub(super) const ALL: &[Fault] = &[
         title: "The way takes smaller packets, and nobody tells the sender",
         happen: |scene, look| {
             let server = scene.interface("veth20");
-            scene.nft(NO_ICMP);
-            scene.ip(&format!("link set {server} mtu 1300"));
+            scene.world.nft(NO_ICMP);
+            scene.world.ip(&format!("link set {server} mtu 1300"));
             look();
-            scene.ip(&format!("link set {server} mtu 1500"));
-            scene.nft("delete table ip silent\n");
+            scene.world.ip(&format!("link set {server} mtu 1500"));
+            scene.world.nft("delete table ip silent\n");
         },
         is_well: |scene| {
             let open = Open::connect(scene.world.client(), CART);
@@ -133,9 +129,7 @@ pub(super) const ALL: &[Fault] = &[
         title: "Another eBPF program takes the packets",
         happen: |scene, look| {
             let client = scene.interface("veth10");
-            let foreign =
-                Foreign::new(scene.world.node(), client, false, ChainPosition::First, END);
-            let foreign = foreign.expect("attached");
+            let foreign = scene.world.foreign(client, false, ChainPosition::First);
             look();
             drop(foreign);
         },
@@ -145,23 +139,23 @@ pub(super) const ALL: &[Fault] = &[
         title: "Affinity holds the client to a pod that is dead",
         happen: |scene, look| {
             assert!(scene.pod_reaches(STICKY));
-            scene.replace("sticky.yaml", &sticky("[10.40.1.21], [10.40.1.20]"));
+            scene.replace(sticky(&["10.40.1.21", "10.40.1.20"]));
             let dies = scene
                 .world
                 .server()
                 .ip("address del 10.40.1.21/32 dev eth0\n");
             dies.expect("its address goes");
             look();
-            scene.replace("sticky.yaml", &sticky("[10.40.1.20]"));
+            scene.replace(sticky(&["10.40.1.20"]));
         },
         is_well: |scene| scene.pod_reaches(STICKY),
     },
     Fault {
         title: "kube-proxy's rules are left over",
         happen: |scene, look| {
-            scene.nft(CHAINS);
+            scene.world.nft(CHAINS);
             look();
-            scene.nft("delete table ip kube-proxy\n");
+            scene.world.nft("delete table ip kube-proxy\n");
         },
         // The service is gone, so it must not answer.
         is_well: |scene| !scene.pod_reaches(GONE),

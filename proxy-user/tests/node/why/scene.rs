@@ -2,18 +2,14 @@
 //! The node of the faults: two pods, a client outside, and a service for each fault. Its programs
 //! serve without an agent, so that nothing is repaired.
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    process::Command,
-    time::Duration,
-};
+use std::{net::TcpStream, process::Command, time::Duration};
 
 use lab::node::netns::NetNs;
 
 use crate::{
     explain::{OUTSIDE, outside, serve_also},
-    objects::service,
-    world::{BINARY, World},
+    objects::{Service, endpoint, pod_endpoint},
+    world::{BINARY, World, at},
 };
 
 /// How long to wait for an answer.
@@ -29,11 +25,17 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn build() -> Self {
-        let world = World::build();
+        let world = World::serving();
         let outside = outside(&world);
         serve_also(&world, "10.40.1.21");
-        for (name, text) in objects() {
-            world.write(name, &text);
+        for service in [
+            pay(false),
+            sticky(&["10.40.1.21"]),
+            deaf(8081),
+            login("node-b"),
+            ranged("192.0.2.0/24"),
+        ] {
+            world.write(&service.file(), service);
         }
         assert!(world.start_by_stack(7).stop().success());
         let interfaces = [
@@ -48,9 +50,9 @@ impl Scene {
         }
     }
 
-    /// Replaces an object through an agent that then ends.
-    pub(super) fn replace(&self, name: &str, text: &str) {
-        self.world.write(name, text);
+    /// Replaces a service through an agent that then ends.
+    pub(super) fn replace(&self, service: Service) {
+        self.world.write(&service.file(), service);
         assert!(self.world.start_by_stack(7).stop().success());
     }
 
@@ -62,8 +64,7 @@ impl Scene {
         if words.contains(&"explain") {
             command.arg("--manifests").arg(self.world.manifests());
         }
-        let output = self.world.node().enter(|| command.output());
-        let output = output.expect("enter the node").expect("its output");
+        let output = self.world.output(&mut command);
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(
             !text.is_empty(),
@@ -89,21 +90,6 @@ impl Scene {
         found.map_or(page, |(own, _)| own)
     }
 
-    pub(super) fn nft(&self, rules: &str) {
-        let fed = self.world.node().feed("nft", &["-f", "-"], rules);
-        fed.expect("rules");
-    }
-
-    pub(super) fn tool(&self, program: &str, words: &str) {
-        let words: Vec<_> = words.split(' ').collect();
-        let printed = self.world.node().feed(program, &words, "");
-        printed.unwrap_or_else(|error| panic!("{error:#}"));
-    }
-
-    pub(super) fn ip(&self, line: &str) {
-        self.world.node().ip(&format!("{line}\n")).expect("changed");
-    }
-
     /// Whether the client pod is accepted there.
     pub(super) fn pod_reaches(&self, to: &str) -> bool {
         reaches(self.world.client(), to)
@@ -116,75 +102,44 @@ impl Scene {
 
     /// Makes the node's route to the client outside use this interface.
     pub(super) fn route_outside_by(&self, page: &str) {
-        self.ip(&format!(
-            "route change {OUTSIDE}/32 dev {}",
-            self.interface(page)
-        ));
+        let interface = self.interface(page);
+        self.world
+            .ip(&format!("route change {OUTSIDE}/32 dev {interface}"));
     }
 }
 
 fn reaches(host: &NetNs, to: &str) -> bool {
-    let to: SocketAddr = to.parse().expect("an address and port");
-    let connected = host.enter(|| TcpStream::connect_timeout(&to, PATIENCE));
+    let connected = host.enter(|| TcpStream::connect_timeout(&at(to), PATIENCE));
     connected.expect("enter the host").is_ok()
 }
 
-/// The manifests by the names of their files.
-fn objects() -> Vec<(&'static str, String)> {
-    vec![
-        ("cart.yaml", service("cart", "172.30.1.1")),
-        ("pay.yaml", pay(false)),
-        ("sticky.yaml", sticky("[10.40.1.21]")),
-        ("deaf.yaml", deaf(8081)),
-        ("login.yaml", login("node-b")),
-        ("ranged.yaml", ranged("192.0.2.0/24")),
-    ]
-}
-
 /// A service with session affinity and endpoints with these addresses.
-pub(super) fn sticky(endpoints: &str) -> String {
-    let sticky = service("sticky", "172.30.1.3");
-    let kind = "type: NodePort, sessionAffinity: ClientIP,";
-    let (sticky, _) = sticky.split_once("endpoints:").expect("its endpoints");
-    let endpoints = endpoints
-        .replace('[', "{addresses: [")
-        .replace(']', "], nodeName: node-a}");
-    format!(
-        "{}endpoints: [{endpoints}]\n",
-        sticky.replace("type: NodePort,", kind)
-    )
+pub(super) fn sticky(addresses: &[&str]) -> Service {
+    let endpoints = addresses.iter().map(|address| endpoint(address));
+    Service::new("sticky", "172.30.1.3")
+        .sticky()
+        .endpoints(endpoints.collect())
 }
 
 /// A service whose only pod is ready or not.
-pub(super) fn pay(ready: bool) -> String {
-    service("pay", "172.30.1.2").replace(
-        "10.40.1.20], ",
-        &format!("10.40.1.20], conditions: {{ready: {ready}, serving: {ready}}}, targetRef: {{kind: Pod, name: pay-7f}}, "),
-    )
+pub(super) fn pay(ready: bool) -> Service {
+    let pod = pod_endpoint("10.40.1.20", "pay-7f", [ready, ready, false]);
+    Service::new("pay", "172.30.1.2").endpoints(vec![pod])
 }
 
 /// A service with this targetPort.
-pub(super) fn deaf(port: u16) -> String {
-    service("deaf", "172.30.1.4").replace("port: 8080", &format!("port: {port}"))
+pub(super) fn deaf(port: u16) -> Service {
+    Service::new("deaf", "172.30.1.4").target(port)
 }
 
 /// A service with externalTrafficPolicy Local, whose only pod is on `node`.
-pub(super) fn login(node: &str) -> String {
-    let login = service("login", "172.30.1.5");
-    let login = login.replace(
-        "type: NodePort,",
-        "type: NodePort, externalTrafficPolicy: Local,",
-    );
-    login.replace("nodeName: node-a", &format!("nodeName: {node}"))
+pub(super) fn login(node: &str) -> Service {
+    Service::new("login", "172.30.1.5").local().on(node)
 }
 
 /// A service whose load balancer address is open only to these addresses.
-pub(super) fn ranged(range: &str) -> String {
-    let kind = format!("type: LoadBalancer, loadBalancerSourceRanges: [{range}],");
-    let ranged = service("ranged", "172.30.1.6").replace("type: NodePort,", &kind);
-    ranged.replacen(
-        "---",
-        "status: {loadBalancer: {ingress: [{ip: 203.0.113.6}]}}\n---",
-        1,
-    )
+pub(super) fn ranged(range: &str) -> Service {
+    Service::new("ranged", "172.30.1.6")
+        .balanced("203.0.113.6")
+        .only_for(&[range])
 }

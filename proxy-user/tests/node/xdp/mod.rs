@@ -5,8 +5,6 @@
 mod world;
 
 use std::{
-    cell::RefCell,
-    fs,
     io::{Read, Write},
     thread,
     time::{Duration, Instant},
@@ -16,14 +14,14 @@ use lab::{
     bpf::PASS,
     node::{
         foreign::{ChainPosition, Foreign},
-        netns::NetNs,
         settings::Xdp,
     },
 };
 use proxy_common::Counter;
 use rstest::rstest;
 
-use world::{UPLINKS, World, config, ping, send};
+use crate::repair::pins;
+use world::{UPLINKS, World, ping, send};
 
 #[rstest]
 fn large_transfers_arrive_both_ways_and_datagrams_too(
@@ -68,7 +66,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
         far.send_to(b"123", from).expect("sent");
         near.recv(&mut buffer).expect("received");
     }
-    let of = |counter| world.counted(counter);
+    let of = |counter| world.node.count(counter);
     let [there, back] = world.taken();
     assert!(there > COUNT / 2 && back > COUNT / 2, "{there} {back}");
     let by_tc = of(Counter::ForwardedNew) + of(Counter::ForwardedHit);
@@ -77,7 +75,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     assert!(of(Counter::Masqueraded) <= by_tc);
     assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
     assert!(of(Counter::ReplyUnmasqueraded) <= of(Counter::ReplyTranslated));
-    let counted = datapath::read::Reader::open(world.agent.pin_dir())
+    let counted = datapath::read::Reader::open(world.node.pins())
         .and_then(|reader| reader.counted())
         .expect("counted");
     let [one] = counted
@@ -98,29 +96,24 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
 
 #[test]
 fn beside_rules_it_takes_what_the_stack_has_let_pass() {
-    let rule = |node: &NetNs, text: &str| {
-        node.feed("nft", &["-f", "-"], text).expect("a rule");
-    };
     let world = World::prepared(false, Xdp::Native, |node| {
         let policy = "table ip cni {\n\
             chain forward { type filter hook forward priority 0; policy drop;\n\
               ct state invalid drop\n ct state established,new accept\n }\n}\n";
-        rule(node, policy);
-        node.suit_conntrack().expect("conntrack");
+        node.nft(policy);
+        node.node().suit_conntrack().expect("conntrack");
     });
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     world.eventually("XDP takes both directions", || {
-        let before = world.taken();
-        for _ in 0..20 {
-            ping(&mut near, &mut far);
-        }
-        let after = world.taken();
-        after[0] - before[0] > 10 && after[1] - before[1] > 10
+        world
+            .taken_of_20(&mut near, &mut far)
+            .iter()
+            .all(|taken| *taken > 10)
     });
     let drops = "table ip later {\n\
         chain forward { type filter hook forward priority -10; policy drop;\n }\n}\n";
-    rule(world.node, drops);
+    world.node.nft(drops);
     far.set_nonblocking(true).expect("set");
     let (begun, mut last) = (Instant::now(), Instant::now());
     // Half a second without a byte: the retransmissions are dropped, too.
@@ -140,7 +133,7 @@ fn a_connection_goes_on_without_an_agent() {
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
-    world.agent.end();
+    world.end();
     let before = world.taken();
     for _ in 0..30 {
         ping(&mut near, &mut far);
@@ -161,22 +154,17 @@ fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)
     let mut world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
-    for _ in 0..20 {
-        ping(&mut near, &mut far);
-    }
+    world.taken_of_20(&mut near, &mut far);
     if !has_agent {
-        world.agent.end();
+        world.end();
     }
     let before = world.taken();
-    world
-        .backends
-        .set_address("02:00:00:00:07:07")
-        .expect("an address");
-    let changed = format!(
-        "neigh replace {} lladdr 02:00:00:00:07:07 dev {} nud reachable\n",
+    let changed = world.backends.set_address("02:00:00:00:07:07");
+    changed.expect("an address");
+    world.node.ip(&format!(
+        "neigh replace {} lladdr 02:00:00:00:07:07 dev {} nud reachable",
         world.next_hop, UPLINKS[1]
-    );
-    world.node.ip(&changed).expect("a neighbour");
+    ));
     let began = Instant::now();
     ping(&mut near, &mut far);
     assert!(
@@ -199,14 +187,9 @@ fn a_connection_that_only_xdp_sees_is_not_idle() {
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
     let idle = || {
-        let flows = datapath::read::Reader::open(world.agent.pin_dir())
-            .and_then(|reader| reader.flows())
-            .expect("flows");
-        flows
-            .iter()
-            .map(|flow| flow.idle_seconds)
-            .max()
-            .expect("a flow")
+        let flows = world.node.flows();
+        let idle = flows.iter().map(|flow| flow.idle_seconds);
+        idle.max().expect("a flow")
     };
     let end = Instant::now() + Duration::from_secs(4);
     while Instant::now() < end {
@@ -222,78 +205,67 @@ fn the_program_goes_with_the_setting_and_comes_back() {
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     let links = |world: &World| {
-        let mut found = Vec::new();
-        for home in fs::read_dir(world.agent.pin_dir()).expect("pins").flatten() {
-            for link in fs::read_dir(home.path().join("links"))
-                .into_iter()
-                .flatten()
-                .flatten()
-            {
-                found.extend(
-                    link.file_name()
-                        .into_string()
-                        .ok()
-                        .filter(|name| name.starts_with("xdp-")),
-                );
-            }
-        }
-        found
+        let pins = pins(&world.node).into_iter();
+        let names = pins.filter_map(|pin| pin.file_name()?.to_str().map(str::to_owned));
+        names
+            .filter(|name| name.starts_with("xdp-"))
+            .collect::<Vec<_>>()
     };
     // A link is pinned after it is attached.
     world.eventually("both links are pinned", || links(&world).len() == 2);
-    for (xdp, pins) in [
+    for (xdp, count) in [
         (Xdp::Generic, 2),
         (Xdp::Off, 0),
         (Xdp::Native, 2),
         (Xdp::Native, 2),
     ] {
-        world.restart(&config(xdp));
+        world.restart(xdp);
         world.eventually("as the setting says", || {
             let there = UPLINKS
                 .iter()
                 .filter(|uplink| world.has_program(uplink))
                 .count();
             let named = links(&world);
-            there == pins
-                && named.len() == pins
+            there == count
+                && named.len() == count
                 && named.iter().all(|name| name.ends_with(xdp.name()))
         });
         ping(&mut near, &mut far);
-        let before = world.taken();
-        for _ in 0..20 {
-            ping(&mut near, &mut far);
-        }
-        let grown = world.taken()[0] - before[0];
-        assert_eq!(grown > 10, pins > 0, "{}: {grown}", xdp.name());
+        let [taken, _] = world.taken_of_20(&mut near, &mut far);
+        assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
     }
-    let status = world.told(&["status"]);
+    let status = world.node.told(&["status"]);
     assert!(
         status.contains("clients (native), backends (native)"),
         "{status}"
     );
-    world.agent.end();
-    world.told(&["cleanup"]);
+    world.end();
+    world.node.told(&["cleanup"]);
     for uplink in UPLINKS {
         assert!(!world.has_program(uplink), "cleanup removes all");
     }
 }
 
 #[test]
-fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
+fn an_obstacle_is_named_and_its_interface_left_to_tc() {
     let world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
     let backends = UPLINKS[1];
-    let police =
-        Foreign::new(world.node, backends, false, ChainPosition::Last, PASS).expect("a program");
+    let police = Foreign::new(
+        world.node.node(),
+        backends,
+        false,
+        ChainPosition::Last,
+        PASS,
+    );
+    let police = police.expect("a program");
     world.says(&["interface backends", "at ingress would not see them"]);
     world.eventually("none at one", || !world.has_program(backends));
     assert!(world.has_program(UPLINKS[0]), "the other has it still");
+    let taken = world.taken_of_20(&mut near, &mut far);
+    assert_eq!(taken, [0, 0], "the ways out are not permitted");
     let before = world.taken();
-    for _ in 0..20 {
-        ping(&mut near, &mut far);
-    }
-    assert_eq!(world.taken(), before, "the ways out are not permitted");
     drop(police);
     world.wait_for_programs();
     world.eventually("XDP takes packets", || {
@@ -301,8 +273,7 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
         world.taken()[0] > before[0] + 5
     });
     // A rule that XDP cannot follow makes the agent detach XDP again.
-    let rule = "rule add priority 900 fwmark 7 lookup main\n";
-    world.node.ip(rule).expect("a rule");
+    world.node.ip("rule add priority 900 fwmark 7 lookup main");
     world.says(&["interface clients", "priority 900"]);
     world.eventually("no program", || {
         UPLINKS.iter().all(|uplink| !world.has_program(uplink))
@@ -312,17 +283,17 @@ fn what_is_in_the_way_is_named_and_the_interface_left_to_tc() {
 
 #[test]
 fn another_xdp_program_is_named_and_left_alone() {
-    let foreign = RefCell::new(None);
+    let mut foreign = None;
     let mut world = World::prepared(false, Xdp::Native, |node| {
-        let link = Foreign::at_xdp(node, UPLINKS[0]).expect("a program");
-        foreign.replace(Some(link));
+        let link = Foreign::at_xdp(node.node(), UPLINKS[0]);
+        foreign = Some(link.expect("a program"));
     });
     world.says(&["interface clients", "is at its XDP hook"]);
     world.eventually("the other has ours", || world.has_program(UPLINKS[1]));
     let (mut near, mut far) = world.connect();
     ping(&mut near, &mut far);
-    world.agent.end();
-    world.told(&["cleanup"]);
+    world.end();
+    world.node.told(&["cleanup"]);
     assert!(!world.has_program(UPLINKS[1]));
     assert!(world.has_program(UPLINKS[0]), "it is not ours");
     drop(foreign);

@@ -5,108 +5,35 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    path::Path,
-    process::Command,
+    ops::Deref,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use datapath::read::Reader;
-use lab::node::{
-    agent::{Agent, Manifests, Options},
-    bpffs,
-    cgroup::Cgroup,
-    netns::NetNs,
-    routed_path::RoutedPath,
-    settings::{SocketBalancing, Xdp},
-    topology::NODE_PARAMETERS,
-};
+use lab::node::settings::Xdp;
 use linux::attached_xdp;
 use proxy_common::Counter;
 
-use crate::world::{BINARY, PATIENCE};
+pub(super) use crate::routed::UPLINKS;
+use crate::{
+    agent::{Agent, eventually},
+    routed::{NODE_PORT, PORT, Routed},
+    world,
+};
 
-const PORT: u16 = 8080;
-const NODE_PORT: u16 = 30_080;
-/// The node's uplinks.
-pub(super) const UPLINKS: [&str; 2] = ["clients", "backends"];
 /// A packet that has not arrived within this time is lost.
 const SOON: Duration = Duration::from_secs(5);
 
 pub(super) struct World {
-    pub(super) agent: Agent<'static>,
-    pub(super) node: &'static NetNs,
-    pub(super) clients: RoutedPath,
-    pub(super) backends: RoutedPath,
-    cgroup: Cgroup,
+    /// The agent, until [`Self::end`].
+    agent: Option<Agent>,
+    routed: Routed,
     service: SocketAddr,
     backend: SocketAddr,
-    /// The first router towards the backend.
-    pub(super) next_hop: IpAddr,
-}
-
-fn addresses(v6: bool) -> [[[IpAddr; 2]; 3]; 2] {
-    let links = if v6 {
-        [
-            "fd00:c0::",
-            "fd00:c0:1::",
-            "2001:db8:113::",
-            "fd00:c0:2::",
-            "fd00:c0:3::",
-            "fd00:40:0:2::",
-        ]
-    } else {
-        [
-            "192.168.40.",
-            "192.168.41.",
-            "203.0.113.",
-            "192.168.42.",
-            "192.168.43.",
-            "10.40.2.",
-        ]
-    };
-    let ends =
-        links.map(|net| [1, 2].map(|last| format!("{net}{last}").parse().expect("an address")));
-    let [a, b, c, d, e, f] = ends;
-    [[a, b, c], [d, e, f]]
-}
-
-fn objects(node: IpAddr, backend: IpAddr) -> String {
-    let (family, cluster_ip) = if node.is_ipv6() {
-        ("IPv6", "fd00:30::1")
-    } else {
-        ("IPv4", "172.30.0.1")
-    };
-    format!(
-        "apiVersion: v1
-kind: Node
-metadata: {{name: node-a, resourceVersion: '1'}}
-status: {{addresses: [{{type: InternalIP, address: '{node}'}}]}}
----
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: shop}}
-spec:
-  type: NodePort
-  clusterIP: '{cluster_ip}'
-  clusterIPs: ['{cluster_ip}']
-  ipFamilies: [{family}]
-  ports:
-  - {{name: tcp, protocol: TCP, port: 80, targetPort: {PORT}, nodePort: {NODE_PORT}}}
-  - {{name: udp, protocol: UDP, port: 80, targetPort: {PORT}, nodePort: {NODE_PORT}}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: {family}
-ports: [{{name: tcp, protocol: TCP, port: {PORT}}}, {{name: udp, protocol: UDP, port: {PORT}}}]
-endpoints: [{{addresses: ['{backend}'], nodeName: node-b}}]
-"
-    )
 }
 
 /// The configuration for one mode of XDP.
-pub(super) fn config(xdp: Xdp) -> String {
+fn config(xdp: Xdp) -> String {
     let [a, b] = UPLINKS;
     format!(
         "{{portolan: {{xdp: '{}', xdpInterfaces: [{a}, {b}]}}}}",
@@ -114,130 +41,89 @@ pub(super) fn config(xdp: Xdp) -> String {
     )
 }
 
+impl Deref for World {
+    type Target = Routed;
+    fn deref(&self) -> &Routed {
+        &self.routed
+    }
+}
+
 impl World {
     pub(super) fn new(v6: bool, xdp: Xdp) -> Self {
         Self::prepared(v6, xdp, |_| {})
     }
     /// Builds the same on a node that `prepare` has changed before.
-    pub(super) fn prepared(v6: bool, xdp: Xdp, prepare: impl FnOnce(&NetNs)) -> Self {
-        bpffs::prepare().expect("a BPF file system");
-        let [to_client, to_backend] = addresses(v6);
-        // Leaked on purpose: the agent refers to the node as long as the test program lives.
-        let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
-        node.set(&NODE_PARAMETERS).expect("forwarding");
-        node.ip("link set lo up\n").expect("loopback");
-        let [clients, backends] = UPLINKS;
-        let clients = RoutedPath::build(node, clients, to_client).expect("a way");
-        let backends = RoutedPath::build(node, backends, to_backend).expect("a way");
-        for way in [&clients, &backends] {
+    pub(super) fn prepared(v6: bool, xdp: Xdp, prepare: impl FnOnce(&world::World)) -> Self {
+        let routed = Routed::build(v6);
+        for way in [&routed.clients, &routed.backends] {
             way.prepare_for_xdp().expect("offloads");
         }
-        prepare(node);
-        let cgroup = Cgroup::new().expect("a cgroup");
-        let (service, backend) = (to_client[0][0], to_backend[2][1]);
-        let text = objects(service, backend);
-        let agent = Agent::start(
-            node,
-            &options(&config(xdp), cgroup.path()),
-            &Manifests::Text(&text),
-        );
-        let mut world = Self {
-            agent: agent.expect("an agent"),
-            node,
-            clients,
-            backends,
-            cgroup,
-            service: SocketAddr::new(service, NODE_PORT),
-            backend: SocketAddr::new(backend, PORT),
-            next_hop: to_backend[0][1],
-        };
-        world.wait();
-        world
-    }
-    fn wait(&mut self) {
-        if let Err(error) = self.agent.wait_for(1) {
-            panic!("{error:#}: {:#?}", self.agent.log_tail(20));
+        prepare(&routed.node);
+        let web = routed.web(routed.backend_ip);
+        routed.node.write("web.yaml", web);
+        Self {
+            agent: Some(routed.node.start_by_packet(7, &config(xdp))),
+            service: (routed.node_ip, NODE_PORT).into(),
+            backend: (routed.backend_ip, PORT).into(),
+            routed,
         }
     }
-    /// Starts the agent again, with another configuration.
-    pub(super) fn restart(&mut self, config: &str) {
-        let options = options(config, self.cgroup.path());
-        self.agent.restart(&options).expect("an agent");
-        self.wait();
+    /// Ends the agent; its programs stay.
+    pub(super) fn end(&mut self) {
+        let agent = self.agent.take().expect("it runs");
+        assert!(agent.stop().success());
     }
-
-    /// The output of a command about this node.
-    pub(super) fn told(&self, words: &[&str]) -> String {
-        let mut command = Command::new(BINARY);
-        let command = command
-            .args(words)
-            .arg("--pin-dir")
-            .arg(self.agent.pin_dir());
-        let ran = self
-            .node
-            .enter(|| command.output())
-            .expect("enter the node");
-        let ran = ran.expect("it runs");
-        assert!(
-            ran.status.success(),
-            "{}",
-            String::from_utf8_lossy(&ran.stderr)
-        );
-        String::from_utf8_lossy(&ran.stdout).into_owned()
+    /// Starts the agent again, in another mode.
+    pub(super) fn restart(&mut self, xdp: Xdp) {
+        self.end();
+        self.agent = Some(self.node.start_by_packet(7, &config(xdp)));
+    }
+    fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("it runs")
     }
 
     /// Whether an uplink has an XDP program.
     pub(super) fn has_program(&self, uplink: &str) -> bool {
-        let asked = self.node.enter(|| {
-            let index = nix::net::if_::if_nametoindex(uplink).expect("it is there");
-            attached_xdp(index).expect("an answer")
-        });
-        asked.expect("enter the node").is_some()
+        let index = self.node.index(uplink);
+        let asked = self.node.node().enter(|| attached_xdp(index));
+        asked.expect("enter the node").expect("an answer").is_some()
     }
     pub(super) fn wait_for_programs(&self) {
         self.eventually("the programs are there", || {
             UPLINKS.iter().all(|uplink| self.has_program(uplink))
         });
     }
-    pub(super) fn eventually(&self, what: &str, mut so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !so() {
-            assert!(
-                Instant::now() < deadline,
-                "{what}: {:#?}",
-                self.agent.log_tail(30)
-            );
-            thread::sleep(Duration::from_millis(50));
-        }
+    pub(super) fn eventually(&self, what: &str, so: impl FnMut() -> bool) {
+        eventually(what, self.agent(), so);
     }
     /// Waits until a line of the log contains all these parts.
     pub(super) fn says(&self, parts: &[&str]) {
-        self.eventually(&format!("{parts:?}"), || {
-            let lines = self.agent.log_tail(200);
-            lines
-                .iter()
-                .any(|line| parts.iter().all(|part| line.contains(part)))
-        });
+        self.agent().says(parts);
     }
 
-    /// The present value of a counter.
-    pub(super) fn counted(&self, counter: Counter) -> u64 {
-        let counters = Reader::open(self.agent.pin_dir()).and_then(|reader| reader.counters());
-        counters.expect("counters")[counter as usize]
-    }
     /// The numbers of packets that XDP has forwarded: to the backend, and back.
     pub(super) fn taken(&self) -> [u64; 2] {
-        [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.counted(counter))
+        [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.node.count(counter))
+    }
+
+    /// The same numbers, of 20 pings.
+    pub(super) fn taken_of_20(&self, near: &mut TcpStream, far: &mut TcpStream) -> [u64; 2] {
+        let before = self.taken();
+        for _ in 0..20 {
+            ping(near, far);
+        }
+        let after = self.taken();
+        [after[0] - before[0], after[1] - before[1]]
     }
 
     /// A connection to the service, and the backend's end of it. The backend sees the node as its
     /// client.
     pub(super) fn connect(&self) -> (TcpStream, TcpStream) {
-        let listener = self
-            .at_backend(|| TcpListener::bind(self.backend))
-            .expect("a listener");
+        let listener = self.at_backend(|| TcpListener::bind(self.backend));
+        let listener = listener.expect("a listener");
         let near = self.at_client(|| TcpStream::connect_timeout(&self.service, SOON));
-        let near = near.unwrap_or_else(|error| panic!("{error}: {:#?}", self.agent.log_tail(20)));
+        let log = || self.agent.as_ref().map(Agent::log);
+        let near = near.unwrap_or_else(|error| panic!("{error}: {:?}", log()));
         let (far, from) = listener.accept().expect("a connection");
         let client = near.local_addr().expect("an address");
         assert_ne!(from.ip(), client.ip(), "it is masqueraded");
@@ -254,13 +140,11 @@ impl World {
         } else {
             [0; 4].into()
         };
-        let near = self
-            .at_client(|| UdpSocket::bind((any, 0)))
-            .expect("a socket");
+        let near = self.at_client(|| UdpSocket::bind((any, 0)));
+        let near = near.expect("a socket");
         near.connect(self.service).expect("a destination");
-        let far = self
-            .at_backend(|| UdpSocket::bind(self.backend))
-            .expect("a socket");
+        let far = self.at_backend(|| UdpSocket::bind(self.backend));
+        let far = far.expect("a socket");
         for end in [&near, &far] {
             end.set_read_timeout(Some(SOON)).expect("a timeout");
         }
@@ -271,18 +155,6 @@ impl World {
     }
     fn at_backend<T>(&self, work: impl FnOnce() -> T) -> T {
         self.backends.host().enter(work).expect("enter the host")
-    }
-}
-
-fn options<'a>(config: &'a str, cgroup_root: &'a Path) -> Options<'a> {
-    Options {
-        binary: Path::new(BINARY),
-        node_name: "node-a",
-        cluster_cidrs: &[],
-        config,
-        socket_balancing: SocketBalancing::Host,
-        kubeconfig: None,
-        cgroup_root,
     }
 }
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How agents, and the command that removes what they leave, start on the node of a [`World`].
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::{options::HEALTH, settings::config_file};
+
+use super::{PATIENCE, World};
+use crate::agent::Agent;
+
+const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
+
+impl World {
+    fn command(&self, starter: &[&str]) -> Command {
+        let binary = self.binary.borrow();
+        let words = starter.iter().map(OsStr::new);
+        let mut words = words.chain([binary.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the agent at least"));
+        command.args(words);
+        command.args(["run", "--hostname-override", "node-a"]);
+        command
+    }
+
+    /// Starts an agent and waits until it has applied this version of the Node object.
+    pub(crate) fn start(&self, version: u64) -> Agent {
+        self.start_with(version, &[])
+    }
+
+    /// Starts an agent with this configuration and waits in the same way.
+    pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent {
+        let path = self.configure(config);
+        self.start_with(version, &["--config", &path])
+    }
+
+    /// Starts an agent that leaves pods' connections to the packet path, with this configuration,
+    /// and waits in the same way.
+    pub(crate) fn start_by_packet(&self, version: u64, config: &str) -> Agent {
+        let path = self.configure(config);
+        self.start_with(version, &["--config", &path, "--socket-balancing", "host"])
+    }
+
+    /// Starts an agent that sends every packet through the node's stack.
+    pub(crate) fn start_by_stack(&self, version: u64) -> Agent {
+        self.start_configured(version, "portolan: {forwarding: stack}\n")
+    }
+
+    /// Writes a configuration file with these settings and those of every agent here; returns its
+    /// path.
+    pub(crate) fn configure(&self, config: &str) -> String {
+        let path = self.path("config.yaml");
+        fs::write(&path, complete(config)).expect("a config");
+        path
+    }
+
+    /// Starts an agent of another version; later agents are of that version, too.
+    pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent {
+        self.change(binary);
+        self.start(version)
+    }
+
+    /// Makes all later agents start from this binary.
+    pub(crate) fn change(&self, binary: &Path) {
+        binary.clone_into(&mut self.binary.borrow_mut());
+    }
+
+    /// Starts an agent with more flags and waits in the same way.
+    pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent {
+        let agent = self.spawn(flags);
+        agent.wait_for(version);
+        agent
+    }
+
+    /// Starts `portolan cleanup` for the pins of this node, by the binary of the last agent.
+    pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
+        self.cleanup_by(&self.binary.borrow(), flags)
+    }
+
+    /// Starts `portolan cleanup` by another binary.
+    pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
+        let mut command = Command::new(binary);
+        command
+            .arg("cleanup")
+            .arg("--pin-dir")
+            .arg(self.pins.path());
+        self.begin(command.args(flags).stdout(Stdio::null()))
+    }
+
+    /// Starts an agent that reads the manifests, with more flags, and waits for nothing.
+    pub(crate) fn spawn(&self, flags: &[&str]) -> Agent {
+        self.spawn_by(&[], &[&["--manifests", &self.manifests()], flags].concat())
+    }
+
+    /// Starts an agent that follows an API server, and waits for nothing.
+    pub(crate) fn follow(&self, kubeconfig: &str) -> Agent {
+        self.spawn_by(&[], &["--kubeconfig", kubeconfig])
+    }
+
+    /// Starts an agent through another program, which sets the agent's rights; waits for nothing.
+    pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent {
+        let number = self.logs.get();
+        self.logs.set(number + 1);
+        let log = self.folder.path().join(format!("log{number}"));
+        let mut command = self.command(starter);
+        command
+            .arg("--pin-dir")
+            .arg(self.pins.path())
+            .args(flags)
+            .stderr(File::create(&log).expect("a log"));
+        // With a configuration file these flags have no effect.
+        let has_file = flags.contains(&"--config");
+        if !has_file {
+            command.args(["--cluster-cidr", CLUSTER_CIDR]);
+        }
+        if !has_file && !flags.contains(&"--healthz-bind-address") {
+            let address = HEALTH.to_string();
+            command.args(["--healthz-bind-address", &address]);
+        }
+        if !flags.contains(&"--cgroup-root") {
+            command.arg("--cgroup-root").arg(self.cgroup.path());
+        }
+        Agent::new(Arc::clone(&self.node), self.begin(&mut command), log)
+    }
+
+    /// Runs an agent that must end by itself; returns its status and messages.
+    pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
+        let mut command = self.command(&[]);
+        command.arg("--manifests").arg(self.manifests());
+        if !flags.contains(&"--pin-dir") {
+            command.arg("--pin-dir").arg(self.pins.path());
+        }
+        let mut child = self.begin(command.args(flags).stderr(Stdio::piped()));
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().expect("its state").is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
+        _ = child.kill();
+        let output = child.wait_with_output().expect("its output");
+        (
+            output.status,
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+}
+
+/// A configuration file with these settings and those of every agent here.
+pub(crate) fn complete(config: &str) -> String {
+    let more = [
+        ("clusterCIDR", format!("'{CLUSTER_CIDR}'")),
+        ("healthzBindAddress", HEALTH.to_string()),
+    ];
+    config_file(config, &more)
+}
