@@ -83,11 +83,15 @@ impl Record {
         let age = (clock(now) as u64).wrapping_sub(noted) & TIME;
         noted & LEFT != 0 && age <= units as u64
     }
+    /// Whether packets of the conversation have been allowed to leave past the node's stack.
+    #[inline(always)]
+    pub const fn has_allowed(self, direction: Direction) -> bool {
+        self.is_of(direction) && self.0 & COMPLETE != 0
+    }
     /// Whether packets of this direction may leave past the node's stack now.
     #[inline(always)]
     pub const fn allows(self, direction: Direction, now: u64) -> bool {
-        self.is_of(direction)
-            && self.0 & COMPLETE != 0
+        self.has_allowed(direction)
             && self.is_fresh_at(0, direction.fresh_units, now)
             && self.is_fresh_at(CLOCK_BITS, direction.fresh_units, now)
     }
@@ -183,12 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn conversations_of_one_name_have_different_names_with_another_key() {
-        // One word per name: 2^16 ports of one pod, by the upper bits that choose the slot.
-        let slot = |port, key| Direction::new(&end(10, port), &end(20, 80), TCP, key).slot;
-        let same = (1..u16::MAX).find(|port| slot(*port, KEY) == slot(0, KEY));
-        let same = same.expect("two ports with one slot");
-        assert_ne!(slot(same, KEY + 1), slot(0, KEY + 1));
+    fn conversations_that_share_a_slot_do_not_with_another_key() {
+        let slot = |last, port, key| Direction::new(&end(last, port), &end(20, 80), TCP, key).slot;
+        let first = slot(10, 0, KEY);
+        let mut all = (11..=250).flat_map(|last| (0..2_000).map(move |port| (last, port)));
+        let same = all.find(|(last, port)| slot(*last, *port, KEY) == first);
+        let (last, port) = same.expect("two conversations with one slot");
+        assert_ne!(slot(last, port, KEY + 1), slot(10, 0, KEY + 1));
     }
 
     #[test]
@@ -230,8 +235,8 @@ mod tests {
         ] {
             record = record.after(direction, begins, completes, 100 * UNIT);
         }
-        assert!(record.allows(there, 102 * UNIT));
-        assert!(!record.allows(there, 103 * UNIT));
+        assert!(record.allows(there, 102 * UNIT) && record.has_allowed(there));
+        assert!(!record.allows(there, 103 * UNIT) && record.has_allowed(there));
         record = record.after(there, false, true, 103 * UNIT);
         assert!(!record.allows(there, 103 * UNIT), "the other one is old");
         record = record.after(back, false, true, 103 * UNIT);

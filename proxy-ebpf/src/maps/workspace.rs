@@ -9,10 +9,7 @@ use proxy_common::{
     Addr, BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, flow::ring::Ring,
 };
 
-use crate::{
-    helpers,
-    packet::{Packet, headers::Ports},
-};
+use crate::{helpers, packet::Packet};
 
 /// Index of the workspace of programs attached to tc. They do not interrupt each other.
 pub const ATTACHED: u32 = 0;
@@ -34,7 +31,6 @@ pub const COUNT: u32 = 3;
 pub struct Workspace<A> {
     pub packet: Packet<A>,
     pub clock: Clock,
-    pub renewals: Renewals,
     pub scratch: Scratch<A>,
 }
 
@@ -71,36 +67,6 @@ impl Clock {
             self.now = helpers::now();
         }
         self.now
-    }
-}
-
-/// When this CPU last sent packets through the stack to renew records of `forwarding: auto`. On its
-/// way into a pod, such a packet waits in the CPU's backlog queue.
-#[repr(C)]
-pub struct Renewals {
-    /// A time for all conversations whose ports give the same index.
-    at: [u64; Self::COUNT],
-}
-
-impl Renewals {
-    const COUNT: usize = 64;
-    /// How long such a packet may wait, in nanoseconds: the queue holds 1,000 packets by default
-    /// (`netdev_max_backlog`), and on a busy CPU its thread must wait for its turn.
-    const QUEUED: u64 = 10_000_000;
-
-    #[inline(always)]
-    fn of(&mut self, ports: Ports) -> &mut u64 {
-        let number = ports.src.host() ^ ports.dst.host();
-        &mut self.at[number as usize % Self::COUNT]
-    }
-    #[inline(always)]
-    pub fn note(&mut self, ports: Ports, now: u64) {
-        *self.of(ports) = now;
-    }
-    /// Whether a packet of a conversation with these ports may still wait.
-    #[inline(always)]
-    pub fn are_queued(&mut self, ports: Ports, now: u64) -> bool {
-        now.wrapping_sub(*self.of(ports)) < Self::QUEUED
     }
 }
 

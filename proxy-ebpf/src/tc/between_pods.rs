@@ -24,7 +24,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals, helpers,
-    maps::{BETWEEN_PODS, flow, node, ports, workspace::Workspace},
+    maps::{BETWEEN_PODS, node, ports, renewals},
     packet::{
         Skb,
         access::{Addressee, Tag},
@@ -135,7 +135,6 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     if node::is_drained() || node::is_behind() {
         return None;
     }
-    let Workspace { renewals, .. } = flow::filled_workspace::<F>()?;
     let now = helpers::now();
     let (mut is_allowed, mut renews) = (consent == Consent::Free, false);
     if consent == Consent::ByRecord {
@@ -147,8 +146,9 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         if before != record {
             // SAFETY: as above; a single store.
             unsafe { noted.write_volatile(before.0) };
-            renews = true;
         }
+        // Also if only the other direction's record is old: this one's packets wait for it.
+        renews = record.has_allowed(direction);
         is_allowed = record.allows(direction, now);
     }
     let own = skb.interface();
@@ -165,12 +165,12 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     }
     if !is_allowed {
         if renews {
-            renewals.note(segment.ports, now);
+            renewals::note(segment.ports, now);
         }
         skb.set_tag(Tag::BETWEEN_PODS);
         return None;
     }
-    let queued = renewals.are_queued(segment.ports, now);
+    let queued = renewals::are_queued(segment.ports, now);
     // The packet's interface permits redirection: see `incoming`. The agent must permit the other
     // one, too.
     let there = node::interface_word(pod.interface);

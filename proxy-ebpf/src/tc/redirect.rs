@@ -27,7 +27,7 @@ use crate::{
     family::Family,
     globals,
     maps::{
-        flow, node, ring,
+        flow, node, renewals, ring,
         traffic::{self, Direction},
         workspace::{EntryBuffer, Scratch, Workspace},
     },
@@ -201,7 +201,6 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     let Some(Workspace {
         packet,
         clock,
-        renewals,
         scratch,
     }) = flow::filled_workspace::<F>()
     else {
@@ -231,7 +230,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         if entry.offload != Offload::NONE {
             // Before its clock comes round and it seems fresh.
             flow::forget_offload::<F>(&packet.key);
-            renewals.note(packet.ports(), clock.now());
+            renewals::note(packet.ports(), clock.now());
         }
         skb.set_tag(offload::tag(entry));
         return left;
@@ -296,7 +295,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     };
     traffic::count::<F>(skb, packet, entry, direction);
     skb.set_tag(Tag::TRANSLATED);
-    let queued = renewals.are_queued(packet.ports(), clock.now());
+    let queued = renewals::are_queued(packet.ports(), clock.now());
     let action = if is_pods {
         enter_pod(skb, pod, queued)
     } else {
@@ -320,7 +319,7 @@ pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> 
 }
 
 /// Hands the packet to the pod's end of its link; returns tc's action. `queued`: an earlier packet
-/// may wait in this CPU's backlog queue.
+/// may wait in a CPU's backlog queue.
 #[inline(always)]
 pub fn enter_pod(skb: Skb, pod: &LocalPod, queued: bool) -> i32 {
     let addresses = [pod.destination, pod.source];
