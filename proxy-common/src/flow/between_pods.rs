@@ -83,15 +83,11 @@ impl Record {
         let age = (clock(now) as u64).wrapping_sub(noted) & TIME;
         noted & LEFT != 0 && age <= units as u64
     }
-    /// Whether packets of the conversation have been allowed to leave past the node's stack.
-    #[inline(always)]
-    pub const fn has_allowed(self, direction: Direction) -> bool {
-        self.is_of(direction) && self.0 & COMPLETE != 0
-    }
     /// Whether packets of this direction may leave past the node's stack now.
     #[inline(always)]
     pub const fn allows(self, direction: Direction, now: u64) -> bool {
-        self.has_allowed(direction)
+        self.is_of(direction)
+            && self.0 & COMPLETE != 0
             && self.is_fresh_at(0, direction.fresh_units, now)
             && self.is_fresh_at(CLOCK_BITS, direction.fresh_units, now)
     }
@@ -235,8 +231,8 @@ mod tests {
         ] {
             record = record.after(direction, begins, completes, 100 * UNIT);
         }
-        assert!(record.allows(there, 102 * UNIT) && record.has_allowed(there));
-        assert!(!record.allows(there, 103 * UNIT) && record.has_allowed(there));
+        assert!(record.allows(there, 102 * UNIT));
+        assert!(!record.allows(there, 103 * UNIT));
         record = record.after(there, false, true, 103 * UNIT);
         assert!(!record.allows(there, 103 * UNIT), "the other one is old");
         record = record.after(back, false, true, 103 * UNIT);

@@ -9,7 +9,6 @@ pub mod next_hop;
 pub mod node;
 pub mod occupied;
 pub mod ports;
-pub mod renewals;
 pub mod ring;
 pub mod tables;
 pub mod trace;
@@ -176,9 +175,6 @@ pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
 pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
 #[btf_map(name = "next_hops_v6")]
 pub static NEXT_HOPS_V6: NextHops<V6> = PerCpuArray::new();
-/// See `renewals`. Not pinned: what new programs do not know is over in a moment.
-#[btf_map(name = "renewals")]
-pub static RENEWALS: Array<u64, { renewals::COUNT as usize }> = Array::new();
 #[btf_map(name = "scratch_v4")]
 pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
 #[btf_map(name = "scratch_v6")]

@@ -96,13 +96,6 @@ pub fn is_there(skb: Skb, interface: u32) -> bool {
     result != -ENODEV
 }
 
-/// Sends the packet by the interface as it is; returns the action for the kernel.
-#[inline(always)]
-pub fn redirect_to(interface: u32) -> i32 {
-    // SAFETY: no pointers.
-    unsafe { helpers::bpf_redirect(interface, 0) as i32 }
-}
-
 /// Hands the packet over to the interface at the other end of a pod's link, as if the packet had
 /// come in there; returns the action for the kernel.
 #[inline(always)]

@@ -19,12 +19,12 @@ use proxy_common::{
     ports as port_bits,
 };
 
-use super::redirect::{enter_pod, incoming, into_link, local_pod};
+use super::redirect::{enter_pod, incoming, local_pod};
 use crate::{
     count::Outcome,
     family::Family,
     globals, helpers,
-    maps::{BETWEEN_PODS, node, ports, renewals},
+    maps::{BETWEEN_PODS, node, ports},
     packet::{
         Skb,
         access::{Addressee, Tag},
@@ -135,22 +135,23 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     if node::is_drained() || node::is_behind() {
         return None;
     }
-    let now = helpers::now();
-    let (mut is_allowed, mut renews) = (consent == Consent::Free, false);
-    if consent == Consent::ByRecord {
-        let direction = segment.direction();
-        let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
-        // SAFETY: an aligned word of a live element; a single load.
-        let record = Record(unsafe { noted.read_volatile() });
-        let before = record.before_stack(direction, now);
-        if before != record {
-            // SAFETY: as above; a single store.
-            unsafe { noted.write_volatile(before.0) };
+    let is_allowed = match consent {
+        Consent::Free => true,
+        Consent::ByRecord => {
+            let direction = segment.direction();
+            let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;
+            let now = helpers::now();
+            // SAFETY: an aligned word of a live element; a single load.
+            let record = Record(unsafe { noted.read_volatile() });
+            let before = record.before_stack(direction, now);
+            if before != record {
+                // SAFETY: as above; a single store.
+                unsafe { noted.write_volatile(before.0) };
+            }
+            record.allows(direction, now)
         }
-        // Also if only the other direction's record is old: this one's packets wait for it.
-        renews = record.has_allowed(direction);
-        is_allowed = record.allows(direction, now);
-    }
+        Consent::Asks | Consent::Stack => false,
+    };
     let own = skb.interface();
     let bridge = incoming::<F>(skb)?;
     let (mut sender, mut pod) = (NOWHERE, NOWHERE);
@@ -164,13 +165,9 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         return None;
     }
     if !is_allowed {
-        if renews {
-            renewals::note(segment.ports, now);
-        }
         skb.set_tag(Tag::BETWEEN_PODS);
         return None;
     }
-    let queued = renewals::are_queued(segment.ports, now);
     // The packet's interface permits redirection: see `incoming`. The agent must permit the other
     // one, too.
     let there = node::interface_word(pod.interface);
@@ -202,16 +199,13 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         if skb.address_to_host().is_err() {
             return None;
         }
-        let action = into_link(pod.interface, queued);
+        let action = fib::redirect_to_peer(pod.interface);
         return Some(Outcome::sent(action, Counter::PastTheStack));
     }
     if F::store_hop(skb, ETHERNET_LEN, counted_down).is_err() {
         return Some(Outcome::drop(Counter::DroppedRewrite));
     }
-    Some(Outcome::sent(
-        enter_pod(skb, &pod, queued),
-        Counter::PastTheStack,
-    ))
+    Some(Outcome::sent(enter_pod(skb, &pod), Counter::PastTheStack))
 }
 
 /// Whether the bridge with the index `bridge` forwards frames between two of its ports: from one

@@ -42,7 +42,6 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
         packet,
         clock,
         scratch,
-        ..
     } = workspace;
     scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
@@ -91,7 +90,6 @@ pub fn unmarked<F: Family>(skb: Skb) -> Step {
             packet,
             clock,
             scratch,
-            ..
         }) if may_concern_egress(ports::bits(packet.key.src_port)) || is_of_others(skb, packet) => {
             leaving::<F>(skb, packet, clock, scratch)
         }

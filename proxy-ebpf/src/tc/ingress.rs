@@ -39,7 +39,6 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         packet,
         clock,
         scratch,
-        ..
     } = workspace;
     scratch.service = ServiceId::NONE;
     scratch.refiled = None;

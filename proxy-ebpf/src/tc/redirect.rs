@@ -27,7 +27,7 @@ use crate::{
     family::Family,
     globals,
     maps::{
-        flow, node, renewals, ring,
+        flow, node, ring,
         traffic::{self, Direction},
         workspace::{EntryBuffer, Scratch, Workspace},
     },
@@ -230,7 +230,6 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         if entry.offload != Offload::NONE {
             // Before its clock comes round and it seems fresh.
             flow::forget_offload::<F>(&packet.key);
-            renewals::note(packet.ports(), clock.now());
         }
         skb.set_tag(offload::tag(entry));
         return left;
@@ -294,11 +293,10 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         Direction::In
     };
     traffic::count::<F>(skb, packet, entry, direction);
-    skb.set_tag(Tag::TRANSLATED);
-    let queued = renewals::are_queued(packet.ports(), clock.now());
     let action = if is_pods {
-        enter_pod(skb, pod, queued)
+        enter_pod(skb, pod)
     } else {
+        skb.set_tag(Tag::TRANSLATED);
         fib::redirect(route)
     };
     let counter = if is_reply {
@@ -318,26 +316,14 @@ pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> 
     node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)
 }
 
-/// Hands the packet to the pod's end of its link; returns tc's action. `queued`: an earlier packet
-/// may wait in a CPU's backlog queue.
+/// Hands the packet to the pod's end of its link; returns tc's action.
 #[inline(always)]
-pub fn enter_pod(skb: Skb, pod: &LocalPod, queued: bool) -> i32 {
+pub fn enter_pod(skb: Skb, pod: &LocalPod) -> i32 {
     let addresses = [pod.destination, pod.source];
     if skb.store(0, &addresses, false).is_err()
         || skb.addressee() != Addressee::Host && skb.address_to_host().is_err()
     {
         return TC_ACT_SHOT;
     }
-    into_link(pod.interface, queued)
-}
-
-/// Hands a packet whose link-layer addresses are the pod's to the pod's end of the link: at once,
-/// or by the backlog queue, so that it does not overtake an earlier one there.
-#[inline(always)]
-pub fn into_link(interface: u32, queued: bool) -> i32 {
-    if queued {
-        fib::redirect_to(interface)
-    } else {
-        fib::redirect_to_peer(interface)
-    }
+    fib::redirect_to_peer(pod.interface)
 }

@@ -68,7 +68,6 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         packet: parsed,
         clock,
         scratch,
-        ..
     } = flow::workspace::<F>(workspace::UPLINK, ETHERNET_LEN)?;
     let interface = node::client_interface(frame.interface());
     let key = &mut parsed.key;

@@ -41,7 +41,6 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
             packet,
             clock,
             scratch,
-            ..
         }),
         Some(settings),
     ) = (flow::filled_workspace::<F>(), node::settings())

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With `forwarding: auto`, finds out whether netfilter hooks judge forwarded packets. If none
-//! does at two looks, packets bypass the stack from a connection's first packet on. If conntrack
-//! tracks forwarded packets and is not liberal about TCP sequence numbers, TCP takes the stack.
+//! does, packets bypass the stack from a connection's first packet on. If conntrack tracks
+//! forwarded packets and is not liberal about TCP sequence numbers, TCP takes the stack.
 
-use std::{io, mem, time::Duration};
+use std::{io, time::Duration};
 
 use control::{causes::chain, object::Warning};
 use linux::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
@@ -18,8 +18,6 @@ const EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     looked_at: Option<Instant>,
-    /// Whether that look has found no hook.
-    is_unfiltered: bool,
     flags: u32,
 }
 
@@ -37,28 +35,9 @@ impl Stack {
             return None;
         }
         self.looked_at = Some(now);
-        Some(Vec::from_iter(
-            self.found(&forward_hooks(), conntrack_unsuited()),
-        ))
-    }
-
-    /// Takes in what a look has found; returns a warning for the operator. One look without hooks
-    /// changes nothing: at a node's start another program may set up its rules a moment later, and
-    /// some replace all of them at once.
-    fn found(
-        &mut self,
-        hooks: &io::Result<ForwardHooks>,
-        unsuited: Option<Unsuited>,
-    ) -> Option<Warning> {
-        let (flags, warning) = judge(hooks, unsuited);
-        let is_unfiltered = flags == Settings::UNFILTERED;
-        let is_confirmed = mem::replace(&mut self.is_unfiltered, is_unfiltered);
-        self.flags = if is_unfiltered && !is_confirmed {
-            0
-        } else {
-            flags
-        };
-        warning
+        let (flags, warning) = judge(&forward_hooks(), conntrack_unsuited());
+        self.flags = flags;
+        Some(Vec::from_iter(warning))
     }
 }
 
@@ -106,24 +85,6 @@ mod tests {
     fn without_a_hook_nobody_judges() {
         let (flags, warning) = judge(&hooks(&[], false), Some(SHORT));
         assert_eq!((flags, warning), (Settings::UNFILTERED, None));
-    }
-
-    #[test]
-    fn one_look_without_hooks_is_not_enough() {
-        let mut stack = Stack::default();
-        let mut flags_after = |users: &[&str]| {
-            stack.found(&hooks(users, false), None);
-            stack.flags()
-        };
-        for (users, flags) in [
-            (&[][..], 0),
-            (&[], Settings::UNFILTERED),
-            (&["nft_do_chain_ipv4"], 0),
-            (&[], 0),
-            (&[], Settings::UNFILTERED),
-        ] {
-            assert_eq!(flags_after(users), flags);
-        }
     }
 
     #[test]
