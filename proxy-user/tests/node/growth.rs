@@ -54,7 +54,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
         let address = |number: u32| format!("172.30.2.{}", number + 1);
         for number in 0..SERVICES {
             let name = format!("more-{number}");
-            world.write(&format!("{name}.yaml"), &service(&name, &address(number)));
+            world.write(&format!("{name}.yaml"), service(&name, &address(number)));
         }
         for number in 0..SERVICES {
             wait(&agent, || {
@@ -120,7 +120,7 @@ fn a_limit_of_memory_is_named() {
         let name = format!("service-{number}");
         world.write(
             &format!("{name}.yaml"),
-            &service(&name, &format!("172.30.1.{}", number + 1)),
+            service(&name, &format!("172.30.1.{}", number + 1)),
         );
     }
     let agent = start(&world, "memory: 1, frontends: 64, records: 64");

@@ -247,7 +247,8 @@ pub(crate) fn endpoint(address: &str) -> Endpoint {
     }
 }
 
-/// An endpoint on this node that is this pod, and whether the pod is ready, serving and terminating.
+/// An endpoint on this node that is this pod, and whether the pod is ready, serving and
+/// terminating.
 pub(crate) fn pod_endpoint(
     address: &str,
     pod: &str,

@@ -26,7 +26,7 @@ fn write_services(world: &World) {
         ("moved", "172.30.1.2"),
         ("quiet", "172.30.1.3"),
     ] {
-        world.write(&format!("{name}.yaml"), &service(name, address));
+        world.write(&format!("{name}.yaml"), service(name, address));
     }
 }
 

@@ -64,7 +64,7 @@ fn piped(world: &World, arguments: &[&str]) -> Child {
 fn who_reads_only_the_first_line_ends_the_list() {
     let world = World::build();
     let many = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
-    world.write("many.yaml", &many.collect::<Vec<_>>().join("---\n"));
+    world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));
     let _agent = world.start(7);
     for arguments in [
         &["services", "--watch", "--interval", "0.1"][..],
@@ -88,7 +88,7 @@ fn who_reads_only_the_first_line_ends_the_list() {
 #[test]
 fn a_reader_that_has_gone_is_no_fault() {
     let world = World::build();
-    world.write("one.yaml", &service("s01", "172.30.1.1"));
+    world.write("one.yaml", service("s01", "172.30.1.1"));
     let _agent = world.start(7);
     let question = ["--from", "node", "--to", "172.30.1.1:80"];
     for arguments in [
@@ -132,7 +132,7 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &
 #[test]
 fn a_terminal_is_filled_and_coloured_and_nothing_else() {
     let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
     let _agent = world.start(7);
     let _open = world.connect(CART).expect("served");
     let plain = ("NO_COLOR", "1");

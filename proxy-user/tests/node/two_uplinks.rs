@@ -129,7 +129,7 @@ fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usi
 fn replies_leave_by_the_same_uplink_past_the_stack_and_through_it() {
     for (name, routes) in ROUTES {
         let world = World::build();
-        world.write("cart.yaml", &service("cart", "172.30.1.1"));
+        world.write("cart.yaml", service("cart", "172.30.1.1"));
         let host = attach_host(world.node());
         let routes: String = routes
             .iter()

@@ -172,8 +172,8 @@ impl World {
         output.expect("enter the node").expect("it runs")
     }
 
-    /// Runs a tool on the node, with words separated by blanks, and returns its output; panics if it
-    /// fails.
+    /// Runs a tool on the node, with words separated by blanks, and returns its output; panics if
+    /// it fails.
     pub(crate) fn tool(&self, program: &str, words: &str) -> String {
         let words: Vec<_> = words.split_whitespace().collect();
         let printed = self.node.feed(program, &words, "");

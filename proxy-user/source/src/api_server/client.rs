@@ -31,8 +31,8 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The longest time to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A connection without HTTP/2 that is silent for this long is dead: the server sends bookmarks more
-/// often.
+/// A connection without HTTP/2 that is silent for this long is dead: the server sends bookmarks
+/// more often.
 const SILENCE: Duration = Duration::from_secs(150);
 /// KUBE: client-go asks a silent connection for a sign of life after 30 s, and gives it up 15 s
 /// later (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`). The kernel's probes

@@ -20,7 +20,7 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
     };
     let cart = ["--from", CLIENT, "--to", "172.30.1.1:80"];
     says(&cart, "no portolan is set up here");
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
     assert!(world.start_by_stack(7).stop().success());
     for (from, to, words) in [
         ("10.40.1", cart[3], "--from 10.40.1: write an address"),
@@ -42,7 +42,7 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
 #[test]
 fn people_get_a_short_text_and_scripts_json_or_yaml() {
     let world = World::build();
-    world.write("cart.yaml", &service("cart", "172.30.1.1"));
+    world.write("cart.yaml", service("cart", "172.30.1.1"));
     assert!(world.start_by_stack(7).stop().success());
     let text = |flags: &[&str]| {
         let output = run(
