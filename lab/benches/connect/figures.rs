@@ -25,13 +25,15 @@ pub(crate) const DIRECTLY: usize = 2;
 
 pub(crate) const BY_SERVICE: usize = 3;
 
-pub(crate) type Round = [[Took; 2]; ARMS];
+/// What each destination's jobs took: connections, datagrams, exchanges on an open connection.
+pub(crate) type Round = [[Took; 3]; ARMS];
 
 pub(crate) struct Figures {
     service_tcp: Interval,
     /// Microseconds that connect() to the service takes longer than to the pod.
     connect: Interval,
     service_udp: Interval,
+    service_open: Interval,
     other_tcp: Interval,
     other_udp: Interval,
     /// Microseconds that one connection to the pod takes.
@@ -54,6 +56,7 @@ impl Figures {
             service_tcp: ratio(DIRECTLY, BY_SERVICE, 0),
             connect: over(&|(a, b)| f64::midpoint(more(a), more(b))),
             service_udp: ratio(DIRECTLY, BY_SERVICE, 1),
+            service_open: ratio(DIRECTLY, BY_SERVICE, 2),
             other_tcp: ratio(PLAIN, BESIDE, 0),
             other_udp: ratio(PLAIN, BESIDE, 1),
             direct: over(&|(a, b)| f64::midpoint(direct(a), direct(b))).median,
@@ -65,7 +68,7 @@ impl Figures {
         let show =
             |Interval { median, low, high }: Interval| format!("{median:.3} [{low:.3} {high:.3}]");
         println!(
-            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
+            "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:<19} {:>6.1} {:>7}",
             case.plumbing.name(),
             case.setup.name(),
             case.services,
@@ -73,6 +76,7 @@ impl Figures {
             show(self.service_tcp),
             show(self.connect),
             show(self.service_udp),
+            show(self.service_open),
             show(self.other_tcp),
             show(self.other_udp),
             self.direct,

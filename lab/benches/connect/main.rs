@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures what a service costs: short TCP connections and UDP exchanges from a pod to a service,
-//! and to its pod without the service, on a node with the agent. They are compared with the same to
-//! the pod on an equal node without the agent. Needs root. `cargo xtask bench connect` calls it.
+//! Measures what a service costs: short TCP connections, and UDP and TCP exchanges from a pod to a
+//! service, and to its pod without the service, on a node with the agent. They are compared with
+//! the same to the pod on an equal node without the agent. Needs root. `cargo xtask bench connect`
+//! calls it.
 //!
 //! Each round runs every client on both nodes, one after the other in changing order, on one CPU.
 //! Its result is the ratio of the times. The clients of both nodes connect equally often to equally
@@ -80,7 +81,7 @@ struct Arguments {
     bench: bool,
 }
 
-/// Connections and UDP exchanges of each client in one round.
+/// Connections, and exchanges by UDP and on an open connection, of each client in one round.
 const CONNECTIONS: u32 = 300;
 const EXCHANGES: u32 = 600;
 
@@ -94,7 +95,7 @@ fn main() -> Result<()> {
         arguments.rounds
     );
     println!(
-        "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:>6} {:>7}",
+        "{:>7} {:>9} {:>8} {:>6}  {:<19} {:<24} {:<19} {:<19} {:<19} {:<19} {:>6} {:>7}",
         "pods",
         "node",
         "services",
@@ -102,6 +103,7 @@ fn main() -> Result<()> {
         "TCP by service",
         "connect(), µs more",
         "UDP by service",
+        "open TCP connection",
         "TCP not ours",
         "UDP not ours",
         "direct",
@@ -186,6 +188,7 @@ fn half(case: &Case<'_>, bare: &World, served: &World, rounds: u32) -> Result<(V
                 took[arm] = [
                     client.run(Job::connections(to, CONNECTIONS))?,
                     client.run(Job::Datagrams(to, EXCHANGES))?,
+                    client.run(Job::Exchanges(to, EXCHANGES))?,
                 ];
             }
             Ok(took)
