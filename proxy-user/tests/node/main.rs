@@ -13,6 +13,7 @@ mod cluster;
 mod commands;
 mod configured;
 mod connection;
+mod datagrams;
 mod deploy;
 mod devices;
 mod dump;

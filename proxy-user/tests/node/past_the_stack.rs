@@ -103,7 +103,7 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
 /// Rules as a CNI with network policies makes them: established connections are accepted, invalid
 /// packets and what nobody accepts are dropped, and what pods send out of the cluster is
 /// masqueraded.
-const POLICY: &str = "table inet cni {\n\
+pub(crate) const POLICY: &str = "table inet cni {\n\
        chain forward { type filter hook forward priority 0; policy drop;\n\
          ct state invalid drop\n ct state established accept\n jump pods\n }\n\
        chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
@@ -112,7 +112,7 @@ const POLICY: &str = "table inet cni {\n\
 const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
 
 /// Gives the node these rules, and suits conntrack as `portolan init` does.
-fn judge(world: &World, rules: &str) {
+pub(crate) fn judge(world: &World, rules: &str) {
     world.nft(rules);
     world.node().suit_conntrack().expect("conntrack");
 }
@@ -153,6 +153,11 @@ fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
             "the stack sees the handshake"
         );
         wait_until_past(&world, &agent, &mut open);
+        // 1 GB each way.
+        let line = "x".repeat(256 * 1024);
+        for _ in 0..4_096 {
+            assert!(open.echo(&line) == line, "{to}");
+        }
         // Connection tracking sees the end.
         drop(open);
         wait(

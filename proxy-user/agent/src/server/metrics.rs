@@ -2,20 +2,34 @@
 //! The HTTP server at `metricsBindAddress`, with `/metrics`, `/configz`, `/warnings`, `/healthz`
 //! and `/proxyMode`.
 
-use axum::{Json, Router, http::header, routing::get};
+use axum::{
+    Json, Router,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
 use control::warnings::Warnings;
+use tokio::task::spawn_blocking;
 
 use super::configz::Configz;
 use crate::metrics::Metrics;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// Collects the metrics on a thread of its own: with large flow tables that takes long, and the
+/// probes of the kubelet and of load balancers must be answered meanwhile.
+async fn scrape(metrics: Metrics) -> Result<impl IntoResponse, StatusCode> {
+    let text = spawn_blocking(move || metrics.text()).await;
+    let text = text.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(header::CONTENT_TYPE, TEXT)], text))
+}
+
 /// Returns the HTTP handlers of the server at `metricsBindAddress`.
 pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router {
     Router::new()
         .route(
             "/metrics",
-            get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics.text())),
+            get(async move || scrape(metrics.clone()).await),
         )
         .route("/configz", get(async move || configz.answer()))
         // `portolan warnings` reads this.

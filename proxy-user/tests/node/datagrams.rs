@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Datagrams of all sizes beside netfilter rules: small ones leave past the stack, fragments and
+//! the beginning through it, and batches that the kernel parts late (UDP_SEGMENT) both ways.
+
+use std::{
+    net::UdpSocket,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::node::netns::NetNs;
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+
+use crate::{
+    agent::{Agent, eventually},
+    connection::ask,
+    objects::questions,
+    past_the_stack::{POLICY, RENEWALS, judge},
+    world::World,
+};
+
+/// Sends every datagram back, however large.
+fn echo(pod: &NetNs) {
+    let socket = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
+    let socket = socket.expect("the pod").expect("a socket");
+    thread::spawn(move || {
+        let mut buffer = [0; 65_536];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+fn connected(pod: &NetNs, to: &str) -> UdpSocket {
+    let socket = pod.enter(|| UdpSocket::bind("0.0.0.0:0"));
+    let socket = socket.expect("the pod").expect("a socket");
+    socket.connect(to).expect("an address");
+    let patience = Some(Duration::from_secs(5));
+    socket.set_read_timeout(patience).expect("a limit");
+    socket
+}
+
+fn wait_until_past(world: &World, agent: &Agent, socket: &UdpSocket) {
+    eventually("datagrams leave past the stack", agent, || {
+        ask(socket, "question");
+        let before = world.forwarded();
+        (0..20).for_each(|_| ask(socket, "question"));
+        world.forwarded() - before <= RENEWALS
+    });
+}
+
+const SEGMENT: usize = 500;
+
+/// Sends ten datagrams in one call; each comes back alone.
+fn ask_in_a_batch(socket: &UdpSocket) {
+    setsockopt(socket, UdpGsoSegment, &(SEGMENT as i32)).expect("UDP_SEGMENT");
+    let batch: Vec<u8> = (0..10 * SEGMENT).map(|at| (at / SEGMENT) as u8).collect();
+    socket.send(&batch).expect("sent");
+    setsockopt(socket, UdpGsoSegment, &0).expect("UDP_SEGMENT");
+    let mut seen = [false; 10];
+    let mut answer = [0; 65_536];
+    while seen.contains(&false) {
+        let length = socket.recv(&mut answer).expect("an answer");
+        assert_eq!(length, SEGMENT);
+        let number = answer[0];
+        assert!(answer[..length].iter().all(|byte| *byte == number));
+        seen[usize::from(number)] = true;
+    }
+}
+
+/// Sends a datagram that is larger than the MTU.
+fn ask_in_fragments(socket: &UdpSocket) {
+    let text: Vec<u8> = (0..4_000_u32).map(|at| (at % 251) as u8).collect();
+    socket.send(&text).expect("sent");
+    let mut answer = [0; 65_536];
+    let length = socket.recv(&mut answer).expect("an answer");
+    assert_eq!(answer[..length], text);
+}
+
+#[test]
+fn small_large_and_batched_datagrams_are_answered_while_records_are_renewed() {
+    let world = World::build();
+    judge(&world, POLICY);
+    echo(world.server());
+    world.write("questions.yaml", questions());
+    let agent = world.start_by_packet(7, "portolan: {forwarding: auto}\n");
+    for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
+        let socket = connected(world.client(), to);
+        wait_until_past(&world, &agent, &socket);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(10) {
+            ask_in_a_batch(&socket);
+            ask_in_fragments(&socket);
+            for _ in 0..50 {
+                ask(&socket, "question");
+            }
+        }
+        wait_until_past(&world, &agent, &socket);
+    }
+}
