@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_begin_a_conversation_with_a_backend_is_looked_at() {
+    fn a_packet_that_may_begin_a_flow_to_a_backend_is_not_passed() {
         let classify = |bits, begins: fn(bool) -> bool| {
             let bits = |port| if port == SERVED { bits } else { 0 };
             classify_ingress(&RANGES, ELSEWHERE, CLIENT, SERVED, false, bits, begins)

@@ -114,8 +114,8 @@ pub mod interface {
     /// VLAN interfaces are on top of the interface: frames with such a VLAN's tag that come in by
     /// it go to the VLAN interface's own programs.
     pub const VLANS: u32 = 1 << 26;
-    /// The interface is a port of a bridge that forwards no frame from it to another port with this
-    /// bit: `ip link set DEV type bridge_slave isolated on`.
+    /// The interface is an isolated bridge port: no frame passes between two such ports. Set by `ip
+    /// link set DEV type bridge_slave isolated on`.
     pub const ISOLATED: u32 = 1 << 25;
     /// Many clients come in by the interface, so flows do not tell clients apart by it.
     pub const SHARED: u32 = 1 << 24;
@@ -159,8 +159,8 @@ pub mod capacity {
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 512;
     pub const NAMES: usize = 131_072;
-    /// Backends of a family that have counters of their own; the agent lowers the number where
-    /// there are many CPUs.
+    /// How many backends of a family have traffic counters; the agent lowers it where there are
+    /// many CPUs.
     pub const TRAFFIC: usize = 131_072;
     /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;

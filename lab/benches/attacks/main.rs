@@ -64,7 +64,7 @@ struct Arguments {
     /// The program kube-proxy, for nftables
     #[arg(long)]
     kube_proxy: Option<PathBuf>,
-    /// The agent; the one built beside this program unless given
+    /// The agent's binary; default: the one beside this program
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Handed over by `cargo bench`
@@ -86,7 +86,7 @@ enum Attack {
     Udp,
     /// Very many open connections, and new ones for a long time
     Many,
-    /// One of two endpoints is deaf
+    /// One of two pods drops SYNs
     Deaf,
     /// A pod forges another's packets
     Spoof,

@@ -81,7 +81,7 @@ struct Arguments {
     /// The program kube-proxy
     #[arg(long)]
     kube_proxy: PathBuf,
-    /// The agent; the one built beside this program unless given
+    /// The agent's binary; default: the one beside this program
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Handed over by `cargo bench`

@@ -73,7 +73,7 @@ struct Arguments {
     /// Rounds that count
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u32).range(10..))]
     rounds: u32,
-    /// The agent; the one built beside this program unless given
+    /// The agent's binary; default: the one beside this program
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Handed over by `cargo bench`

@@ -48,7 +48,7 @@ struct Arguments {
     /// Changes whose way to the packets is measured, at each number
     #[arg(long, default_value_t = 300)]
     changes: u32,
-    /// The agent; the one built beside this program unless given
+    /// The agent's binary; default: the one beside this program
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Given by cargo

@@ -65,7 +65,7 @@ struct Arguments {
     /// The program kube-proxy, for nftables
     #[arg(long)]
     kube_proxy: Option<PathBuf>,
-    /// The agent; the one built beside this program unless given
+    /// The agent's binary; default: the one beside this program
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Handed over by `cargo bench`

@@ -45,7 +45,7 @@ struct Arguments {
     /// Folder of manifests; their addresses are what the demo calls.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo"))]
     manifests: PathBuf,
-    /// The agent; the one built beside the demo unless given.
+    /// The agent's binary; default: the one beside the demo
     #[arg(long)]
     binary: Option<PathBuf>,
 }

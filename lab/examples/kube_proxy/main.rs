@@ -42,7 +42,7 @@ spec:
   ports: [{port: 80}]
 ";
 
-/// Returns the service's EndpointSlice, as if its pod had changed at the time `changed`.
+/// Returns the service's EndpointSlice; its last-change-trigger-time is `changed`.
 fn slice(changed: Timestamp) -> String {
     format!(
         "

@@ -31,7 +31,7 @@ struct Arguments {
     /// The folder with prometheus and promtool.
     #[arg(long)]
     programs: PathBuf,
-    /// The agent; the one built beside this program unless given.
+    /// The agent's binary; default: the one beside this program.
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Draw the dashboard into this file, after a minute of load.

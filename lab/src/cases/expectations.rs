@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// Connections per endpoint that the test case lists: enough that each endpoint is chosen almost
-/// certainly.
+/// Connections for each endpoint that the test case lists: enough to choose every one almost
+/// surely.
 pub(super) const PER_ENDPOINT: usize = 24;
 /// An endpoint that never answered is an error if the probability that this is pure chance is below
 /// this.

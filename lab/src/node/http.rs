@@ -74,7 +74,7 @@ mod tests {
     use super::dechunked;
 
     #[test]
-    fn chunks_are_joined_and_half_an_answer_is_none() {
+    fn http_chunks_are_joined_and_a_truncated_answer_is_rejected() {
         assert_eq!(
             dechunked("4\r\nab\r\n\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").as_deref(),
             Some("ab\r\n0123456789")

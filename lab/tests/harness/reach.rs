@@ -106,7 +106,7 @@ fn every_host_reaches_every_other_with_its_own_source(
 }
 
 #[rstest]
-fn what_is_sent_to_nobody_is_seen_leaving_the_node(
+fn packets_to_an_unowned_address_leave_by_the_uplink(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
 ) {
     let topology = Topology::build(layout(), plumbing).expect("topology");
@@ -143,7 +143,7 @@ fn what_is_sent_to_nobody_is_seen_leaving_the_node(
 }
 
 #[rstest]
-fn a_topology_is_up_in_no_time_and_gone_when_dropped(
+fn a_topology_is_built_within_two_seconds_and_removed_on_drop(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
 ) {
     let began = Instant::now();
@@ -160,7 +160,7 @@ fn a_topology_is_up_in_no_time_and_gone_when_dropped(
 }
 
 #[rstest]
-fn a_pod_that_is_joined_anew_is_reached_at_once(
+fn a_pod_is_reachable_at_once_after_it_is_replugged(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
     #[values("10.40.1", "fd00:40:0:1:")] subnet: &str,
 ) {

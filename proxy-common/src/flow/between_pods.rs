@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_makes_up_for_no_change_of_an_address() {
+    fn ends_that_differ_in_address_or_port_have_different_words() {
         let ends = (0..=255).flat_map(|last| (0..=255).map(move |port| end(last, port << 8)));
         let words: HashSet<_> = ends.map(|end| end.word(KEY)).collect();
         assert_eq!(words.len(), 256 * 256);

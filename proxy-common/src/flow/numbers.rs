@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn near_is_as_far_as_a_sender_gets() {
+    fn numbers_within_one_window_are_near() {
         for last in [1, WINDOW, u32::MAX, 1 << 31] {
             for step in [0, 1, WINDOW] {
                 assert!(is_near(last.wrapping_add(step), last));

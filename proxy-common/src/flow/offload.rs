@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_datagrams_is_fresh_until_its_unit_ends() {
+    fn a_udp_record_is_fresh_until_its_time_unit_ends() {
         let record = Offload::new(7, 5 * UNIT + 1);
         let is_fresh = |now| record.is_fresh(Protocol::UDP, now, now);
         assert!(is_fresh(5 * UNIT + 1) && is_fresh(6 * UNIT - 1));
@@ -203,7 +203,7 @@ mod tests {
     const RST: Signals = Signals(Signals::RST);
 
     #[test]
-    fn the_stack_is_asked_as_the_protocol_and_the_signals_say() {
+    fn protocol_tcp_flags_and_settings_decide_if_the_stack_is_asked() {
         let udp = (Protocol::UDP, Signals::NONE);
         for (flags, (protocol, signals), consent_is) in [
             (0, (TCP, SYN), Consent::Asks),

@@ -167,7 +167,7 @@ fn drop_silently<F: Family>(
     true
 }
 
-/// Removes the drop mark from a socket that is connected again, unless its process has set the bit
+/// Removes the drop mark from a socket that connects again, unless its process has set the mark
 /// itself. The caller replaces or removes the socket's entry.
 #[inline(always)]
 fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_lead_into_an_array_and_into_a_document_that_has_them() {
+    fn a_jsonpath_of_items_reads_a_bare_array_and_a_list_document() {
         for value in [json!([{"a": 1}]), json!({"items": [{"a": 1}]})] {
             let format: Format = "jsonpath={.items[*].a}".parse().expect("a path");
             let mut out = Vec::new();

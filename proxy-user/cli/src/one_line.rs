@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_parser_cannot_see_is_refused_before_the_maps_are_read() {
+    fn bad_argument_values_are_refused_before_the_maps_are_read() {
         for line in parsed(LISTS, "a/b -n c, --sort-by colour, --no-headers -o json") {
             let error = perform(&line.expect("parsed").command).expect_err("refused");
             let said = error.to_string();

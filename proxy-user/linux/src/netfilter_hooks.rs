@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn bridges_own_hooks_are_nobody_and_conntracks_are_named() {
+    fn br_netfilter_hooks_are_ignored_and_conntracks_are_recognised() {
         let mut hooks = ForwardHooks::default();
         hooks.add("br_nf_pre_routing [br_netfilter]".to_owned());
         assert_eq!(hooks, ForwardHooks::default());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_answers() {
+    fn netfilter_hooks_can_be_listed() {
         _ = forward_hooks().expect("the kernel answers");
     }
 }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_answers() {
+    fn nftables_chains_can_be_listed() {
         _ = nft_chains().expect("the kernel answers");
     }
 }

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_route_that_ends_a_packet() {
+    fn a_lookup_error_tells_a_blackhole_from_no_route() {
         let of = |number| named(&io::Error::from_raw_os_error(number));
         assert_eq!(of(libc::EINVAL), Some(Routed::Ended("blackhole")));
         assert_eq!(of(libc::ENETUNREACH), Some(Routed::None));

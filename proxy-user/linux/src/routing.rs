@@ -95,7 +95,7 @@ mod tests {
     use crate::netlink::{encode, tests::cut_off_anywhere};
 
     #[test]
-    fn what_a_rule_asks_is_read() {
+    fn conditions_of_a_routing_rule_are_parsed() {
         let plain = [2, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
         let mut tos = plain;
         tos[3] = 0x10;

@@ -206,7 +206,7 @@ fn redirecting_skips_no_foreign_program() {
 }
 
 #[test]
-fn what_only_the_stack_follows_keeps_all_packets_in_it() {
+fn fwmark_and_tos_rules_and_xfrm_policies_prevent_redirects() {
     let world = World::serving();
     let agent = redirecting(&world);
     let interface = world.client_interface();

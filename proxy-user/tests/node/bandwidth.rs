@@ -34,7 +34,7 @@ const FREE: RangeInclusive<f64> = 5.0..=f64::INFINITY;
 /// On a busy machine a connection may be slower than its limit, so a test tries again. It is never
 /// faster.
 const ATTEMPTS: usize = 3;
-/// The start is not measured: a burst passes at once, and the connection only begins.
+/// How long to wait before measuring: a burst passes at first, and the connection is starting.
 const START: Duration = Duration::from_millis(250);
 const TIME: Duration = Duration::from_secs(1);
 /// The most bytes of a sender in flight: less than the limits' queues hold. With losses, the bytes

@@ -80,7 +80,7 @@ fn forget_the_other(world: &World, family: &str) {
     forgotten.expect("the node").expect("nf_conntrack");
 }
 
-/// A client outside, behind a tunnel interface by which many clients can arrive.
+/// Returns a client outside, behind a VXLAN tunnel that carries many clients.
 fn outside(world: &World) -> NetNs {
     let outside = NetNs::new("outside").expect("run as root");
     let tunnel = |local: &str, remote: &str, dev: &str| {

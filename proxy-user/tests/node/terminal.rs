@@ -86,7 +86,7 @@ fn who_reads_only_the_first_line_ends_the_list() {
 }
 
 #[test]
-fn a_reader_that_has_gone_is_no_fault() {
+fn a_closed_output_pipe_prints_no_error() {
     let world = World::build();
     world.write("one.yaml", service("s01", "172.30.1.1"));
     let _agent = world.start(7);

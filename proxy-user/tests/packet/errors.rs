@@ -92,7 +92,7 @@ fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
 
 /// A UDP checksum of 0 is sent as 0xffff, and must be quoted as 0xffff.
 #[rstest]
-fn a_quoted_datagrams_checksum_of_zero_keeps_its_spelling(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_quoted_udp_checksum_of_0xffff_stays_0xffff(#[values(IPV4, IPV6)] a: Addresses) {
     let service = Service::over(Protocol::UDP, a);
     let world = World::new(&[service]);
     let (client, service) = (a.client(), a.service());

@@ -60,7 +60,7 @@ fn an_import_that_never_ends_holds_a_connection_for_five_seconds() {
 }
 
 #[rstest]
-fn a_connection_whose_numbers_nobody_has_seen_ends_as_others_do(
+fn a_connection_without_known_sequence_numbers_closes_normally(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] client_first: bool,
 ) {

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_within_another_and_other_names_are_not_meant() {
+    fn parts_of_words_and_names_of_functions_and_variables_are_allowed() {
         let text =
             "mod replace; struct Pathway; fn place() { let way = room; } type Placement = u8;";
         assert_eq!(check(&[File::new("a.rs", text)]), [""; 0]);

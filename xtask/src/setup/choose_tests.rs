@@ -173,7 +173,7 @@ fn a_fresh_debian_gets_the_compiler_then_llvm_then_the_linker() {
 }
 
 #[test]
-fn lists_are_fetched_once_before_giving_up() {
+fn apt_lists_are_updated_once_before_setup_fails() {
     let mut facts = Facts {
         apt_compiler: None,
         apt_llvm: Vec::new(),

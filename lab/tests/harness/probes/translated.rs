@@ -24,7 +24,7 @@ const TO_BOTH: &str =
 const MASQUERADE: &str = "ip daddr { 10.40.1.10, 10.40.2.10 } masquerade";
 
 #[rstest]
-fn a_translated_flow_is_told_by_who_answers_and_what_it_sees(
+fn nat_is_checked_by_the_answering_backend_and_the_source_it_sees(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
     #[values("TCP", "UDP", "SCTP")] protocol: &str,
 ) {
@@ -69,7 +69,7 @@ fn spreading_is_told_from_sticking(#[case] expect: &str, #[case] rule: &str, #[c
 }
 
 #[test]
-fn one_source_port_serves_every_connection_of_a_flow_that_says_so() {
+fn with_source_ports_same_all_connections_use_one_port() {
     let topology = Topology::build(layout(), Plumbing::Bridge).expect("topology");
     let endpoints: BTreeSet<Endpoint> = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
 

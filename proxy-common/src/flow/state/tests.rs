@@ -99,7 +99,7 @@ fn the_side_that_closed_first_is_known() {
 }
 
 #[test]
-fn crossing_fins_on_two_cpus_lose_none() {
+fn fins_of_both_sides_on_two_cpus_are_both_kept() {
     let state = open_and(&[]);
     let client = change_by_client(state, Protocol::TCP, FIN, || true, || true, || true);
     let backend = change_by_backend(state, Protocol::TCP, FIN, || true);

@@ -27,10 +27,7 @@ async fn scrape(metrics: Metrics) -> Result<impl IntoResponse, StatusCode> {
 /// Returns the HTTP handlers of the server at `metricsBindAddress`.
 pub fn router(metrics: Metrics, configz: Configz, warnings: Warnings) -> Router {
     Router::new()
-        .route(
-            "/metrics",
-            get(async move || scrape(metrics.clone()).await),
-        )
+        .route("/metrics", get(async move || scrape(metrics.clone()).await))
         .route("/configz", get(async move || configz.answer()))
         // `portolan warnings` reads this.
         .route("/warnings", get(async move || Json(warnings.named())))

@@ -101,7 +101,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_programs_time_is_of_what_it_ran_since() {
+    fn a_programs_time_counts_from_the_previous_sample() {
         let before = programs(&[(1, "ingress", 100, 50_000), (2, "egress", 7, 7)]);
         let now = programs(&[
             (1, "ingress", 300, 90_000),

@@ -56,7 +56,7 @@ fn the_live_screen_is_as_its_pictures_show() {
 }
 
 #[test]
-fn a_look_that_failed_is_told_above_what_is_known() {
+fn a_failed_read_is_shown_above_the_last_known_rows() {
     let drawn = drawn(80, &[], Some("nothing is\x1b[31m pinned"));
     assert!(
         drawn.contains("not read, trying again: nothing is?[31m pinned"),

@@ -30,7 +30,7 @@ pub(super) enum Word {
     Service(ServiceArg),
     /// A pod: which ends are meant, its namespace and its name.
     Pod(u32, String, String),
-    /// Any of these outcomes (counters): one bit for each.
+    /// A set of outcomes (counters): one bit for each.
     Outcomes(u64),
 }
 

@@ -50,7 +50,7 @@ fn every_setting_in_force_is_kube_proxys_or_in_the_table_of_differences() {
 }
 
 #[test]
-fn the_kube_proxy_is_of_the_kubernetes_that_is_built_here() {
+fn kube_proxys_settings_are_recorded_for_the_version_in_go_mod() {
     let go_mod = folder().join("../../xtask/go/kubernetes/go.mod");
     let go_mod = fs::read_to_string(go_mod).expect("Go's list of modules");
     let mut words = go_mod.split_whitespace();

@@ -256,7 +256,7 @@ fn a_slice_full_of_faults_does_not_flood_the_log() {
 }
 
 #[test]
-fn an_object_without_a_name_is_told_by_its_place() {
+fn an_object_without_a_name_is_reported_by_file_and_line() {
     let yaml = "apiVersion: v1\nkind: Service\nmetadata: {}\n---\n".to_owned()
         + &service("cart", "172.30.0.1", "");
     let (objects, _) = objects(&yaml);
@@ -270,7 +270,7 @@ fn an_object_without_a_name_is_told_by_its_place() {
 }
 
 #[test]
-fn a_node_is_read_with_its_first_address_of_each_family_and_whether_it_stays() {
+fn a_node_has_its_first_valid_address_per_family_zone_and_eligibility() {
     let yaml = "
 apiVersion: v1
 kind: Node

@@ -92,8 +92,8 @@ impl TcAttachments {
     }
 
     /// Attaches the programs for egress and ingress, or replaces attached ones. `before` takes the
-    /// name of a new link's pin. It returns the link of an older generation at the same hook,
-    /// behind which the new link must come; `None` if there is none.
+    /// pin name of a new link. It returns an older generation's link at the same hook, if there is
+    /// one: the new link must come after that.
     pub(crate) fn attach(
         &mut self,
         programs: &mut Programs,
@@ -323,8 +323,8 @@ pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'
     Ok(removed)
 }
 
-/// Removes those of our filters at one hook of an interface for whose handle `is_wanted` returns
-/// true. Returns true if one was removed.
+/// Removes our filters at one hook of an interface if `is_wanted` returns true for their handle.
+/// Returns true if one was removed.
 fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> bool {
     let Some(name) = interface_name(index) else {
         return false;

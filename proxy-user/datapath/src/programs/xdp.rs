@@ -25,8 +25,7 @@ use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
 #[derive(Debug)]
 pub(crate) struct XdpAttachments {
     links: PathBuf,
-    /// The open links, so that they outlive their pins, each with its XDP mode. Key: interface
-    /// index.
+    /// Links kept open, so that they outlive their pins, and their XDP modes. Key: interface index.
     held: BTreeMap<u32, (OwnedFd, XdpMode)>,
 }
 
@@ -169,8 +168,8 @@ fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
         .collect()
 }
 
-/// Makes a correctly attached link run this program, and pins it. `running` is the id of the
-/// program that it ran before. Returns true if that was another one.
+/// Makes a correctly attached link run `program`, and pins the link. `running` is the id of the
+/// program that it ran until now. Returns true if they differ.
 fn keep(link: &OwnedFd, running: u32, program: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
     let is_other = running != program_id(program)?;
     if is_other {

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_another_services_backend_is_named() {
+    fn a_slot_with_a_wrong_or_missing_backend_is_named() {
         type Change = dyn Fn(&mut Found<V4>);
         let ways: [(&Change, &str); 4] = [
             (

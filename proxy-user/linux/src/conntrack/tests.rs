@@ -74,7 +74,7 @@ fn it_is_the_tuples_that_say_where_a_connection_goes() {
 }
 
 #[test]
-fn the_kernel_answers() {
+fn conntracks_connections_can_be_listed() {
     tracked(drop).expect("the kernel answers");
 }
 

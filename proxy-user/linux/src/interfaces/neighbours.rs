@@ -116,7 +116,7 @@ async fn send(
 struct Tables {
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
     ports: BTreeMap<(u32, Mac), u32>,
-    /// The interface of a route that leads to the address without a gateway; None if there is none.
+    /// The interface of the on-link route to the address; None if no such route exists.
     routed: BTreeMap<IpAddr, Option<u32>>,
 }
 

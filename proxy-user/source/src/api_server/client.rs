@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_address_of_its_own_the_server_cannot_be_reached() {
+    fn without_kubeconfig_and_master_access_is_refused() {
         let fault = access(None, None).expect_err("no address");
         assert!(fault.to_string().contains("--master"), "{fault}");
         assert_eq!(

@@ -64,7 +64,7 @@ fn report_of_page(page: &str, command: &str) -> String {
 }
 
 #[test]
-fn the_pages_report_is_a_real_one() {
+fn the_report_in_explain_md_is_what_the_command_prints() {
     let world = World::build();
     world.write("cart.yaml", cart());
     let _outside = outside(&world);

@@ -95,7 +95,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
 }
 
 #[test]
-fn beside_rules_it_takes_what_the_stack_has_let_pass() {
+fn with_firewall_rules_xdp_takes_only_what_the_stack_accepted() {
     let world = World::prepared(false, Xdp::Native, |node| {
         let policy = "table ip cni {\n\
             chain forward { type filter hook forward priority 0; policy drop;\n\

@@ -74,7 +74,7 @@ fn a_datagram_without_a_checksum_keeps_none() {
 }
 
 #[rstest]
-fn traffic_is_counted_by_both_in_one_place(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_taken_by_xdp_are_in_the_traffic_counters(#[values(IPV4, IPV6)] a: Addresses) {
     let node = Node::new(a, false);
     let source = node.establish();
     let before = node.traffic();
@@ -146,7 +146,7 @@ fn acknowledged_numbers_are_followed_in_both_directions() {
 }
 
 #[test]
-fn the_end_of_a_connection_that_xdp_carried_is_believed() {
+fn tc_accepts_the_fin_of_a_connection_that_xdp_carried() {
     let node = Node::new(IPV4, false);
     let source = node.establish();
     let mut number = 1000_u32;

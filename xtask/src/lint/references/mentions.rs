@@ -80,7 +80,7 @@ fn scan(lines: &[&str]) -> Vec<Mention> {
     found
 }
 
-/// Adds the texts in backticks of a paragraph, and references between them, to `found`.
+/// Adds a paragraph's texts in backticks, and the references outside them, to `found`.
 fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) {
     let line_of = |at: usize| first_line + text[..at].matches('\n').count();
     let mut push = |part: &str, kind, at| {

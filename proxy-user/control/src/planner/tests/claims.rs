@@ -46,7 +46,7 @@ fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() 
 }
 
 #[test]
-fn a_balancer_at_every_address_does_not_take_anothers_node_port() {
+fn a_load_balancer_ip_of_0_0_0_0_takes_no_node_port() {
     let older = service(
         "a",
         "172.30.0.1",
