@@ -85,7 +85,7 @@ impl AffinityEntry {
                 .wrapping_add(check::mix(backend.0, generation, 0x1b87_3593)),
         )
     }
-    /// Whether this entry is the one of `key`, is not torn, and its affinity has not timed out at
+    /// Whether this entry is that of `key`, is not torn, and its affinity has not timed out at
     /// `now`; `timeout` in seconds.
     #[inline(always)]
     pub fn holds(&self, key: &impl AffinityClient, timeout: u32, now: u64) -> bool {

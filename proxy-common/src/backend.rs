@@ -10,7 +10,7 @@ pub struct BackendId(pub u32);
 
 /// The sets of endpoints that a backend belongs to, as bits: kube-proxy's cluster and local
 /// endpoints. A serving endpoint that is not selected (one in another zone, for example) belongs to
-/// none.
+/// neither set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct EndpointSet(pub u16);

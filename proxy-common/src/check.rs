@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Check words: hashes of a map element's key and value, stored in the value. By its check word a
-//! reader recognises a value that is torn or of an element that the kernel has reused.
+//! reader detects a torn value, or an element that the kernel has reused.
 
 /// Joins two 16-bit halves into one 32-bit word; `first` lies at the lower address in memory.
 #[inline(always)]
@@ -22,8 +22,8 @@ pub const fn mix(a: u32, b: u32, seed: u32) -> u64 {
         .wrapping_mul(b.wrapping_add(seed ^ 0x85eb_ca6b) as u64)
 }
 
-/// Makes a check word of a sum of [`mix`] results. It is never zero, so zeroed memory never has a
-/// valid check word.
+/// Makes a check word of a sum of [`mix`] results. The word is never zero, so zeroed memory never
+/// has a valid check word.
 #[inline(always)]
 pub const fn fold_check(sum: u64) -> u32 {
     let mixed = sum ^ (sum >> 29);

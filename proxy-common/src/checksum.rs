@@ -29,7 +29,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_incremental_update_equals_a_full_sum(mut words in proptest::collection::vec(any::<u16>(), 4..40), half: u16) {
+        fn an_incremental_checksum_update_equals_a_full_sum(mut words in proptest::collection::vec(any::<u16>(), 4..40), half: u16) {
             // A sum of zero has two representations; a header never sums to zero.
             words[0] |= 0x4500;
             let before = full(&words);

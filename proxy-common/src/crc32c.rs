@@ -83,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_agrees_with_the_published_check_value() {
+    fn the_reference_crc32c_gives_the_published_check_value() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 
     proptest! {
         #[test]
-        fn new_ports_give_the_checksum_of_the_whole_new_packet(
+        fn crc32c_updated_for_new_ports_equals_a_full_computation(
             mut packet in proptest::collection::vec(any::<u8>(), 12..3000), ports: [u8; 4],
         ) {
             let old = u32::from_ne_bytes([packet[0], packet[1], packet[2], packet[3]]);

@@ -34,13 +34,13 @@ pub enum FilterVerdict {
 /// How a packet must be examined, judged by its IP header and the byte that follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Not at all: no service has this protocol, or it is an ICMP message about no flow.
+    /// Not at all: no service has this protocol, or the packet is an ICMP message about no flow.
     None,
     /// By its ports, which follow the IP header directly.
     Ports,
     /// As an ICMP echo request.
     Echo,
-    /// By a full parse: it has options, fragments or extension headers, or is an ICMP error.
+    /// By a full parse: for options, a fragment, extension headers or an ICMP error.
     Parse,
 }
 
@@ -168,8 +168,8 @@ pub const fn may_be_shared(from: u64, to: u64) -> bool {
 }
 
 /// Whether our ingress program may have set the masquerade mark of a packet that leaves (other
-/// programs use this mark, too); `bits` are those of the destination port, which is a backend's
-/// then.
+/// programs use this mark, too). If so, the destination port is a backend's; `bits` are that port's
+/// bits.
 #[inline(always)]
 pub const fn may_be_masqueraded(bits: u64) -> bool {
     bits & ports::REPLY != 0
@@ -216,7 +216,7 @@ mod tests {
     #[case::backend_on_a_frontends_port(ports::FRONTEND | ports::BACKEND, FilterVerdict::Pass)]
     #[case::node_port(ports::NODE_PORT, FilterVerdict::KnownPort)]
     #[case::backend_of_sockets(ports::BACKEND, FilterVerdict::Pass)]
-    fn the_destination_port_decides_about_requests(
+    fn the_destination_ports_bits_decide_if_a_request_passes(
         #[case] served: u64,
         #[case] expected: FilterVerdict,
     ) {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backends_port_matters_past_the_stack_only() {
+    fn backend_ports_are_reported_only_where_packets_bypass_the_stack() {
         for (client, served) in [(0, ports::BACKEND), (ports::BACKEND, 0)] {
             assert_eq!(classify(client, served, true), FilterVerdict::Backends);
             assert_eq!(classify(client, served, false), FilterVerdict::Pass);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frontends_port_counts_in_the_ranges_of_external_ips() {
+    fn a_frontend_port_matches_in_the_external_ip_ranges() {
         let verdict = |served| classify_in(true, 0, served, false);
         assert_eq!(verdict(ports::FRONTEND), FilterVerdict::ExternalRange);
         assert_eq!(verdict(ports::NODE_PORT), FilterVerdict::KnownPort);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_from_a_frontends_port_is_known() {
+    fn a_reply_is_classified_as_reply_though_one_port_is_a_frontends() {
         let masqueraded = classify(ports::REPLY | ports::FRONTEND, ports::MASQUERADE, false);
         assert_eq!(masqueraded, FilterVerdict::Reply);
         let redirected = classify(ports::REPLY, ports::FRONTEND, true);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_concerns_ingress_when_it_was_masqueraded_or_is_to_be_redirected() {
+    fn ingress_handles_replies_only_if_masqueraded_or_to_be_redirected() {
         assert_eq!(classify(ports::REPLY, 0, false), FilterVerdict::Pass);
         let masqueraded = classify(ports::REPLY, ports::MASQUERADE, false);
         assert_eq!(masqueraded, FilterVerdict::Reply);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_of_cluster_ips_is_asked_before_any_port() {
+    fn the_cluster_ip_ranges_are_checked_before_any_port_bits() {
         let verdict = classify_ingress(
             &RANGES,
             CLUSTER_IP,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn egress_concerns_replies_and_what_node_ports_send() {
+    fn egress_handles_packets_from_reply_ports_and_node_ports() {
         assert!(may_concern_egress(ports::REPLY));
         assert!(may_concern_egress(ports::NODE_PORT));
         assert!(!may_concern_egress(ports::FRONTEND | ports::MASQUERADE));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_on_a_packet_to_no_backend_is_somebody_elses() {
+    fn a_mark_on_a_packet_to_no_backend_port_is_foreign() {
         assert!(may_be_masqueraded(ports::REPLY));
         assert!(!may_be_masqueraded(!ports::REPLY));
     }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[rstest]
-    fn protocols_that_no_service_has_pass_at_once(
+    fn packets_of_protocols_without_services_need_no_work(
         #[values(false, true)] v6: bool,
         #[values(true, false)] is_plain: bool,
     ) {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_extension_header_is_found_out() {
+    fn packets_with_extension_headers_are_parsed() {
         let work = work_of(Protocol(44), true, true, Protocol::ICMPV6, 0);
         assert_eq!(work, Work::Parse);
     }

@@ -16,9 +16,9 @@ pub trait FrontendMaps<A> {
     fn in_service_range(&self, address: A) -> bool;
 }
 
-/// Returns the record of a destination: that of its address and port; else, for an address of the
-/// node, that of the node port; else, for a cluster IP, the one that rejects its unserved ports.
-/// None if no service is concerned.
+/// Returns the record of a destination: the record of its address and port; else, for a node
+/// address, the record of the node port; else, for a cluster IP, the record that rejects unserved
+/// ports. None if the destination belongs to no service.
 #[inline(always)]
 pub fn find_record<A: Addr>(
     maps: &impl FrontendMaps<A>,
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_frontend_comes_before_node_port_and_guard() {
+    fn the_exact_frontend_comes_before_node_port_and_unserved_record() {
         assert_eq!(found(&full(), NODE), Some(1));
         assert_eq!(found(&full(), CLUSTER_IP), Some(2));
     }
 
     #[test]
-    fn without_an_exact_frontend_the_node_port_or_the_guard_serves() {
+    fn without_an_exact_frontend_the_node_port_or_unserved_record_is_found() {
         let mut maps = full();
         for address in [NODE, CLUSTER_IP] {
             maps.records
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_bits_costs_no_look_up_but_the_guards() {
+    fn for_a_port_without_bits_only_the_unserved_record_is_looked_up() {
         let maps = Maps { bits: 0, ..full() };
         assert_eq!(found(&maps, NODE), None);
         assert_eq!(found(&maps, CLUSTER_IP), Some(4));

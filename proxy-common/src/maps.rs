@@ -66,8 +66,8 @@ names! {
 pub mod generation {
     /// The programs with new maps have taken over: the programs of this map begin no flows.
     pub const DRAINED: u32 = 1;
-    /// The programs of this map run after those with other maps: they see the packets that those
-    /// pass on, also translated ones.
+    /// The programs of this map run after the programs with other maps, and see the packets that
+    /// these pass on, even translated ones.
     pub const BEHIND: u32 = 2;
 }
 
@@ -105,8 +105,8 @@ pub mod interface {
     pub const VETH_PORT: u32 = 1 << 30;
     /// Packets that leave by the interface have no link-layer header.
     pub const NO_LINK_LAYER: u32 = 1 << 29;
-    /// The interface is a port of a bridge and has another link-layer address than the bridge:
-    /// frames for this node are addressed to the bridge.
+    /// The interface is a bridge port whose link-layer address differs from the bridge's: frames
+    /// for this node are addressed to the bridge.
     pub const BRIDGE_PORT: u32 = 1 << 28;
     /// With `forwarding: auto`, packets that come in by the interface may be redirected past the
     /// stack: nothing in the stack waits for them.

@@ -25,7 +25,7 @@ impl Marks {
     };
 
     /// Returns marks with bit number `bit`, 0 to 31, as the masquerade bit; `None` for a larger
-    /// number. If it is the default drop bit, the two bits are swapped.
+    /// number. If `bit` is the default drop bit, the two bits are swapped.
     pub const fn with_masquerade_bit(bit: u32) -> Option<Self> {
         let Some(masquerade) = 1_u32.checked_shl(bit) else {
             return None;
@@ -38,8 +38,8 @@ impl Marks {
         Some(Self { masquerade, drop })
     }
 
-    /// Returns the mark bit used instead of the masquerade bit while another proxy's rules
-    /// masquerade packets with the latter: bit 12, or bit 11 if the masquerade bit is bit 12.
+    /// Returns the mark bit to use while another proxy's rules masquerade packets with the
+    /// masquerade bit: bit 12, or bit 11 if the masquerade bit is bit 12.
     #[inline(always)]
     pub const fn beside_rules(masquerade: u32) -> u32 {
         const BIT: u32 = 1 << 12;
@@ -198,7 +198,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_clients_own_port_comes_first_where_it_is_allowed() {
+    fn the_clients_own_port_is_the_first_candidate_if_it_is_in_the_ranges() {
         let ranges = PortRanges::DEFAULT;
         assert_eq!(
             ranges.candidate(Port::from_host(2000), 77, 0),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_marks_never_share_a_bit() {
+    fn masquerade_and_drop_mark_never_share_a_bit() {
         assert_eq!(Marks::with_masquerade_bit(14), Some(Marks::DEFAULT));
         for bit in 0..32 {
             let marks = Marks::with_masquerade_bit(bit).expect("a bit of 32");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_reused_where_the_backend_takes_the_next_syn() {
+    fn ports_are_reused_first_where_the_backend_accepts_the_next_syn() {
         use crate::FlowState;
         const SECOND: u64 = 1_000_000_000;
         let closed = FlowState::ESTABLISHED
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_range_are_left_out() {
+    fn removing_a_port_range_keeps_the_two_largest_remaining_ranges() {
         let without = |first, last| PortRanges::DEFAULT.without(first, last).0;
         assert_eq!(without(30_000, 60_999), PortRanges::DEFAULT.0);
         assert_eq!(without(1024, 65_535), [0; 4]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_range_there_is_no_port() {
+    fn without_port_ranges_there_is_no_candidate_port() {
         assert_eq!(
             PortRanges([0; 4]).candidate(Port::from_host(2000), 1, 0),
             None
@@ -300,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_candidate_lies_in_the_ranges(port: u16, hash: u32, attempt in 0..PORT_TRIES) {
+        fn every_candidate_port_lies_in_the_ranges(port: u16, hash: u32, attempt in 0..PORT_TRIES) {
             for ranges in [PortRanges::DEFAULT, PortRanges([5000, 5063, 0, 0]), PortRanges([0, 0, 7000, 7000])] {
                 let candidate = ranges.candidate(Port::from_host(port), hash, attempt).expect("not empty");
                 prop_assert!(ranges.contains(candidate.host()));

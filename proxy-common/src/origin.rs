@@ -90,7 +90,7 @@ mod tests {
     )]
     #[case::nobody_is_a_pod_without_detection(0, [true, true, false], Origin::External)]
     #[case::an_address_of_the_node(Settings::DETECTS_PODS, [false, false, true], Origin::Host)]
-    fn a_packet_has_the_origin_of_its_interface_or_source(
+    fn a_packets_origin_follows_from_its_interface_or_source_address(
         #[case] settings: u32,
         #[case] answers: [bool; 3],
         #[case] expected: Origin,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_counts_as_external_where_no_local_policy_asks() {
+    fn without_local_policy_the_node_counts_as_external() {
         let answers = [false, false, true];
         assert_eq!(origin(Settings::DETECTS_PODS, 0, answers), Origin::External);
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_socket_is_left_to_the_packet_path_where_its_address_matters() {
+    fn a_pods_socket_is_left_to_the_packet_path_if_source_ranges_apply() {
         let detects = Settings {
             flags: Settings::DETECTS_PODS,
             ..Settings::EMPTY

@@ -58,7 +58,7 @@ mod tests {
     use crate::V4;
 
     #[test]
-    fn a_torn_or_recycled_element_is_recognised() {
+    fn a_torn_or_reused_pod_element_is_not_whole() {
         let address = V4 {
             octets: [10, 40, 1, 2],
         };

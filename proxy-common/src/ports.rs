@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_port_reads_back_its_own_bits_only(port: u16, other: u16) {
+        fn a_ports_bits_are_read_back_for_this_port_only(port: u16, other: u16) {
             let word = in_word(FRONTEND | REPLY, port);
             prop_assert!(word_of(port) < WORDS);
             prop_assert_eq!(bits(word, port), FRONTEND | REPLY);

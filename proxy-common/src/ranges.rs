@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_in_use_is_asked() {
+    fn every_range_in_use_is_checked() {
         let networks = [
             [10, 96, 0, 0],
             [172, 30, 0, 0],
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_begins_at_address_zero_is_in_use_wherever_it_stands() {
+    fn a_range_that_begins_at_0_0_0_0_counts_as_in_use_at_any_position() {
         let whole = [prefix([10, 0, 0, 0], 8), prefix([0, 0, 0, 0], 5)];
         let ranges = Ranges::<V4>::NONE.with(&whole);
         assert!(ranges.contains(v4([1, 2, 3, 4])) && ranges.contains(v4([10, 0, 0, 1])));

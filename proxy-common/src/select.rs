@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Selects one of the slots in a service's block for a new flow. With `selection: random` by a
 //! random number; with `selection: maglev` by a hash of the client and the frontend, so that every
-//! node selects the same ([`flow_number`]); the block holds a table of [`maglev`] then.
+//! node selects the same slot ([`flow_number`]); then the block holds a table of [`maglev`].
 
 #[cfg(any(test, feature = "user"))]
 pub mod maglev;
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_of_a_block_is_reached_and_no_other() {
+    fn every_slot_of_a_block_is_selected_and_no_other() {
         let seen: std::collections::BTreeSet<_> = (0..1000)
             .filter_map(|n| slot(Block::new(40, 7), n))
             .collect();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_tells_flows_apart_changes_the_number() {
+    fn address_port_frontend_and_protocol_change_the_flow_number() {
         let (one, two) = (address(0x0a00_0001), address(0x0a00_0002));
         let port = Port::from_host;
         let key = |at, n, protocol| FrontendKey::new(at, port(n), protocol);

@@ -10,7 +10,7 @@ use crate::{Addr, EndpointSet, Port, Protocol};
 pub struct ServiceId(pub u32);
 
 impl ServiceId {
-    /// No service: the id in a flow that belongs to none.
+    /// No service: the id in a flow that belongs to no service.
     pub const NONE: Self = Self(0);
 }
 

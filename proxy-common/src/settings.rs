@@ -76,7 +76,7 @@ impl Settings {
 
     /// Netfilter tracks forwarded connections, and would refuse or forget TCP connections of which
     /// it sees a part of the segments only (`nf_conntrack_tcp_be_liberal` is 0, or a timeout is
-    /// short), or it is not known: with `forwarding: auto` every TCP segment takes the stack.
+    /// short), or this is not known: with `forwarding: auto` every TCP segment takes the stack.
     pub const TCP_BY_STACK: u32 = 1 << 13;
 
     pub const EMPTY: Self = Self {

@@ -262,7 +262,7 @@ mod tests {
     use crate::V4;
 
     #[test]
-    fn a_bucket_knows_its_owner() {
+    fn a_bucket_has_the_key_of_its_owner() {
         let cookie = SocketCookie::new(0x12_0000_0007);
         let key = SocketKey::<V4>::list(cookie);
         let mut bucket = SocketBucket {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_whole_under_its_own_key_only() {
+    fn a_socket_entry_is_whole_only_under_its_own_key() {
         let cookie = SocketCookie::new(0x1_0000_0007);
         let key = SocketKey::<V4>::connected(cookie);
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<V4>::HOST, 5);

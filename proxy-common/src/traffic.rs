@@ -17,10 +17,10 @@ use crate::{Counter, FlowState, Protocol, ServiceId, flow::Signals};
 pub struct Traffic {
     /// The backend's generation: connections of another generation do not count here.
     pub generation: u64,
-    /// Packets to the backend, and below their bytes.
+    /// Packets to the backend; the next field counts their bytes.
     pub packets_in: u64,
     pub bytes_in: u64,
-    /// Packets from the backend, and below their bytes.
+    /// Packets from the backend; the next field counts their bytes.
     pub packets_out: u64,
     pub bytes_out: u64,
     /// Connections begun; for UDP, conversations.
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_syn_repeats_another_until_the_connection_is_acknowledged_or_over() {
+    fn a_repeated_syn_counts_until_the_connection_is_established_or_over() {
         let syn = Signals(Signals::SYN);
         let repeated = event::RETRANSMITTED;
         let cases = [
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_and_rejections_are_refusals_and_nothing_else() {
+    fn only_drops_and_rejections_are_refusals() {
         for counter in Counter::ALL {
             let name = counter.name();
             let expected = name.starts_with("rejected")

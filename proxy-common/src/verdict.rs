@@ -157,7 +157,7 @@ mod tests {
     #[case(FrontendKind::NodePort)]
     #[case(FrontendKind::LoadBalancer)]
     #[case(FrontendKind::ExternalIp)]
-    fn under_cluster_policy_everybody_is_masqueraded_at_external_addresses(
+    fn under_cluster_policy_all_clients_of_external_addresses_are_masqueraded(
         #[case] kind: FrontendKind,
     ) {
         let flags = flags(kind, ServiceFlags::HAS_ENDPOINTS);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_endpoint_everybody_is_rejected_even_outside_the_source_ranges() {
+    fn without_endpoints_packets_are_rejected_even_outside_the_source_ranges() {
         for kind in [
             FrontendKind::ClusterIp,
             FrontendKind::LoadBalancer,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_outside_the_ranges_is_dropped_whoever_it_is() {
+    fn a_source_outside_the_source_ranges_is_dropped_for_every_origin() {
         let flags = flags(
             FrontendKind::LoadBalancer,
             ServiceFlags::HAS_ENDPOINTS | ServiceFlags::SOURCE_RANGES,

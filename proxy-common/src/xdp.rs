@@ -15,8 +15,8 @@ use crate::{
 /// Bits in the `ports` map of the destination ports of packets that XDP may take.
 const TAKEN: u64 = ports::FRONTEND | ports::NODE_PORT | ports::MASQUERADE;
 
-/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow that XDP takes
-/// packets of.
+/// Whether a packet to a port with these bits (see [`ports`]) may belong to a flow whose packets
+/// XDP takes.
 #[inline(always)]
 pub const fn may_take(bits: u64) -> bool {
     bits & TAKEN != 0
@@ -32,7 +32,7 @@ pub fn takes(protocol: Protocol, signals: Signals) -> bool {
     }
 }
 
-/// Whether both translations of a flow can be done at once: the entry has them, and no end of the
+/// Whether both translations of a flow can be done at once: the entry has both, and no end of the
 /// flow needs the stack. An entry made by an older version has only one translation.
 #[inline(always)]
 const fn is_complete<A: Addr>(entry: &FlowEntry<A>) -> bool {

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_program_is_told_from_others_that_cargo_has_built() {
+    fn only_the_test_binary_is_taken_from_cargos_messages() {
         let found = |kind: &str, target: &str| {
             let built = json!({"kind": [kind], "name": "conformance"});
             let message =
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cargo_run_says_about_xtask_is_told_from_settings() {
+    fn variables_of_cargo_run_and_cargo_settings_are_distinguished() {
         for (names, expected) in [
             (
                 "CARGO_MANIFEST_DIR CARGO_PKG_NAME CARGO_BIN_EXE_portolan",

@@ -93,7 +93,8 @@ pub(crate) fn share_arguments(stage: usize) -> Vec<String> {
     }
 }
 
-/// Returns a stage's arguments, changed so that only the cases run that `failures` begin with.
+/// Returns a stage's arguments for running only the failed cases. Each of `failures` begins with
+/// the name of a case.
 pub(crate) fn only_cases(stage: &[String], failures: &[String]) -> Vec<String> {
     let share = stage.iter().position(|argument| argument == "--share");
     let mut arguments = stage.to_vec();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runner_gets_what_was_asked_for_and_nothing_else() {
+    fn the_conformance_runner_gets_exactly_the_given_arguments() {
         let nothing = runner_arguments(&Arguments::default());
         assert_eq!(nothing.expect("no folder"), [""; 0]);
         let asked = Arguments {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn a_missing_conformance_folder_is_named_in_the_error() {
         let asked = Arguments {
             dir: Some("no-such-folder".into()),
             ..Arguments::default()

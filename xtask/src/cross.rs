@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_foreign_target_gets_its_linker_and_library() {
+    fn a_cross_build_gets_linker_and_library_of_its_target() {
         let builder = Builder {
             arch: Arch::Arm64,
             foreign: Some(("rustc".into(), Some("/std".into()))),

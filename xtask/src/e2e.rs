@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_what_ran_and_how_it_ended() {
+    fn an_e2e_report_gives_the_tests_that_ran_with_their_outcome() {
         let results = report("failed");
         let (name, outcome) = results.first_key_value().expect("one test");
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_column_for_each_run() {
+    fn the_e2e_table_has_a_column_for_each_run() {
         let runs = BTreeMap::from([
             ("a".to_owned(), report("passed")),
             ("b".to_owned(), report("panicked")),

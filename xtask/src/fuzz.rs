@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::ensure_bpffs()?;
     let (target, test) = match arguments.what {
         What::Packets => (TARGET, "runner::sequences_go"),
-        What::Sockets => (SOCKETS, "fuzz::sockets_go"),
+        What::Sockets => (SOCKETS, "fuzz::random_socket_sequences"),
     };
     Workspace::read()?.require("test", target)?;
     let mut command: Command = cargo::cargo("test");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_path_is_not_looked_for_in_the_path() {
+    fn an_absolute_path_of_a_program_is_not_searched_in_path() {
         let shell = PathBuf::from("/bin/sh");
         assert_eq!(find_program("/bin/sh"), Some(shell));
         assert!(find_program("sh").is_some());

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_wants_a_dynamic_linker_is_told_from_one_that_does_not() {
+    fn dynamically_and_statically_linked_programs_are_distinguished() {
         let own = fs::read(env::current_exe().expect("this program")).expect("its file");
         assert!(interpreter(&own).expect("it is dynamic").contains("ld"));
         assert_eq!(interpreter(b"no ELF file"), None);

@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_digest_leads_to_what_it_is_of() {
+    fn every_digest_in_an_image_archive_names_its_blob() {
         let shared = layer("base", b"shared");
         let own = layer("portolan", b"binary");
         let image = |name, layers| Image {
@@ -258,7 +258,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn images_of_one_name_are_one_index_by_processor() {
+    fn images_of_one_name_share_an_index_with_an_entry_per_architecture() {
         let layer = layer("portolan", b"x");
         let label = "org.opencontainers.image.version";
         let named = [(label.to_owned(), "1".to_owned())];

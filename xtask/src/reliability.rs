@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_between_the_marks_is_replaced() {
+    fn only_the_text_between_the_marks_is_replaced() {
         let with_end = |end| Tables {
             file: PathBuf::new(),
             begin: "<!-- begin -->\n".to_owned(),

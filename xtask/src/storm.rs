@@ -12,7 +12,7 @@ use crate::{
     setup::{self, control_plane},
 };
 
-const TEST: &str = "storm::nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm";
+const TEST: &str = "storm::no_request_is_lost_or_gets_a_wrong_backend_in_a_storm";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn the_conformance_runners_closing_line_counts() {
+    fn the_last_line_of_the_conformance_runner_is_counted() {
         let text = "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n";
         assert_eq!(read(text), tally(59, 1, 0));
     }
 
     #[test]
-    fn other_lines_with_these_words_do_not_count() {
+    fn lines_that_only_resemble_test_results_are_not_counted() {
         let lines = [
             "3 passed",
             "case x: 3 passed, 0 failed",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_tests_and_cases_are_told_by_name() {
+    fn failed_tests_and_cases_are_read_with_their_names() {
         for (line, failed) in [
             ("test a::b ... FAILED\n", Some("a::b")),
             ("FAIL web [routed] step 1\n", Some("web [routed] step 1")),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_the_very_last_line() {
+    fn the_summary_ends_with_the_line_of_totals() {
         let text = summary(&[
             stage("unit", tally(10, 0, 0), None),
             stage("packet", tally(5, 2, 1), None),

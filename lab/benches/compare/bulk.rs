@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::world::World;
 
-/// The processes of the iperf3 servers. Dropping it ends them.
+/// The processes of the iperf3 servers. Dropping this ends the servers.
 pub(crate) struct BulkServers(Vec<Child>);
 
 impl BulkServers {

@@ -24,7 +24,7 @@ const PORTOLAN: [Proxy; 3] = [
     Proxy::PortolanAuto,
 ];
 
-/// Figures; before each one the conditions in which it was measured, as text.
+/// Figures, each behind a text with the conditions in which it was measured.
 type Seen = Vec<(String, f64)>;
 
 struct Figures<'a> {
@@ -163,8 +163,8 @@ pub(crate) fn goals(results: &Results) -> Vec<Goal> {
     all.into_iter().flatten().collect()
 }
 
-/// Returns the goals of `forwarding: auto`, relative to direct connections: for each figure one on
-/// a bare node, and one with conntrack active.
+/// Returns the goals of `forwarding: auto`, relative to direct connections: for each figure one
+/// goal on a bare node, and one with conntrack active.
 fn past_the_stack(figures: &Figures<'_>, plumbing: &str) -> Vec<Option<Goal>> {
     let short = match plumbing {
         "bridge" => [1.0, 1.15],

@@ -233,7 +233,7 @@ fn wait_for(world: &World, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the agent has attached the XDP program to the uplink. It checks the uplink once a
+/// Waits until the agent has attached the XDP program to the uplink. The agent checks once a
 /// second.
 fn wait_for_xdp(running: &Running<'_>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;

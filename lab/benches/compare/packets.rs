@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Times connections and packets through services. Each is compared with the same on an equal node
-//! without a proxy, in rounds.
+//! Times connections and packets through services. Compares each, in rounds, with the same
+//! operation on an equal node without a proxy.
 
 use std::{
     collections::BTreeMap,

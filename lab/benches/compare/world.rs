@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The nodes that are compared, equal except for the proxy. Each has a pod with the client and two
-//! with servers, a pod on another node, and a client outside. Also a few services with their
+//! pods with servers, a pod on another node, and a client outside. Also a few services with their
 //! objects, which the proxies serve in addition to the many.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

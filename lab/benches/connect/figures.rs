@@ -13,8 +13,8 @@ use lab::{
 
 use crate::{Case, mode::Mode};
 
-/// The number of destinations in a round: the pod on the node without an agent, the same on the
-/// node with one, and on the same two nodes the port behind the service and the service.
+/// The number of destinations in a round: the pod's own port on the node without an agent and on
+/// the node with it; then the port behind the service on the former and the service on the latter.
 pub(crate) const ARMS: usize = 4;
 
 pub(crate) const PLAIN: usize = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Measures what a service costs: short TCP connections, and UDP and TCP exchanges from a pod to a
 //! service, and to its pod without the service, on a node with the agent. They are compared with
-//! the same to the pod on an equal node without the agent. Needs root. `cargo xtask bench connect`
-//! calls it.
+//! the same traffic to the pod on an equal node without the agent. Needs root. `cargo xtask bench
+//! connect` calls it.
 //!
 //! Each round runs every client on both nodes, one after the other in changing order, on one CPU.
 //! Its result is the ratio of the times. The clients of both nodes connect equally often to equally

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rolling updates: a new pod becomes ready, an old one still serves its open connections while it
-//! terminates, then the old one ends.
+//! Rolling updates: a new pod becomes ready, an old pod still serves its open connections while it
+//! terminates, then the old pod ends.
 
 use std::{sync::Arc, thread::sleep, time::Duration};
 

@@ -37,7 +37,7 @@ pub(super) const NEIGHBOURS: Sources = Sources {
     bits: 6,
 };
 
-/// A running flood; dropping it ends it.
+/// A running flood; dropping this ends the flood.
 pub(super) struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Sent>>>,
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_is_put_in_leaves_the_checksum_right() {
+    fn writing_a_source_into_a_packet_template_corrects_its_checksum() {
         let to = SocketAddrV4::new(Ipv4Addr::new(192, 168, 40, 2), 30_080);
         for kind in [Kind::Syn, Kind::Udp] {
             let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

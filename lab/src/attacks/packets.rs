@@ -27,8 +27,8 @@ pub enum Kind {
     Ack(u32),
     Rst,
     Udp,
-    /// ICMP port unreachable. It contains a TCP packet as if the ICMP packet's receiver had sent
-    /// that.
+    /// ICMP port unreachable. It contains a TCP packet that the ICMP packet's receiver seems to
+    /// have sent.
     Unreachable,
 }
 

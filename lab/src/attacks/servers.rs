@@ -39,7 +39,7 @@ pub(super) const QUERIES: u16 = 8053;
 const BACKLOG: i32 = 4096;
 /// Receive buffer for datagrams, in bytes of kernel memory: about 10 000 datagrams.
 const QUEUE: usize = 8 << 20;
-/// How long the thread for datagrams waits for one before it checks whether to stop.
+/// How long the datagrams' thread waits for a datagram before it checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Running servers; dropping them ends them.

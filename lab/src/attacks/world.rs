@@ -22,7 +22,7 @@ pub const CLIENTS: usize = 6;
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 pub(super) const SERVERS: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 40, 1, 20), Ipv4Addr::new(10, 40, 1, 21)];
-/// The cluster IPs of the service with one endpoint and of the one with two.
+/// The cluster IPs of the service with one endpoint and of the service with two.
 const ONE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 const TWO: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 2);
 

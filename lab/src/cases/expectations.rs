@@ -18,11 +18,11 @@ use crate::{
     },
 };
 
-/// Connections for each endpoint that the test case lists: enough to choose every one almost
+/// Connections for each endpoint that the test case lists: enough to reach every endpoint almost
 /// surely.
 pub(super) const PER_ENDPOINT: usize = 24;
-/// An endpoint that never answered is an error if the probability that this is pure chance is below
-/// this.
+/// An endpoint that never answered is an error if the probability of pure chance is below this
+/// value.
 const CHANCE: f64 = 1e-6;
 
 /// Facts about a flow that the check needs besides the expectation.

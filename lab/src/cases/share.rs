@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_item_is_in_one_part_every_day_and_in_all_of_them_after_as_many_days() {
+    fn each_item_is_in_one_part_a_day_and_in_every_part_once_in_as_many_days() {
         const PARTS: u64 = 6;
         let parts_of = |item: u64, day| -> Vec<u64> {
             let has = |part: &u64| {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_is_none_is_refused() {
+    fn malformed_or_out_of_range_shares_are_rejected() {
         let share = Share { part: 6, parts: 6 };
         assert_eq!("6/6".parse::<Share>().expect("a share"), share);
         for text in ["", "2", "0/6", "7/6", "0/0", "a/6", "1/b", "-1/6"] {

@@ -28,7 +28,7 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One job of a client. The last number in most variants is how many times it is done.
+/// One job of a client. The last number in most variants is how many times the client does it.
 pub enum Job {
     /// Connects, sends and receives one byte, closes; to the addresses in turn.
     Connections(Vec<SocketAddr>, u32),

@@ -22,7 +22,7 @@ use crate::{
 const SINK: usize = 256 << 20;
 
 /// Answers each byte over TCP with the byte `name` and echoes UDP, on each of the ports, in a pod.
-/// `cgroup` is that of the pod's processes. The threads run until the program ends.
+/// `cgroup` is the cgroup of the pod's processes. The threads run until the program ends.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
         serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;

@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 const SET_GRO: u32 = 0x2c;
 
 /// Prepares the far end of a veth whose other end gets an XDP program. The far end is in the
-/// calling thread's network namespace. It then computes the checksums of what it sends, because XDP
-/// cannot see that they are missing. And it accepts frames that the program sends back (by its
-/// NAPI).
+/// calling thread's network namespace. The far end then computes the checksums of its packets,
+/// because XDP cannot see that they are missing. It also accepts frames that the program sends back
+/// (by its NAPI).
 pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;

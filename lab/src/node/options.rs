@@ -26,7 +26,7 @@ pub struct Options<'a> {
     /// Text of the configuration file. The settings of the other fields are added to it.
     pub config: &'a str,
     pub socket_balancing: SocketBalancing,
-    /// The kubeconfig of the API server that the agent reads from; None: it reads manifests.
+    /// The kubeconfig of the API server that the agent reads from; None: the agent reads manifests.
     pub kubeconfig: Option<&'a Path>,
     /// The cgroup to which the agent attaches its socket hooks.
     pub cgroup_root: &'a Path,

@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// Time for a program to end after SIGTERM. Longer than it needs.
+/// Time for a program to end after SIGTERM. Longer than any program needs.
 const TO_END: Duration = Duration::from_secs(5);
 
 /// Makes the kernel send `signal` to the command's process when the thread that starts it ends.

@@ -87,8 +87,8 @@ pub(super) fn request(nonce: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads a request from `input` and returns the answer's bytes; None if it is no request. `by` is
-/// the server's address, `seen` the client's.
+/// Reads a request from `input` and returns the answer's bytes; None if `input` is no request. `by`
+/// is the server's address, `seen` the client's.
 pub(super) fn answer(
     input: &mut impl BufRead,
     by: SocketAddr,

@@ -22,7 +22,7 @@ const INIT_CHUNK: usize = 20;
 pub(super) struct Packet {
     pub(super) source_port: u16,
     pub(super) destination_port: u16,
-    /// The tag that the packet's receiver has chosen for packets to it; 0 for an INIT.
+    /// The tag that the receiver has chosen for packets to itself; 0 for an INIT.
     pub(super) verification_tag: u32,
     pub(super) chunk: Chunk,
 }

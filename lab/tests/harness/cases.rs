@@ -53,7 +53,7 @@ steps:
 "#;
 
 #[test]
-fn every_field_of_the_format_is_understood() {
+fn the_fields_of_a_case_file_are_parsed() {
     let case = Case::parse(WHOLE).expect("a case");
     assert_eq!(case.node.labels["topology.kubernetes.io/zone"], "zone: a");
     assert_eq!(case.config.masquerade_all, Some(true));
@@ -102,7 +102,7 @@ fn every_field_of_the_format_is_understood() {
     "node.ips"
 )]
 #[case("repeat: 3", "repeat: 0", "repeat: 0")]
-fn what_is_not_in_the_format_is_an_error_that_names_it(
+fn the_error_for_an_invalid_case_file_names_the_wrong_field_or_value(
     #[case] right: &str,
     #[case] wrong: &str,
     #[case] named: &str,
@@ -114,7 +114,7 @@ fn what_is_not_in_the_format_is_an_error_that_names_it(
 }
 
 #[test]
-fn the_projects_own_cases_are_all_readable() {
+fn all_conformance_cases_can_be_parsed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/cases");
     for file in files_in(&folder).expect("case files") {
         Case::read(&file).expect("a case");
@@ -122,7 +122,7 @@ fn the_projects_own_cases_are_all_readable() {
 }
 
 #[test]
-fn a_file_and_its_case_must_have_one_name() {
+fn a_case_with_another_name_than_its_file_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("other.yaml");
     std::fs::write(&file, WHOLE).expect("write");
@@ -134,7 +134,7 @@ fn a_file_and_its_case_must_have_one_name() {
 }
 
 #[test]
-fn hosts_follow_from_where_addresses_lie() {
+fn addresses_of_a_case_are_assigned_to_pods_node_remote_outside_or_nowhere() {
     let case = Case::parse(WHOLE).expect("a case");
     let apply = case.steps[0].apply.as_deref().expect("objects");
     let endpoints = cluster::endpoints(apply, "node-a").expect("endpoints");

@@ -10,7 +10,7 @@ use lab::{
 };
 
 #[test]
-fn a_value_of_a_pinned_map_changes_only_where_it_has_to() {
+fn a_pinned_map_value_is_written_only_if_the_closure_returns_true() {
     bpffs::prepare().expect("run as root");
     let element = Element::<u64>::new().expect("a map");
     element.write(7).expect("written");

@@ -14,8 +14,8 @@ pub struct End<A> {
 }
 
 impl<A: Addr> End<A> {
-    /// Returns a hash of address and port. No two ends of IPv4 have the same hash with one `key`,
-    /// nor have two of IPv6 whose addresses differ in the last 64 bits only.
+    /// Returns a hash of address and port. With one `key`, two IPv4 ends never have the same hash,
+    /// nor do two IPv6 ends whose addresses differ only in the last 64 bits.
     #[inline(always)]
     fn word(&self, key: u64) -> u64 {
         scramble(self.address.scramble((self.port.0 as u64) << 32) ^ key)
@@ -31,7 +31,7 @@ pub struct Direction {
     name: u64,
     /// Lowest bit of this direction's clock in a record.
     shift: u32,
-    /// In how many units of time after its own a clock is fresh.
+    /// For how many time units after its own unit a clock stays fresh.
     fresh_units: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct Direction {
 /// and a clock for each direction.
 const NAME_BITS: u32 = 31;
 const NAME: u64 = !0 << (64 - NAME_BITS);
-/// Bit of a record: packets of both directions have left the stack, and then another one has. So
+/// Bit of a record: packets of both directions have left the stack, and then another packet. So
 /// netfilter's connection tracking counts the connection as established.
 const COMPLETE: u64 = 1 << 32;
 /// Size of a direction's clock in a record: 15 bits of time, below the bit [`LEFT`], which says
@@ -72,7 +72,7 @@ impl Direction {
 pub struct Record(pub u64);
 
 impl Record {
-    /// Whether the record is the one of the direction's conversation.
+    /// Whether the record belongs to the direction's conversation.
     #[inline(always)]
     const fn is_of(self, direction: Direction) -> bool {
         self.0 & NAME == direction.name
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_have_one_name_and_every_part_of_an_end_changes_it() {
+    fn directions_share_a_name_that_depends_on_address_port_and_protocol() {
         let (client, server) = (end(10, 40_000), end(20, 80));
         let [there, back] = both(client, server);
         assert_eq!((there.slot, there.name), (back.slot, back.name));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn conversations_that_share_a_slot_do_not_with_another_key() {
+    fn colliding_conversations_get_different_slots_with_another_key() {
         let slot = |last, port, key| Direction::new(&end(last, port), &end(20, 80), TCP, key).slot;
         let first = slot(10, 0, KEY);
         let mut all = (11..=250).flat_map(|last| (0..2_000).map(move |port| (last, port)));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn three_packets_by_the_stack_complete_a_connection() {
+    fn a_record_allows_a_connection_after_three_packets_by_the_stack() {
         let [there, back] = both(end(10, 40_000), end(20, 80));
         let now = 100 * UNIT;
         let mut record = Record::default();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_is_renewed_alone_and_both_must_be_fresh() {
+    fn a_record_allows_packets_only_while_both_directions_are_fresh() {
         let [there, back] = both(end(10, 40_000), end(20, 80));
         let mut record = Record::default();
         for (direction, begins, completes) in [

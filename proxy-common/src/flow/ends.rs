@@ -7,8 +7,7 @@ use crate::Addr;
 
 impl<A: Addr> FlowEntry<A> {
     /// Writes the new source and destination of a packet into `ends`. `self` is the entry found by
-    /// the packet's `key`. Returns false if the entry does not tell the new source and the new
-    /// destination.
+    /// the packet's `key`. Returns false if the entry does not have both.
     #[inline(always)]
     pub fn both_ends_into(&self, key: &FlowKey<A>, ends: &mut FlowKey<A>) -> bool {
         let (kind, protocol) = (self.kind, key.protocol);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_of_the_clients_own_address_is_translated_in_both_directions() {
+    fn ends_of_an_unmasqueraded_flow_are_known_in_both_directions() {
         let there = entry(FlowKind::ORIGINAL, BACKEND, OTHER_PORT, None);
         let from = (CLIENT.0, OTHER_PORT);
         assert_eq!(ends(&there, CLIENT, FRONTEND), Some(key(from, BACKEND)));
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masqueraded_flow_is_translated_once_its_port_is_chosen() {
+    fn ends_of_a_masqueraded_flow_are_known_once_its_port_is_chosen() {
         let there = entry(FlowKind::ORIGINAL, BACKEND, OTHER_PORT, Some(NODE));
         assert_eq!(ends(&there, CLIENT, FRONTEND), Some(key(NODE, BACKEND)));
         let back = entry(
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_translated_by_another_entry_or_by_none_has_no_ends() {
+    fn entries_that_do_not_know_both_translations_give_no_ends() {
         let reply = entry(FlowKind::REPLY, FRONTEND, CLIENT.1, Some(NODE));
         assert_eq!(ends(&reply, BACKEND, CLIENT), None);
         for kind in [FlowKind::UNTOUCHED, FlowKind::HELD] {

@@ -7,7 +7,7 @@ use crate::Protocol;
 const SECOND: u64 = 1_000_000_000;
 
 /// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that
-/// no flow is forgotten that netfilter still knows. kube-proxy's `conntrack` settings replace those
+/// no flow that netfilter still tracks is removed. kube-proxy's `conntrack` settings replace those
 /// marked KUBE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

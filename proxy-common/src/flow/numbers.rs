@@ -28,7 +28,7 @@ pub const fn is_near(number: u32, last: u32) -> bool {
 /// Whether a reply changes nothing in its flow's entries, so that it need not be accounted: it
 /// neither begins nor ends a connection, the last accounted reply is recent (`age`, in
 /// nanoseconds), and its acknowledgement number (`number`) is not far from that reply's (`last`;
-/// TCP only). So the numbers that [`is_near`] compares stay near enough.
+/// TCP only). So the numbers that [`is_near`] compares stay near.
 #[inline(always)]
 pub fn is_routine(protocol: Protocol, signals: Signals, number: u32, last: u32, age: u64) -> bool {
     const FAR: u32 = WINDOW / 4;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_routine_if_it_ends_nothing_and_another_like_it_was_accounted_just_now() {
+    fn a_reply_without_fin_is_routine_soon_after_an_accounted_one() {
         let (ack, fin) = (Signals(Signals::ACK), Signals(Signals::ACK | Signals::FIN));
         let tcp =
             |signals, number, last, age| is_routine(Protocol::TCP, signals, number, last, age);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_proven_by_the_number_that_follows_its_syn() {
+    fn an_acknowledgement_of_the_syn_ack_proves_its_receipt() {
         assert!(proves_answer(1001, 1001));
         assert!(
             proves_answer(5, u32::MAX - 5),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_near_before_one_is_known() {
+    fn every_number_is_near_if_no_earlier_number_is_known() {
         for number in [0, 1, WINDOW + 1, 1 << 31, u32::MAX] {
             assert!(is_near(number, 0));
         }

@@ -9,14 +9,13 @@ use crate::{Addr, Protocol, Settings};
 
 /// Shift from nanoseconds to the unit of the clocks in records: 2^32 ns (4.3 s).
 const CLOCK_SHIFT: u32 = 32;
-/// A record of TCP is fresh in the unit of time in which it was made, and in this many after it:
-/// for 8.6 to 12.9 s.
+/// A TCP record is fresh in the time unit in which it was made, and in this many more units: for
+/// 8.6 to 12.9 s.
 const FRESH_UNITS: u32 = 2;
 
-/// Returns in how many units of time after its own a record is fresh. Datagrams: in none, so for
-/// 4.3 s at most. Netfilter's connection tracking keeps datagrams' connections for two minutes
-/// instead of 30 s only if it sees a packet two seconds after the first
-/// (`nf_conntrack_udp_packet`).
+/// Returns for how many time units after its own unit a record stays fresh. UDP: 0, so 4.3 s at
+/// most. Netfilter's connection tracking keeps datagrams' connections for two minutes instead of
+/// 30 s only if it sees a packet two seconds after the first (`nf_conntrack_udp_packet`).
 #[inline(always)]
 pub const fn fresh_units(protocol: Protocol) -> u32 {
     if protocol.0 == Protocol::UDP.0 {
@@ -33,7 +32,7 @@ pub const fn clock(now: u64) -> u32 {
 }
 
 /// The record of one direction of a flow: the interface by which its packets leave the stack, and
-/// when one last did. 0: no packet has left.
+/// when a packet last left. 0: no packet has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Offload(u32);
@@ -67,10 +66,10 @@ impl Offload {
     }
 }
 
-/// What the node's settings, the protocol and a packet's signals alone say about its path.
+/// What the node's settings, the protocol and a packet's signals alone say about the packet's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consent {
-    /// No netfilter hook sees forwarded packets: nobody needs to be asked.
+    /// No netfilter hook sees forwarded packets: the packet needs no record.
     Free,
     /// The packet takes the stack, and is not recorded.
     Stack,
@@ -116,8 +115,8 @@ pub enum Path {
     Free,
 }
 
-/// Returns the path of a packet about which [`consent`] says this. `entry` is the one that the
-/// packet was found by, as it was before this packet; `first`: the packet begins the flow.
+/// Returns the path of a packet; [`consent`] has returned `consent` for it. `entry` is the packet's
+/// flow entry, as it was before this packet; `first`: the packet begins the flow.
 #[inline(always)]
 pub fn path<A: Addr>(
     consent: Consent,
@@ -155,7 +154,7 @@ mod tests {
     const TCP: Protocol = Protocol::TCP;
 
     #[test]
-    fn a_record_is_fresh_for_nine_to_thirteen_seconds() {
+    fn a_tcp_record_is_fresh_for_nine_to_thirteen_seconds() {
         let now = 700 * UNIT + UNIT / 2;
         let record = Offload::new(7, now);
         for (age, fresh) in [
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_was_idle_until_the_clock_came_round_has_no_fresh_record() {
+    fn a_record_of_an_idle_flow_is_not_fresh_when_its_clock_wraps() {
         let now = 700 * UNIT;
         let record = Offload::new(7, now);
         let later = now + 256 * UNIT;

@@ -55,8 +55,8 @@ impl Ring {
     }
 
     /// Returns the ring that a flow's key is put into after a packet that has changed the flow's
-    /// state from `before` to `state`. `None`: unless the flow has just ended, or may be evicted
-    /// and the packet is the first for a second (`was_old`).
+    /// state from `before` to `state`. `None` unless the flow has just ended, or may be evicted and
+    /// the packet is the first for a second (`was_old`).
     #[inline(always)]
     pub const fn after(
         protocol: Protocol,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_gets_a_new_slot_when_it_is_over_and_while_it_is_used() {
+    fn a_flow_gets_a_new_slot_when_it_ends_and_once_a_second_in_use() {
         let (new, open, reset) = (FlowState::NEW, FlowState::ESTABLISHED, FlowState::RESET);
         let answered = FlowState::ANSWERED;
         for (protocol, ring) in [
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rings_share_one_map_and_no_slot() {
+    fn rings_use_separate_slots_of_one_map() {
         let size = ring_size(4096);
         assert_eq!(size, 512);
         assert_eq!(Ring::HalfOpen.slot(0, size), 0);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_key_is_neither_overwritten_nor_taken_out() {
+    fn the_oldest_key_is_the_first_not_overwritten_or_evicted() {
         let oldest = |pushed, emptied| RingEnds { pushed, emptied }.oldest(8);
         assert_eq!(oldest(0, 0), None);
         assert_eq!(oldest(1, 0), Some(0));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_goes_with_its_own_slot_only_and_never_while_it_is_established() {
+    fn only_a_flow_that_is_not_established_is_evicted_with_its_own_slot() {
         assert!(is_evicted(FlowState::NEW, 7, 7));
         assert!(is_evicted(FlowState::ANSWERED, 7, 7));
         assert!(!is_evicted(FlowState::NEW, 8, 7));

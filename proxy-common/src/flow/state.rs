@@ -6,7 +6,7 @@ use super::Signals;
 use crate::Protocol;
 
 /// The state of a flow: what has been seen of it, one bit each. Programs on several CPUs set bits
-/// by atomic instructions, so two packets at the same moment lose nothing.
+/// by atomic instructions, so two simultaneous packets lose no bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowState(pub u32);

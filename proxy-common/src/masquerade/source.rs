@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source address that a packet leaves an interface with: the one that netfilter's MASQUERADE
-//! takes for this packet. The agent lists an interface's addresses, the programs at egress select
-//! one.
+//! The source address that a packet leaves an interface with: the address that netfilter's
+//! MASQUERADE takes for this packet. The agent lists an interface's addresses, the programs at
+//! egress select one of them.
 
 use crate::{Addr, Prefix, V4, V6};
 
@@ -9,7 +9,7 @@ use crate::{Addr, Prefix, V4, V6};
 pub const SOURCES: usize = 8;
 
 /// An address of an interface, and its subnet. On a point-to-point link, the subnet of an IPv4
-/// address is that of the other end.
+/// address is the other end's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct Source<A> {
@@ -53,7 +53,7 @@ impl MasqueradeSources {
 }
 
 impl<A: Addr> SourcesOf<A> {
-    /// Whether there are several addresses, so that the packet decides which of them it gets.
+    /// Whether there are several addresses, so that the packet determines its source.
     #[inline(always)]
     pub fn has_several(&self) -> bool {
         let [_, second, ..] = &self.0;
@@ -63,8 +63,8 @@ impl<A: Addr> SourcesOf<A> {
 
 impl SourcesOf<V4> {
     /// Returns the source address for a packet to this next hop; unspecified if the interface has
-    /// none. Like `inet_select_addr`, it selects the first address whose subnet holds the next hop,
-    /// else the first.
+    /// no address. Like `inet_select_addr`, it selects the first address whose subnet holds the
+    /// next hop, else the first.
     #[inline(always)]
     pub fn select(&self, next_hop: &V4) -> V4 {
         let mut n = 0;
@@ -81,9 +81,9 @@ impl SourcesOf<V4> {
 
 impl SourcesOf<V6> {
     /// Returns the source address for a packet to this destination; unspecified if the interface
-    /// has none. Like `ipv6_dev_get_saddr` among preferred addresses of one scope and interface
-    /// (RFC 6724, rules 6 and 8), it prefers addresses with the destination's label, then the one
-    /// that shares the longest prefix with the destination, then the first.
+    /// has no address. Like `ipv6_dev_get_saddr` among preferred addresses of one scope and
+    /// interface (RFC 6724, rules 6 and 8), it prefers addresses with the destination's label, then
+    /// the one that shares the longest prefix with the destination, then the first.
     #[inline(always)]
     pub fn select(&self, destination: &V6) -> V6 {
         let wanted = label(destination);
@@ -214,7 +214,7 @@ mod tests {
     #[case::wide_first(&["10.0.0.1/8", "10.1.0.1/16"], "10.1.0.9", "10.0.0.1")]
     #[case::other_end(&["192.0.2.1/24", "10.0.0.1 peer 10.9.9.9/32"], "10.9.9.9", "10.0.0.1")]
     #[case::own_end(&["192.0.2.1/24", "10.0.0.1 peer 10.9.9.9/32"], "10.0.0.1", "192.0.2.1")]
-    fn the_subnet_of_the_next_hop_decides(
+    fn the_subnet_of_the_next_hop_selects_the_ipv4_source(
         #[case] listed: &[&str],
         #[case] next_hop: &str,
         #[case] expected: &str,
@@ -232,7 +232,7 @@ mod tests {
     #[case::local_to_local(&["2001:db8::1/64", "fd00::1/64"], "fdff::9", "fd00::1")]
     #[case::label_before_prefix(&["2002::1/64", "2001:db8::1/64"], "2003::9", "2001:db8::1")]
     #[case::near_128_bits(&["2001:db8::8/128", "2001:db8::a/128"], "2001:db8::b", "2001:db8::a")]
-    fn label_and_prefix_of_the_destination_decide(
+    fn label_and_prefix_of_the_destination_select_the_ipv6_source(
         #[case] listed: &[&str],
         #[case] destination: &str,
         #[case] expected: &str,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_address_there_is_no_source() {
+    fn without_addresses_the_masquerade_source_is_unspecified() {
         let none = MasqueradeSources::NONE;
         assert_eq!(none.v4.select(&V4 { octets: [10; 4] }), V4::UNSPECIFIED);
         assert_eq!(none.v6.select(&V6 { octets: [32; 16] }), V6::UNSPECIFIED);
@@ -263,7 +263,7 @@ mod tests {
     #[case("::ffff:1.2.3.4", 4)]
     #[case("::1:0:0", 1)]
     #[case("2001:db8::1", 1)]
-    fn labels_are_the_kernels(#[case] address: &str, #[case] expected: u32) {
+    fn ipv6_address_labels_equal_the_kernels(#[case] address: &str, #[case] expected: u32) {
         let address = address.parse::<std::net::Ipv6Addr>().expect("IPv6");
         assert_eq!(label(&address.into()), expected);
     }

@@ -4,14 +4,14 @@
 //! which writes the table as a block.
 //!
 //! Each backend has its own order of all slots, from its address and port alone. In turn, each
-//! takes the first slot of its order that is free. So every node makes the same table from the same
+//! backend takes the first free slot of its order. So every node makes the same table from the same
 //! backends, the shares differ by one slot at most, and most slots keep their owner when a backend
 //! is added or removed.
 
 use super::scramble;
 use crate::{Addr, Port};
 
-/// Table sizes: a maximum number of backends, and the number of slots of a table for so many. The
+/// Table sizes: a maximum number of backends, and the number of slots of a table for that many. The
 /// numbers of slots are prime, because every step through the slots then meets every slot.
 ///
 /// The more slots for each backend, the fewer of them change their owner needlessly when a backend
@@ -29,7 +29,7 @@ const SIZES: [(usize, usize); 8] = [
     (usize::MAX, 131_101),
 ];
 
-/// Returns the number of slots of a table for so many backends; 0 without any.
+/// Returns the number of slots of a table for this many backends; 0 without backends.
 pub fn size(backends: usize) -> usize {
     match backends {
         0 => 0,
@@ -42,7 +42,7 @@ pub fn size(backends: usize) -> usize {
 
 /// Returns the owner of each slot: an index into `backends`, whose order does not matter. A backend
 /// that is listed several times has as many shares. If there are more backends than slots, the last
-/// ones by address own none.
+/// backends by address own no slot.
 pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
     let size = size(backends.len());
     let mut walks: Vec<_> = (0..)

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_what_it_returns_and_what_its_entry_says() {
+    fn a_socket_calls_outcome_follows_from_its_result_and_entry() {
         const EPERM: i32 = -1;
         const EADDRINUSE: i32 = -98;
         for (hook, result, has_entry, counter) in [

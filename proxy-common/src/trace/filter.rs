@@ -100,8 +100,8 @@ pub struct Clause {
     pub value: u32,
 }
 
-/// A filter: an event is wanted if one of the clauses holds. A term holds if it does so for the
-/// addresses and ports before translation or for those after it; so a negated term excludes both.
+/// A filter: an event is wanted if one of the clauses holds. A term holds if the addresses and
+/// ports before or after translation meet it; so a negated term excludes both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {

@@ -105,7 +105,7 @@ fn wants(terms: &[Term], clauses: &[(u32, u32)], event: &Event) -> bool {
 #[case::other_service(term(Term::SERVICE, 0, 4, 0), false)]
 #[case::outcome(term(Term::OUTCOME, 0, 1 << Counter::ForwardedNew as u32, 0), true)]
 #[case::other_outcome(term(Term::OUTCOME, 0, 1 << Counter::ForwardedHit as u32, 0), false)]
-fn a_term_asks_for_one_property(#[case] term: Term, #[case] wanted: bool) {
+fn a_filter_term_matches_one_property(#[case] term: Term, #[case] wanted: bool) {
     assert_eq!(wants(&[term], &[(1, 1)], &event()), wanted);
 }
 
@@ -123,7 +123,7 @@ fn a_clause_needs_all_its_terms_and_a_filter_one_of_its_clauses() {
 }
 
 #[test]
-fn a_negation_leaves_out_both_the_ends_before_and_those_after() {
+fn a_negated_port_is_excluded_before_and_after_translation() {
     for port in [80, 8080] {
         let term = term(Term::PORT, Term::DST, port, port);
         assert!(!wants(&[term], &[(1, 0)], &event()), "{port}");
@@ -131,7 +131,7 @@ fn a_negation_leaves_out_both_the_ends_before_and_those_after() {
 }
 
 #[test]
-fn outcomes_are_asked_for_first() {
+fn a_filter_wants_only_the_outcomes_in_its_mask() {
     let event = event();
     assert!(Filter::all(1 << Counter::ForwardedNew as u32).wants_outcome(&event));
     assert!(!Filter::all(1 << Counter::Untouched as u32).wants_outcome(&event));
@@ -141,7 +141,7 @@ proptest::proptest! {
     /// For any values (true or false) of the sixteen terms and any clauses, an event is wanted
     /// exactly if, in some clause, each term it uses has the value it asks for.
     #[test]
-    fn clauses_are_evaluated_as_plain_logic(truth: u16, clauses in proptest::collection::vec((0_u16.., 0_u16..), 0..CLAUSES)) {
+    fn filter_clauses_are_evaluated_as_boolean_logic(truth: u16, clauses in proptest::collection::vec((0_u16.., 0_u16..), 0..CLAUSES)) {
         let terms: Vec<_> = (0..TERMS)
             .map(|n| term(Term::INTERFACE, 0, if truth >> n & 1 != 0 { 7 } else { 8 }, 0))
             .collect();

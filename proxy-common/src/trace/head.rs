@@ -297,7 +297,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_segment_has_its_ends_and_signals() {
+    fn addresses_ports_and_tcp_flags_of_a_segment_are_read() {
         let mut frame = vec![0; 12];
         frame.extend([8, 0]);
         frame.extend(v4(6, 0, &TCP));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_passed_over() {
+    fn extension_headers_are_skipped() {
         let mut rest = vec![44, 0, 0, 0, 0, 0, 0, 0];
         rest.extend([17, 0, 0, 1, 0, 0, 0, 9]);
         rest.extend([4, 1, 0, 53, 0, 8, 0, 0]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_the_ports_of_the_answer_that_does_not_come() {
+    fn an_icmp_error_has_the_quoted_ports_exchanged() {
         let mut error = vec![3, 3, 0, 0, 0, 0, 0, 0];
         error.extend(v4(6, 0, &TCP));
         let tuple = read(&v4(1, 0, &error), false);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_or_too_short_has_no_ends() {
+    fn no_addresses_or_ports_are_read_from_invalid_or_short_packets() {
         assert_eq!(read(&[0; 60], true), Tuple::NONE);
         assert_eq!(read(&[], false).family, 0);
         let packet = v4(6, 0, &TCP);
@@ -363,7 +363,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_it_fail(bytes: [u8; HEAD], len in 0_u32..2000, link_layer: bool) {
+        fn the_parser_never_panics(bytes: [u8; HEAD], len in 0_u32..2000, link_layer: bool) {
             let mut tuple = Tuple::NONE;
             parse(&bytes, len, link_layer, &mut tuple, &mut 0);
         }

@@ -137,7 +137,7 @@ impl Event {
         command: [0; 16],
     };
 
-    /// Returns the outcome as a counter; `Untouched` for a number that is no counter's.
+    /// Returns the outcome as a counter; `Untouched` if no counter has the number.
     pub fn counter(&self) -> Counter {
         let counted = Counter::ALL.get(self.outcome as usize).copied();
         counted.unwrap_or(Counter::Untouched)
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_hook_is_at_its_number() {
+    fn hooks_are_listed_in_the_order_of_their_numbers() {
         for (number, hook) in Hook::ALL.into_iter().enumerate() {
             assert_eq!(hook as usize, number);
         }

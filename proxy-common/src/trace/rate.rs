@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_second_has_its_own_events() {
+    fn the_rate_limit_applies_to_each_second() {
         let mut rate = Rate {
             limit: 2,
             ..Rate::default()

@@ -40,7 +40,7 @@ fn entry(kind: FlowKind) -> FlowEntry<V4> {
 const ACK: Signals = Signals(Signals::ACK);
 
 #[test]
-fn segments_in_the_middle_and_datagrams_are_taken() {
+fn xdp_takes_only_datagrams_and_mid_connection_tcp_segments() {
     const PUSH: u8 = 8;
     assert!(takes(Protocol::TCP, ACK));
     assert!(takes(Protocol::TCP, Signals(Signals::ACK | PUSH)));
@@ -54,7 +54,7 @@ fn segments_in_the_middle_and_datagrams_are_taken() {
 }
 
 #[test]
-fn a_clients_packet_is_taken_only_where_it_changes_nothing() {
+fn xdp_takes_client_packets_of_established_flows_only() {
     let takes = |entry: &FlowEntry<V4>| takes_original(entry, Protocol::TCP, ACK, || false);
     let whole = entry(FlowKind::ORIGINAL);
     assert!(takes(&whole));
@@ -71,7 +71,7 @@ fn a_clients_packet_is_taken_only_where_it_changes_nothing() {
 }
 
 #[test]
-fn a_flow_needs_both_translations_and_ends_elsewhere() {
+fn xdp_takes_only_flows_with_both_translations_and_no_local_end() {
     for kind in [FlowKind::ORIGINAL, FlowKind::MASQUERADED_REPLY] {
         let takes = |entry: &FlowEntry<V4>| {
             if kind == FlowKind::ORIGINAL {
@@ -117,7 +117,7 @@ fn a_datagram_to_a_backend_that_no_longer_serves_is_left_to_tc() {
 }
 
 #[test]
-fn a_reply_is_accounted_at_first_each_second_and_when_much_was_acknowledged() {
+fn replies_are_accounted_at_first_every_second_and_every_mebibyte() {
     let reply = entry(FlowKind::MASQUERADED_REPLY);
     let due = |entry: &FlowEntry<V4>, number, now| is_due(entry, Protocol::TCP, ACK, number, now);
     assert!(!due(&reply, 1000, 5 * SECOND + SECOND - 1));
@@ -133,7 +133,7 @@ fn a_reply_is_accounted_at_first_each_second_and_when_much_was_acknowledged() {
 }
 
 #[test]
-fn replies_of_flows_that_they_would_change_are_left_to_tc() {
+fn replies_that_would_change_the_flows_state_are_left_to_tc() {
     let established = FlowState::ESTABLISHED;
     for protocol in [Protocol::TCP, Protocol::UDP] {
         assert!(is_settled(established, protocol));
@@ -150,7 +150,7 @@ fn replies_of_flows_that_they_would_change_are_left_to_tc() {
 }
 
 #[test]
-fn a_next_hop_is_believed_for_a_second_of_its_epoch() {
+fn a_cached_next_hop_is_trusted_for_a_second_in_its_epoch() {
     assert_eq!(freshness(true, 7, 7 + BELIEVED - 1), Freshness::Fresh);
     assert_eq!(freshness(true, 7, 7 + BELIEVED), Freshness::Aged);
     assert_eq!(freshness(false, 7, 8), Freshness::Other);
@@ -159,7 +159,7 @@ fn a_next_hop_is_believed_for_a_second_of_its_epoch() {
 }
 
 #[test]
-fn an_uplinks_word_has_its_address_and_what_it_may_do() {
+fn an_uplinks_abilities_decide_how_a_frame_leaves() {
     let mac = [2, 0x11, 0x22, 0x33, 0x44, 0x55];
     let word = |receives, sends, returns| {
         let abilities = Abilities {

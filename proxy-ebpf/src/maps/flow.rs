@@ -40,7 +40,7 @@ impl<A> Clone for Element<A> {
 impl<A> Copy for Element<A> {}
 
 /// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy.
-/// None if there is no entry, or if the kernel reused its element while it was copied.
+/// None if there is no entry, or if the kernel reused the element during the copy.
 #[inline(always)]
 pub fn find<'a, T: Tables>(
     key: &FlowKey<T::Addr>,
@@ -96,7 +96,7 @@ impl<A> Element<A> {
         // SAFETY: as above.
         unsafe { addr_of_mut!((*self.0).sequence).write_volatile(sequence) };
     }
-    /// Stores the record by which interface, and when, the stack let a packet of the entry pass.
+    /// Stores by which interface, and when, the stack let a packet of the entry pass.
     #[inline(always)]
     pub fn set_offload(self, offload: Offload) {
         // SAFETY: as above.

@@ -17,8 +17,8 @@ use crate::maps::{
 const YOUTH: u64 = 2 * REFRESH_INTERVAL;
 
 /// Enters the reply entry in `scratch` for the flow of the packet in the workspace. It replaces an
-/// entry with the same key that belongs to no living flow: an orphan, a closed flow's, or this
-/// flow's own.
+/// entry with the same key that belongs to no living flow: one without an original entry, one of a
+/// closed flow, or this flow's own.
 #[inline(always)]
 pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
     match flow::claim::<T>(&scratch.key, &scratch.entry) {

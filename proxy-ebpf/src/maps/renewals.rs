@@ -30,7 +30,7 @@ pub fn are_queued(ports: Ports, now: u64) -> bool {
     })
 }
 
-/// Returns the same index for both directions.
+/// Returns the index of a conversation; both directions have the same.
 #[inline(always)]
 fn index(ports: Ports) -> u32 {
     (ports.src.host() ^ ports.dst.host()) as u32 % COUNT

@@ -45,8 +45,8 @@ fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 
     slot
 }
 
-/// Puts the key in `scratch.pushed` into a ring: of a flow that has just ended or is still used.
-/// The flow's entry notes the new slot.
+/// Puts the key in `scratch.pushed` into a ring. Its flow has just ended or is still used. The
+/// flow's entry notes the new slot.
 #[inline(always)]
 pub fn refile<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) {
     let slot = push_pushed_to::<T>(ring, scratch);

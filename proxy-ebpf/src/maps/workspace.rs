@@ -104,7 +104,7 @@ pub struct Scratch<A> {
     pub found: EntryBuffer<A>,
     /// Any other entry that is read.
     pub other: EntryBuffer<A>,
-    /// An entry that is being made, and below its key.
+    /// An entry that is being made; the next field is its key.
     pub entry: FlowEntry<A>,
     pub key: FlowKey<A>,
     /// Any other key that is needed.
@@ -118,12 +118,12 @@ pub struct Scratch<A> {
     pub insists: u32,
     /// The ring slot of the flow that is being made.
     pub slot: u32,
-    /// With `forwarding: auto`: the route that is looked up, and below the pod that the packet goes
-    /// to.
+    /// With `forwarding: auto`: the route that is looked up; the next field is the pod that the
+    /// packet goes to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
-    /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`
-    /// for none, and at the start of a packet.
+    /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`:
+    /// into no ring. `None` at the start of a packet.
     pub refiled: Option<Ring>,
     /// The service port that the packet is for, once a record has been found; needed to count
     /// refused packets.

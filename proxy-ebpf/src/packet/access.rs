@@ -21,7 +21,7 @@ pub const MAX_OFFSET: u32 = 0x7ff;
 pub struct Tag(u32);
 
 impl Tag {
-    /// The field has another program's value, or none.
+    /// The field is 0 or has another program's value.
     pub const NONE: Self = Self(0);
     /// Ingress has translated both ends of the packet: egress has nothing left to do.
     pub const TRANSLATED: Self = Self(0x7074);

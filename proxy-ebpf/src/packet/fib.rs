@@ -86,7 +86,7 @@ pub fn redirect(route: &bpf_fib_lookup) -> i32 {
 }
 
 /// Whether an interface with this index exists. The agent's data may name a removed interface, and
-/// packets that are redirected to one are lost.
+/// packets that are redirected to a removed interface are lost.
 #[inline(always)]
 pub fn is_there(skb: Skb, interface: u32) -> bool {
     const ENODEV: i64 = 19;

@@ -190,8 +190,8 @@ impl Frame {
         self.write(l4, new_ports)
     }
 
-    /// Sends the frame back out of the interface that it has come in by, or, if not `back`, out of
-    /// the one with this index; returns the action for the kernel.
+    /// Sends the frame back out of the interface that it has come in by, or, without `back`, out of
+    /// the interface with this index; returns the action for the kernel.
     #[inline(always)]
     pub fn send(self, interface: u32, back: bool) -> u32 {
         if back {

@@ -67,8 +67,8 @@ impl<A: Addr> Packet<A> {
         const TAG: u32 = 4;
         skb.load(self.l4 + TAG).unwrap_or(0)
     }
-    /// SCTP: returns the tag that the sender of an INIT or INIT ACK wants the packets to itself to
-    /// have (RFC 9260, 3.3.2), as on the wire; 0 if it cannot be read.
+    /// SCTP: returns the tag that the sender of an INIT or INIT ACK wants in packets to itself (RFC
+    /// 9260, 3.3.2), as on the wire; 0 if it cannot be read.
     #[inline(always)]
     pub fn initiate_tag(&self, skb: Skb) -> u32 {
         const INITIATE_TAG: u32 = 16;
@@ -80,7 +80,7 @@ impl<A: Addr> Packet<A> {
         const SEQUENCE: u32 = 4;
         skb.load(self.l4 + SEQUENCE).map_or(0, u32::from_be)
     }
-    /// Returns the number that tells a SYN from one of another connection with the same ends: TCP's
+    /// Returns the number in which SYNs of two connections with the same ends differ: TCP's
     /// sequence number, or SCTP's initiate tag.
     #[inline(always)]
     pub fn first_number(&self, skb: Skb) -> u32 {
@@ -96,8 +96,8 @@ impl<A: Addr> Packet<A> {
         const ACKNOWLEDGEMENT: u32 = 8;
         skb.load(self.l4 + ACKNOWLEDGEMENT).map_or(0, u32::from_be)
     }
-    /// Returns a TCP segment's timestamp, in host order; 0 if it has none, or none at an even
-    /// offset, where every stack puts it.
+    /// Returns a TCP segment's timestamp, in host order; 0 if the segment has no timestamp at an
+    /// even offset, where every stack puts it.
     #[inline(never)]
     pub fn timestamp(&self, skb: Skb) -> u32 {
         const OPTIONS: u32 = 20;

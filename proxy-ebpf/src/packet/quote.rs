@@ -77,8 +77,8 @@ pub fn read<F: Wire>(
     })
 }
 
-/// Returns the offset of the IP header that an ICMPv6 redirect quotes. It lies in an option, which
-/// may follow the option of the link-layer address (RFC 4861, 4.5). None if there is no such
+/// Returns the offset of the IP header that an ICMPv6 redirect quotes. The header lies in an
+/// option, which may follow the option of the link-layer address (RFC 4861, 4.5). None without that
 /// option.
 #[inline(always)]
 fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
@@ -151,7 +151,7 @@ pub fn rewrite<F: Wire>(
 }
 
 /// Returns offset and value of the checksum in a quoted transport header; None if the quote is too
-/// short to have it, if UDP does without, and for SCTP.
+/// short, for UDP without a checksum, and for SCTP.
 #[inline(always)]
 fn transport_checksum(skb: Skb, protocol: Protocol, l4: u32) -> Option<(u32, u16)> {
     let offset = match protocol {

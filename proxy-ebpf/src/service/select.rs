@@ -154,9 +154,9 @@ impl<'a, A: Addr> Choice<'a, A> {
     pub fn is_held(&self) -> bool {
         self.is_held
     }
-    /// Returns the `attempt`-th backend to try: the one that the client has affinity to, else that
-    /// of the next slot after the slot of `number`. None if the maps do not agree, or if the block
-    /// is empty.
+    /// Returns the `attempt`-th backend to try: the backend that the client has affinity to, else
+    /// the backend `attempt` slots after the slot of `number`. None if the maps do not agree, or if
+    /// the block is empty.
     #[inline(always)]
     pub fn backend<T: Tables<Addr = A>>(&self, attempt: u32) -> Option<Chosen<A>> {
         let id = if self.is_held {

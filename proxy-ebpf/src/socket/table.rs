@@ -37,8 +37,8 @@ impl<A: Addr> Found<'_, A> {
     }
 }
 
-/// Looks an entry up and copies it to `buffer`. None if there is none, or if the kernel reused its
-/// element while it was copied.
+/// Looks an entry up and copies it to `buffer`. None if no entry has this key, or if the kernel
+/// reused the element during the copy.
 #[inline(always)]
 pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
@@ -78,7 +78,7 @@ fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Add
     F::sockets().get_ptr_mut(key)
 }
 
-/// Enters an entry into the map `sockets`, or replaces the one with the same key; `false` if the
+/// Enters an entry into the map `sockets`, or replaces the entry with the same key; `false` if the
 /// map is full.
 #[inline(always)]
 pub fn enter<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<F::Addr>) -> bool {

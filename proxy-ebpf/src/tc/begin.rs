@@ -277,7 +277,7 @@ fn fill_reply<F: Family>(
 
 /// Notes in a new flow's reply entry, which is in the table and in `scratch`, whether one of the
 /// flow's ends needs the stack. Checked once for each flow, so that the flow's other packets need
-/// no check. Not 0 if so.
+/// no check. Returns 0 if no end needs the stack.
 // VERIFIER: checked here and not where the entry is made: the stack is too short there.
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
@@ -293,7 +293,7 @@ fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
 
 /// Enters the original entry of the flow whose reply entry is in the table and in `scratch`, and
 /// sends the packet on. `held`: the backend was chosen by affinity. If another CPU has entered the
-/// flow first, this one removes its own reply entry and uses the other's flow.
+/// flow first, this CPU removes its own reply entry and uses the other CPU's flow.
 #[inline(always)]
 fn enter_original<F: Family>(
     skb: Skb,

@@ -78,7 +78,7 @@ struct Segment<A> {
     dst: A,
     ports: Ports,
     protocol: Protocol,
-    /// None in a datagram.
+    /// [`Signals::NONE`] for a datagram.
     signals: Signals,
 }
 

@@ -5,7 +5,7 @@
 //!
 //! An error quotes a packet and travels in the other direction. So it is treated like a packet
 //! whose tuple is the quoted tuple reversed: a new source of that packet becomes the new
-//! destination of the quoted one.
+//! destination of the quoted packet.
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 

@@ -145,8 +145,8 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
     Step::BEGIN
 }
 
-/// Puts the key in `scratch.pushed` into a ring, if there is one. With `forwarding: auto` this is
-/// done after the packet has been sent, because sending needs the entry that was found.
+/// Puts the key in `scratch.pushed` into `ring`, unless that is None. With `forwarding: auto` this
+/// is done after the packet has been sent, because sending needs the entry that was found.
 #[inline(always)]
 fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
     if globals::redirects() {

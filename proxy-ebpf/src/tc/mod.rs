@@ -2,7 +2,7 @@
 //! The packet path: handles a packet at an interface's ingress or egress, as a packet of a known
 //! flow or as the first of a new one. Called by the entry points in `main`.
 //!
-//! The programs pass a packet that they cannot read. They drop one that they have half changed.
+//! The programs pass packets that they cannot read, and drop packets that they have half changed.
 
 mod begin;
 mod between_pods;

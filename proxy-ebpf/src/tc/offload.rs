@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Whether a packet of a flow may leave past the stack: only after the stack has let one of the
-//! same direction pass. Ingress tags a packet if there is no fresh record for its direction
+//! Whether a packet of a flow may leave past the stack: only after the stack has let a packet of
+//! the same direction pass. Ingress tags a packet if there is no fresh record for its direction
 //! ([`path`]). Egress sees what the stack makes of the packet, and records in the flow's entry that
 //! it came out unchanged, and by which interface ([`record`]). See `proxy_common::flow::offload`.
 
@@ -24,8 +24,8 @@ use crate::{
     packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
 };
 
-/// Returns the path of a packet. `entry` is the one that the packet was found by, as it was before
-/// this packet; `first`: the packet begins the flow.
+/// Returns the path of a packet. `entry` is the packet's flow entry, as it was before this packet;
+/// `first`: the packet begins the flow.
 #[inline(always)]
 pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now: u64) -> Path {
     let Some(settings) = node::settings() else {

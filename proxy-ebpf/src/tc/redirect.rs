@@ -159,8 +159,8 @@ fn end<F: Family>() -> u32 {
     0
 }
 
-/// Returns the entry that says where the packet goes: if `first` is not 0, that of the flow that
-/// begins, else the one that was found.
+/// Returns the entry that says where the packet goes: if `first` is not 0, the entry of the flow
+/// that begins, else the entry that was found.
 #[inline(always)]
 fn entry_of<'a, A: Addr>(
     found: &'a EntryBuffer<A>,

@@ -47,7 +47,7 @@ pub fn reject<F: Family>(skb: Skb, reset: bool, counter: u32) -> Outcome {
     Outcome::sent(skb.send_back(), Counter::Untouched).counted_as(counter)
 }
 
-/// Takes one of this CPU's tokens, for one answer; `false` if there is none. Tokens are refilled
+/// Takes one of this CPU's tokens, for one answer; `false` if no token is left. Tokens are refilled
 /// with time.
 #[inline(always)]
 pub(super) fn has_budget() -> bool {

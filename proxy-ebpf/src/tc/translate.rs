@@ -113,7 +113,7 @@ pub fn source<F: Family>(
 }
 
 /// Replaces the packet's destination by the entry's address and port, and its source port by
-/// `source_port`; false if that failed.
+/// `source_port`; false if the kernel refused to write.
 #[inline(always)]
 fn destination<F: Family>(
     skb: Skb,

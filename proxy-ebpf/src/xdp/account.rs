@@ -49,8 +49,8 @@ pub fn reply<F: Family>(
     Some(())
 }
 
-/// Notes in the original entry of a reply's flow that a packet was seen. 0, and nothing noted, if
-/// the reply would change more there or give the flow another slot in a ring.
+/// Notes in the original entry of a reply's flow that a packet was seen. Notes nothing and returns
+/// 0 if the reply would change more there or give the flow another slot in a ring.
 #[inline(never)]
 fn touch_original<F: Family>(
     reply_key: &FlowKey<F::Addr>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Next hops that each CPU caches for itself: a look-up in the kernel's routes for every packet
 //! would take longer than all other work. A next hop is trusted for one second, and only while the
-//! agent has seen no change of routes or neighbours. So none is stale for long even without an
-//! agent. Called by `forward`.
+//! agent has seen no change of routes or neighbours. So no next hop is stale for long even without
+//! an agent. Called by `forward`.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{

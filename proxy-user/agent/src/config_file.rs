@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn xdp_without_records_is_said_to_do_nothing() {
+    fn xdp_with_forwarding_stack_gives_a_warning() {
         assert_eq!(objects(&Config::default()), [""; 0]);
         let with = |forwarding| Config {
             xdp: Xdp::Native,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_mean_nothing_beside_a_file_are_named() {
+    fn flags_that_a_configuration_file_overrides_give_one_warning() {
         let config = Config {
             ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
             local_detection: LocalDetection::ClusterCidr,

@@ -36,7 +36,7 @@ pub(super) struct Services {
     pub(super) pinned: bool,
     /// True if load balancers may send clients to this node.
     eligible: bool,
-    /// The sync that is under way, which may need several turns; `None` if there is none.
+    /// The sync that is under way, which may need several turns; `None` between syncs.
     syncing: Option<Progress>,
 }
 

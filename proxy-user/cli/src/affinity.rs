@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_namespace_has_its_address_where_it_is_known() {
+    fn an_affinity_row_shows_the_namespaces_address_where_known() {
         let rows = rows();
         let clients: Vec<_> = rows.iter().map(NamedAffinity::client).collect();
         assert_eq!(

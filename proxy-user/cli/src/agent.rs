@@ -75,7 +75,7 @@ impl AgentArgs {
 
 /// The agent that uses a pin directory, whether it runs or not.
 pub(super) struct Agent {
-    /// The id of the agent's process; `None` if there is none, or if it is invisible from here.
+    /// The id of the agent's process; `None` if no agent runs, or if it is invisible from here.
     pub(super) pid: Option<u32>,
     /// The agent's settings, from its command line and file; the defaults if its command line
     /// cannot be read.
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_status_and_its_body() {
+    fn an_http_answer_is_parsed_into_status_and_body() {
         let parsed = parse("HTTP/1.1 503 Service Unavailable\r\na: b\r\n\r\n{\"x\": 1}\r\n\r\n");
         assert_eq!(parsed, Some((503, "{\"x\": 1}\r\n\r\n".to_owned())));
         for other in ["", "SSH-2.0-OpenSSH\r\n", "HTTP/1.1 x\r\n\r\n"] {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_named_in_one_line() {
+    fn an_agent_that_does_not_answer_http_is_named_in_one_line() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("its address");
         let serving = thread::spawn(move || {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_the_host_is_asked_on_loopback() {
+    fn an_unspecified_listen_address_is_reached_by_loopback() {
         let reached = |address: &str| reachable(address.parse().expect("an address")).to_string();
         assert_eq!(reached("0.0.0.0:10256"), "127.0.0.1:10256");
         assert_eq!(reached("[::]:10256"), "[::1]:10256");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_is_found_by_its_whole_name() {
+    fn a_metric_is_found_only_by_its_whole_name_and_labels() {
         let text = "# HELP a_b x\na_bc 7\na_b{k=\"v\"} 3\na_b 2.5\n";
         assert_eq!(metric(text, "a_b"), Some(2.5));
         assert_eq!(metric(text, "a_b{k=\"v\"}"), Some(3.0));

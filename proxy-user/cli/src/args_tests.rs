@@ -50,7 +50,7 @@ fn a_namespace_that_contradicts_the_name_is_refused() {
 }
 
 #[test]
-fn a_path_may_be_spelled_as_kubectl_does() {
+fn jsonpaths_are_accepted_in_kubectls_spelling() {
     let path = |text: &str| {
         text.parse::<PathArg>()
             .ok()

@@ -16,7 +16,7 @@ pub struct BpffsArgs {
     pub directory: PathBuf,
 }
 
-/// Mounts a BPF file system at the given directory if there is none.
+/// Mounts a BPF file system at the given directory, unless one is mounted there.
 pub(super) fn run(args: &BpffsArgs) -> Result<()> {
     let directory = &args.directory;
     let mounted = is_bpffs(directory)

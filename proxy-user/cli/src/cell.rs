@@ -100,7 +100,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// Returns this tone if the condition holds, else none.
+    /// Returns this tone if the condition holds, else [`Self::Plain`].
     pub(super) fn when(self, holds: bool) -> Self {
         if holds { self } else { Self::Plain }
     }

@@ -170,7 +170,7 @@ mod tests {
     use proxy_common::maps::LAYOUT_VERSION;
 
     #[test]
-    fn only_one_generation_of_this_layout_can_be_drained() {
+    fn cleanup_can_drain_only_a_single_generation_of_maps_of_this_layout() {
         let of = |layout, number| Generation { number, layout };
         assert_eq!(undrainable(&[]), None);
         assert_eq!(undrainable(&[of(LAYOUT_VERSION, 2)]), None);

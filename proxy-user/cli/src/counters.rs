@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_has_its_number_and_its_meaning() {
+    fn every_counter_has_a_row_with_its_count_and_help() {
         let counts: Vec<u64> = (0..Counter::ALL.len() as u64).collect();
         let rows = rows(&counts);
         assert_eq!(rows.len(), Counter::ALL.len());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_what_came_since() {
+    fn a_rate_is_the_increase_per_second_even_after_a_reset() {
         assert_eq!(rate(30, 10, 2.0), 10);
         assert_eq!(rate(4, 10, 2.0), 2, "the maps are others now");
         assert_eq!(rate(10, 10, 0.0), 0);

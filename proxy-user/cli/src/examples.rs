@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_examples_that_it_takes() {
+    fn every_command_has_examples_that_it_parses() {
         let mut command = Cli::command();
         command.build();
         let top = command
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_commands_has_every_command() {
+    fn docs_commands_md_has_every_command() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
         let page = std::fs::read_to_string(page).expect("the page");
         let mut headings = page.lines().filter_map(|line| line.strip_prefix("## "));

@@ -76,7 +76,7 @@ fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] wan
 }
 
 #[test]
-fn the_source_that_the_backend_sees_is_told() {
+fn a_flow_row_shows_the_source_that_the_backend_sees() {
     let told = |flow: Flow| seen_as(&row(&mut HashSet::new(), flow)).to_string();
     let mut flow = flow();
     assert_eq!(told(flow.clone()), "-");
@@ -89,7 +89,7 @@ fn the_source_that_the_backend_sees_is_told() {
 }
 
 #[test]
-fn a_row_says_in_json_what_the_flow_says() {
+fn a_flow_rows_json_has_every_field_of_the_flow() {
     for flow in [
         flow(),
         Flow {

@@ -139,7 +139,7 @@ mod tests {
     use crate::services::tests::rows;
 
     #[test]
-    fn reverse_turns_every_order_round() {
+    fn the_flag_reverse_reverses_every_order() {
         for sort_by in [None, Some("address".to_owned())] {
             let show = Show {
                 sort_by,

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_processs_own_namespace_is_among_them() {
+    fn the_network_namespace_of_this_process_is_found() {
         let own = network_namespace().expect("a cookie");
         let addresses = addresses();
         let own = addresses.get(&own).expect("it is there");

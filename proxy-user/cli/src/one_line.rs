@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tip_names_a_flag_that_does_something() {
+    fn a_tip_for_an_unknown_flag_names_only_flags_with_effect() {
         let udp = said(&["run", "--udp-timeout", "5s"]);
         assert!(udp.contains("--conntrack-udp-timeout"), "{udp}");
         for flag in ["--udp-timeout", "--tcpfin-timeout", "--exclude-cidrs"] {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_in_one_line_that_names_it() {
+    fn bad_input_gives_one_error_line_that_names_it() {
         for (arguments, expected) in [
             (&["services", "-o", "xml"][..], "'xml'"),
             (&["services", "-o", "jsonpath={.items["], "is no JSONPath"),

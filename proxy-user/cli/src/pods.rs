@@ -18,7 +18,7 @@ use super::{
 
 /// The names of pods that were looked up so far.
 pub(super) struct PodNames {
-    /// Where to look up names; None if none are needed, or after an error.
+    /// Where to look up names; None if no names are needed, or after an error.
     names: Option<Names>,
     /// The pod of each address that was looked up; the value is None for an address of no pod.
     known: HashMap<IpAddr, Option<Name>>,
@@ -59,7 +59,7 @@ impl PodNames {
         }
     }
 
-    /// Returns the namespace and name of the pod with this address; None if there is none, or if it
+    /// Returns the namespace and name of the pod with this address; None if no pod has it, or if it
     /// was not looked up.
     pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
         self.known.get(&address)?.clone()
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_named_one_by_one_and_all_at_once_where_names_are_shown() {
+    fn pod_names_are_looked_up_only_for_outputs_that_show_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let endpoints = (1..=20).map(|n| {
             format!("- {{addresses: [10.40.1.{n}], targetRef: {{kind: Pod, name: cart-{n}}}}}\n")

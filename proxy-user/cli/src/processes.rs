@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_its_own_sockets() {
+    fn sockets_of_this_process_are_found_with_their_owner() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let owners = owners(false);

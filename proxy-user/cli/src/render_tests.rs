@@ -51,7 +51,7 @@ fn compare_all<R: Row>(name: &str, rows: &[R]) {
 }
 
 #[test]
-fn tables_are_as_their_pictures() {
+fn tables_match_their_stored_pictures() {
     compare_all("services", &services::tests::rows());
     compare_all("flows", &flows::tests::rows());
     compare_all("sockets", &sockets::tests::rows());
@@ -98,7 +98,7 @@ fn colours_are_on_terminals_only_and_take_no_room() {
 }
 
 #[test]
-fn a_page_without_end_has_every_column_whole() {
+fn without_a_width_limit_every_column_is_shown_whole() {
     let rows = flows::tests::rows();
     let table = drawn(&Page::default(), &Format::Table, &rows);
     assert!(table.contains("kube-system/kube-dns-of-the-second-zone:dns-tcp"));

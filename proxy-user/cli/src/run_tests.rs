@@ -45,7 +45,7 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn beside_a_file_flags_mean_as_little_as_with_kube_proxy_and_are_named() {
+fn with_a_file_flags_are_ignored_as_by_kube_proxy_and_named() {
     let (_folder, path) = file("clusterCIDR: 10.1.0.0/16\nportolan: {socketBalancing: all}\n");
     let config = config(&format!(
         "--config {path} --cluster-cidr 10.2.0.0/16 --masquerade-all --metrics-bind-address 0.0.0.0:1 --kubeconfig /k --proxy-mode nftables --nodeport-addresses 10.0.0.0/33 --hostname-override b --socket-balancing host --logging-format json --pin-dir /p -v 9"
@@ -79,7 +79,7 @@ fn beside_a_file_flags_mean_as_little_as_with_kube_proxy_and_are_named() {
 }
 
 #[test]
-fn a_shadow_beside_the_other_proxys_file_takes_where_it_reads_and_listens_from_flags() {
+fn a_shadow_takes_kubeconfig_and_listen_addresses_from_flags_over_a_file() {
     let (_folder, path) =
         file("clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\n");
     let config = config(&format!(
@@ -91,7 +91,7 @@ fn a_shadow_beside_the_other_proxys_file_takes_where_it_reads_and_listens_from_f
 }
 
 #[test]
-fn kube_proxys_command_lines_mean_what_a_real_one_says() {
+fn kube_proxys_recorded_command_lines_give_the_same_settings() {
     use config::testing::{differences, folder, versions};
 
     let entries = fs::read_dir(folder()).expect("the folder");
@@ -158,7 +158,10 @@ fn kube_proxys_command_lines_mean_what_a_real_one_says() {
 )]
 #[case("-v=4 -v 300", "--v=300")]
 #[case("--v=2", "-v2")]
-fn kube_proxys_spellings_mean_what_they_mean_there(#[case] one: &str, #[case] other: &str) {
+fn spellings_of_flags_that_kube_proxy_allows_are_equivalent(
+    #[case] one: &str,
+    #[case] other: &str,
+) {
     let (one, other) = (config(one), config(other));
     // Whether a value comes from a default or was written out must not matter here.
     let plain = |config: Config| Config {
@@ -172,7 +175,7 @@ fn kube_proxys_spellings_mean_what_they_mean_there(#[case] one: &str, #[case] ot
 #[case("--oom-score-adj -998", "--oom-score-adj")]
 #[case("--profiling=T --profiling", "--profiling")]
 #[case("--ipvs_scheduler rr", "--ipvs-scheduler")]
-fn flags_that_mean_nothing_are_taken_in_every_spelling(#[case] flags: &str, #[case] unused: &str) {
+fn flags_without_effect_are_accepted_in_every_spelling(#[case] flags: &str, #[case] unused: &str) {
     assert_eq!(config(flags).unused, [unused]);
 }
 
@@ -186,7 +189,7 @@ fn flags_that_mean_nothing_are_taken_in_every_spelling(#[case] flags: &str, #[ca
 #[case("--nodeport-addresses=10.0.0.0/8,")]
 #[case("--iptables-masquerade-bit -1")]
 #[case("-v -1")]
-fn what_kube_proxy_refuses_is_refused(#[case] flags: &str) {
+fn flag_values_that_kube_proxy_refuses_are_refused(#[case] flags: &str) {
     let taken = line(flags).is_ok_and(|run| run.settings().is_ok());
     assert!(!taken, "{flags}");
 }
@@ -226,7 +229,7 @@ fn masquerade_all_may_have_a_value(#[case] flags: &str, #[case] expected: bool) 
 }
 
 #[test]
-fn kube_proxys_own_command_line_is_understood() {
+fn a_complete_kube_proxy_command_line_is_accepted() {
     let config = config(
         "--proxy-mode=nftables --conntrack-max-per-core=0 --iptables-min-sync-period 1s --profiling -v 4 --detect-local-mode=NodeCIDR --conntrack-udp-timeout 40s --kubeconfig /etc/kube --bind-address=0.0.0.0 --feature-gates=A=true --logging-format=json",
     );

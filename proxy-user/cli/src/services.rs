@@ -137,7 +137,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_address_says_node_and_family_for_node_ports_and_a_star_for_unserved_ports() {
+    fn node_ports_are_listed_by_family_and_unserved_ports_with_a_star() {
         let rows = rows();
         assert_eq!(address(&rows[1]), "node(IPv4):30080/TCP");
         assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_where_it_comes_from() {
+    fn a_settings_row_shows_the_source_of_its_value() {
         let config = Config {
             sources: [
                 ("clusterCIDR", Source::Flag),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_another_version_does_not_say() {
+    fn sources_missing_from_the_agents_answer_are_shown_as_question_marks() {
         let answer =
             json!({"kubeproxy.config.k8s.io": document(&Config::default()).expect("written")});
         assert!(rows(&answer).iter().all(|row| row.from == "?"));

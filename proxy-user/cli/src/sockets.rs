@@ -147,7 +147,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_says_in_json_what_it_has_always_said_and_its_process() {
+    fn a_socket_rows_json_has_the_old_fields_and_the_process() {
         let json = serde_json::to_value(&rows()[0]).expect("a row");
         assert_eq!(json["service"], "shop/cart:http");
         assert_eq!(json["ageSeconds"], 77);

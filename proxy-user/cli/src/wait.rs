@@ -109,7 +109,7 @@ mod tests {
     use datapath::maps::pins::layout_dir;
 
     #[test]
-    fn an_agent_that_has_not_made_all_its_maps_yet_does_not_serve() -> Result<()> {
+    fn a_node_whose_maps_are_not_all_made_is_not_served() -> Result<()> {
         let pins = tempfile::tempdir()?;
         std::fs::create_dir(layout_dir(pins.path()))?;
         assert!(State::read(pins.path())? == State::NotServed);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_no_agent_has_stored_say_nothing() {
+    fn empty_settings_mean_not_served() {
         assert!(Settings::EMPTY.has(Settings::RESET_UNKNOWN));
         assert!(State::of(&Settings::EMPTY) == State::NotServed);
         let served = Settings {

@@ -15,8 +15,8 @@ pub struct Conntrack {
     /// Timeout in seconds; None leaves it unchanged. This also applies to the timeouts below.
     pub tcp_established: Option<u32>,
     pub tcp_close_wait: Option<u32>,
-    /// How long a connection is kept whose data is not seen to be acknowledged. No setting of
-    /// kube-proxy's: only for `forwarding: auto`.
+    /// How long a connection is kept while no acknowledgement of its data is seen. kube-proxy has
+    /// no such setting; only for `forwarding: auto`.
     pub tcp_unacknowledged: Option<u32>,
     pub udp: Option<u32>,
     pub udp_stream: Option<u32>,
@@ -69,7 +69,7 @@ impl Conntrack {
                 "nf_conntrack_tcp_timeout_unacknowledged",
                 self.tcp_unacknowledged,
             ),
-            // The number of a reset may be far from the last one that was seen.
+            // The sequence number of a reset may be far from the last one that conntrack has seen.
             (
                 "nf_conntrack_tcp_ignore_invalid_rst",
                 self.tcp_unacknowledged.map(|_| 1),
@@ -119,7 +119,7 @@ mod tests {
             ("nf_conntrack_udp_timeout_stream", 200),
         ]
     )]
-    fn the_nodes_parameters_are_kube_proxys(
+    fn conntrack_parameters_are_set_as_by_kube_proxy(
         #[case] section: &str,
         #[case] processors: u32,
         #[case] expected: &[(&str, u32)],

@@ -120,7 +120,7 @@ impl Draft {
     }
 
     /// Returns the bits that mark packets. KUBE: the mode selects which `masqueradeBit` counts.
-    /// Without a mode, that of iptables is used, or else that of nftables.
+    /// Without a mode, the bit of iptables is used, or else the bit of nftables.
     fn marks(&self) -> Result<Marks, ConfigError> {
         const IPTABLES: &str = "iptables.masqueradeBit";
         const NFTABLES: &str = "nftables.masqueradeBit";

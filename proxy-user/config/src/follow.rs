@@ -34,8 +34,8 @@ pub struct ConfigFile {
     read: Read,
     /// The text when the file was last read; None: it was not readable.
     known: Option<String>,
-    /// A new text that the last look found, Some(None) if the file was unreadable. It may be half
-    /// written, so the settings are not read from it yet.
+    /// A new text that the last look found, Some(None) if the file was unreadable. The text may be
+    /// half written, so the settings are not read from it yet.
     fresh: Option<Option<String>>,
 }
 

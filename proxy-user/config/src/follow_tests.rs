@@ -60,7 +60,7 @@ fn a_changed_text_is_read_once_when_it_has_settled() {
 }
 
 #[test]
-fn settings_that_differ_are_named() {
+fn changed_settings_are_listed_by_key() {
     let parse = |text| RawConfig::parse_part("f", text).and_then(RawConfig::check);
     let config = |text| parse(text).expect("valid");
     let before = config("{}");
@@ -74,7 +74,7 @@ fn settings_that_differ_are_named() {
 }
 
 #[test]
-fn what_changes_at_once_is_a_setting() {
+fn every_key_that_takes_effect_at_once_is_a_setting() {
     for key in AT_ONCE {
         assert!(
             table::settings().any(|setting| setting.key == *key),

@@ -50,8 +50,8 @@ impl Config {
         settings
     }
 
-    /// Returns the node's address of one family; None if `bindAddress` names none. KUBE:
-    /// `bindAddress`.
+    /// Returns the node's own address. KUBE: `bindAddress`; None if this is unspecified (0.0.0.0 or
+    /// ::).
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }

@@ -73,8 +73,8 @@ pub struct Config {
     pub idle_times: IdleTimes,
     /// The settings of the node's nf_conntrack, which `portolan init` applies.
     pub conntrack: Conntrack,
-    /// KUBE: the node's own address of its family; an unspecified one (0.0.0.0 or ::) names none.
-    /// Its family decides the defaults of the two addresses below.
+    /// KUBE: the node's own address of this family; 0.0.0.0 and :: only say the family. The family
+    /// decides the defaults of the two addresses below.
     pub bind_address: IpAddr,
     /// Whether the agent ends if the port of one of the two addresses below is taken.
     pub bind_address_hard_fail: bool,

@@ -98,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_even_if_a_name_in_it_is_not() {
+    fn an_error_is_one_line_even_if_a_name_has_line_breaks() {
         let error = anyhow::anyhow!("no such port\n80").context("--to a\u{1b}[31mb");
         assert_eq!(line(&error), "portolan: --to a [31mb: no such port 80");
     }
 
     #[test]
-    fn a_level_is_for_this_program_and_others_only_warn() {
+    fn a_log_level_is_for_this_program_and_other_crates_log_warnings() {
         let shown = |level| filter(level).map(|filter| filter.to_string());
         assert_eq!(
             shown("debug").unwrap(),

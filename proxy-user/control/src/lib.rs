@@ -2,7 +2,7 @@
 //! The control plane of the agent. It computes with plain values only, and uses no kernel, no API
 //! server and no async runtime. Its input is changes of objects (`change`). `tracker` notes which
 //! services the changes concern, and `planner` plans these services. `syncer` gives the plans to a
-//! [`syncer::Kernel`] and tries again what the kernel did not take (`apply`). `warnings` has the
+//! [`syncer::Kernel`] and retries the plans that the kernel refused (`apply`). `warnings` has the
 //! warnings that hold at present.
 #![deny(unsafe_code)]
 

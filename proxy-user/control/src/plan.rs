@@ -39,8 +39,8 @@ impl ServicePlan {
     }
 }
 
-/// A service, and what its health check node port now answers; None if it has no such port (any
-/// more).
+/// A service, and what its health check node port now answers; None if the service has no such
+/// port (any more).
 pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
 
 /// The health check node port of a service. KUBE: `healthCheckNodePort` with
@@ -49,7 +49,7 @@ pub type HealthUpdate = (ObjectName, Option<HealthCheckPlan>);
 pub struct HealthCheckPlan {
     /// In host byte order.
     pub port: u16,
-    /// Number of ready endpoints on this node. The HTTP answer is 200 if there is one, else 503.
+    /// Number of ready endpoints on this node. The HTTP status is 503 if this is 0, else 200.
     pub local_endpoints: usize,
 }
 

@@ -29,7 +29,7 @@ pub struct ClusterState {
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
-    /// The addresses that stand in for the node's InternalIP of a family without one.
+    /// The addresses that replace the node's InternalIP in families without one.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
     /// The address ranges by which pods are recognised.
@@ -162,7 +162,7 @@ impl ClusterState {
             self.look_for_one_in_pod_ranges();
         }
     }
-    /// Returns a service with a cluster IP in the pod ranges, and this IP; None if there is none.
+    /// Returns a service with a cluster IP in the pod ranges, and this IP; None without such a one.
     pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
         self.in_pod_ranges.as_ref()
     }
@@ -328,7 +328,7 @@ impl ClusterState {
     }
 }
 
-/// Returns a cluster IP of the service that is in one of the ranges; None if there is none.
+/// Returns the service's first cluster IP that is in one of the ranges; None if no range has one.
 fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
     let mut ips = service?.cluster_ips();
     ips.find(|ip| ranges.iter().any(|range| range.contains(ip)))

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_set_replaces_the_one_before_and_none_ends_it() {
+    fn a_topics_new_warnings_replace_its_old_ones_and_no_others() {
         let warnings = Warnings::default();
         warnings.replace(Topic::Apply, vec![warning("a"), warning("b")]);
         warnings.replace(Topic::Node, vec![warning("c")]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_our_programs_is_reported_of_the_node() {
+    fn foreign_programs_before_ours_are_reported_on_the_node_object() {
         let (warnings, reports) = reported();
         let topic = Topic::ForeignPrograms("node-a".into());
         warnings.replace(topic, vec![warning("a program")]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_about_an_object_is_reported_once() {
+    fn a_new_warning_about_a_service_is_reported_once() {
         let (warnings, reports) = reported();
         let cart = ObjectName::new("shop", "cart");
         warnings.replace(Topic::Apply, vec![warning("of the node")]);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_not_on_a_bpf_file_system_is_left_alone() {
+    fn cleanup_refuses_a_directory_outside_of_a_bpf_file_system() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("v1");
         fs::write(&file, "somebody else's").expect("a file");

@@ -240,9 +240,9 @@ impl Datapath {
     pub fn may_attach(&self) -> bool {
         self.succession.as_ref().is_none_or(Succession::is_carried)
     }
-    /// Copies flows and other contents of the older maps into the new ones, and returns how much
-    /// was copied so far. The new maps must contain the services, settings and addresses already.
-    /// Until [`Self::take_over`] the older programs stay in use.
+    /// Copies flows and other contents of the older maps into the new ones, and returns how many
+    /// entries were copied so far. The new maps must contain the services, settings and addresses
+    /// already. Until [`Self::take_over`] the older programs stay in use.
     pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
         match &mut self.succession {
             Some(succession) => succession.carry(),

@@ -75,7 +75,7 @@ pub fn delete_batch<K: Plain, V: Plain>(
 }
 
 /// Returns how many elements a failed call has stored or removed. A kernel that failed before the
-/// first may not have set the count.
+/// first element may not have set the count.
 fn done(request: &BatchRequest, all: usize) -> usize {
     let count = request.count as usize;
     if count >= all { 0 } else { count }

@@ -97,8 +97,8 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::ProgramById, id)
 }
 
-/// Returns the name of the program with this id; `None` if it has none, or if the caller lacks
-/// CAP_SYS_ADMIN.
+/// Returns the name of the program with this id; `None` if the program has no name, or if the
+/// caller lacks CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
     let program = program_by_id(id).ok()?;
     let mut info = ProgramInfo::default();
@@ -107,7 +107,7 @@ pub fn program_name(id: u32) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Returns a new descriptor of the object with this id; `command` is the one for its kind.
+/// Returns a new descriptor of the object with this id; `command` depends on its kind.
 pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     let mut request = IdRequest {
         id,

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn members_have_their_paths_and_places() {
+    fn members_of_a_btf_struct_are_read_with_path_and_byte_range() {
         let members = members_of(&nested(), 4).expect("readable");
         let expected = [("b", 0..8), ("c.a", 8..10)].map(|(name, at)| (name.to_owned(), at));
         assert_eq!(members, expected.into());
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_types_are_refused() {
+    fn truncated_unknown_and_endless_btf_types_are_rejected() {
         let whole = nested();
         for length in 0..whole.len() - 3 {
             assert_eq!(members_of(&whole[..length], 4), None, "{length} bytes");

@@ -16,8 +16,8 @@ use super::{
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 pub(super) const GET: u16 = 1 << 8 | 1;
 
-/// Length of `struct nfgenmsg`, with which every message begins. If it is all zero, it means: any
-/// family, version 0.
+/// Length of `struct nfgenmsg`, with which every message begins. All zero bytes mean: any family,
+/// version 0.
 pub(super) const GENERIC: usize = 4;
 
 /// Numbers of netlink attributes: of a connection, of a tuple, of its addresses and its ports, as
@@ -42,7 +42,7 @@ pub(super) mod kind {
     pub(crate) const SOURCE_PORT: u16 = 2;
     pub(crate) const DESTINATION_PORT: u16 = 3;
 
-    /// Attributes in the information of a protocol: the nests of TCP and SCTP, and what is in them.
+    /// Attributes of the protocol information: the nested ones of TCP and SCTP, and their content.
     pub(crate) const TCP: u16 = 1;
     pub(crate) const SCTP: u16 = 3;
     pub(crate) const STATE: u16 = 1;

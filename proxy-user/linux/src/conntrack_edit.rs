@@ -26,8 +26,8 @@ impl Editor {
     pub fn open() -> io::Result<Self> {
         Connection::open(NETLINK_NETFILTER).map(Self)
     }
-    /// Returns this connection as it is now; None if it has ended, even if another one has its
-    /// tuple.
+    /// Returns this connection as it is now; None if it has ended, even if another connection has
+    /// its tuple.
     pub fn find(&self, tracked: &Tracked) -> io::Result<Option<Tracked>> {
         let request = named(tracked.protocol, tracked.original);
         let mut found = None;
@@ -44,7 +44,7 @@ impl Editor {
             .tell([(NEW, CREATE, &created(tracked))])
             .and_then(|[created]| created)
     }
-    /// Removes this connection, and none that has only the same tuple; true if it existed.
+    /// Removes this connection, but no other connection with its tuple; true if it existed.
     pub fn remove(&self, tracked: &Tracked) -> io::Result<bool> {
         let [removed] = self.0.tell([(DELETE, NLM_F_ACK, &removed(tracked))])?;
         was_there(removed)
@@ -74,7 +74,7 @@ fn was_there(removed: io::Result<()>) -> io::Result<bool> {
 }
 
 /// Returns the start of a request about the connection with this tuple. Never leave the tuple out:
-/// the kernel takes a request to remove without one as a request to remove everything.
+/// without a tuple, a request to remove makes the kernel remove all connections.
 fn named(protocol: Protocol, tuple: Tuple) -> Vec<u8> {
     let (family, _) = family_and_octets(tuple.src.ip());
     // `struct nfgenmsg`: the family, version 0.

@@ -33,7 +33,11 @@ mod tests {
     #[case("eth?", "eth", false)]
     #[case("kubepods*/mesh-*", "kubepods.slice/burstable/mesh-7", true)]
     #[case("kubepods*/mesh-*", "kubepods.slice/other", false)]
-    fn patterns_match_whole_names(#[case] pattern: &str, #[case] name: &str, #[case] yes: bool) {
+    fn glob_patterns_match_whole_names(
+        #[case] pattern: &str,
+        #[case] name: &str,
+        #[case] yes: bool,
+    ) {
         assert_eq!(matches(pattern, name), yes);
     }
 }

@@ -49,7 +49,7 @@ impl LinkInfo {
         // A cgroup link's attach type is behind the cgroup's id.
         self.cgroup_id() == Some(id) && self._rest[0] as u32 == attach_type
     }
-    /// Returns the id of the cgroup to which the link attaches a program; None if there is none.
+    /// Returns the id of the cgroup to which the link attaches a program; None for other links.
     pub fn cgroup_id(&self) -> Option<u64> {
         // A cgroup link has this id where a tcx link has index and attach type.
         let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
@@ -206,18 +206,18 @@ pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<V
     query(cgroup.as_raw_fd() as u32, attach_type, None)
 }
 
-/// Returns the ids of the programs, each with that of its link; 0 for a program attached without
-/// one.
+/// Returns the ids of the programs at a tcx hook, each with the id of its link; 0 if it has no
+/// link.
 fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     let mut links = [0u32; PER_HOOK];
     let programs = query(ifindex, attach_type(egress), Some(&mut links))?;
     Ok(programs.into_iter().zip(links).collect())
 }
 
-/// The kernel takes at most so many programs per hook.
+/// The kernel takes at most this many programs per hook.
 const PER_HOOK: usize = 64;
 
-/// Returns the ids of the programs at a hook, and fills in those of their links.
+/// Returns the ids of the programs at a hook, and writes the ids of their links into `links`.
 fn query(
     target: u32,
     attach_type: u32,

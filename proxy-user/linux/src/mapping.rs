@@ -59,7 +59,7 @@ impl Mapping {
         // SAFETY: the memory is ours for its length, and every bit pattern valid.
         unsafe { self.start.write_bytes(0, self.length) }
     }
-    /// Stores 64 bits. A program that sees them also sees everything stored before them.
+    /// Stores 64 bits. A program that sees the new value also sees everything stored before.
     pub fn store_u64(&self, offset: usize, value: u64) {
         self.word::<AtomicU64>(offset)
             .store(value, Ordering::Release);
@@ -69,7 +69,7 @@ impl Mapping {
         self.word::<AtomicU64>(offset)
             .fetch_or(bits, Ordering::Release);
     }
-    /// Replaces a 64-bit word by `to` if it is `from`; returns the value that it had before.
+    /// Replaces a 64-bit word by `to` if it is `from`; returns the word's previous value.
     pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
         let word = self.word::<AtomicU64>(offset);
         match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {

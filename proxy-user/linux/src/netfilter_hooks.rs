@@ -20,8 +20,8 @@ const MODULE: u16 = 5;
 
 /// For each family, the numbers of the hooks that forwarded packets pass. Families: `NFPROTO_IPV4`,
 /// `NFPROTO_IPV6`, `NFPROTO_BRIDGE`. Hooks: prerouting, input, forward, output and postrouting are
-/// 0 to 4. A frame between two ports of the node's bridge passes 0, 2 and 4, one that the node
-/// routes from or to a port 1 and 3 as well.
+/// 0 to 4. A frame between two ports of the node's bridge passes 0, 2 and 4; a frame that the node
+/// routes from or to a port also passes 1 and 3.
 const HOOKS: [(u8, &[u32]); 3] = [(2, &[0, 2, 4]), (10, &[0, 2, 4]), (7, &[0, 1, 2, 3, 4])];
 
 /// What is registered at the netfilter hooks that forwarded packets pass.
@@ -33,9 +33,9 @@ pub struct ForwardHooks {
     pub tracks: bool,
 }
 
-/// Returns what gets forwarded packets in this network namespace. Where the kernel does not list
-/// it, everything that is known to register a hook counts: chains of nf_tables, tables of iptables,
-/// and IPVS.
+/// Returns the functions and chains that get forwarded packets in this network namespace. If the
+/// kernel cannot list hooks, returns everything that is known to use them: chains of nf_tables,
+/// tables of iptables, and IPVS.
 pub fn forward_hooks() -> io::Result<ForwardHooks> {
     match listed() {
         Err(error) if is_unknown(&error) => guessed(),
@@ -48,19 +48,19 @@ pub fn forward_hooks() -> io::Result<ForwardHooks> {
     }
 }
 
-/// A parameter of nf_conntrack with which it would lose or refuse connections of which it sees a
-/// part of the segments only.
+/// A parameter of nf_conntrack with an unsuitable value: connections of which nf_conntrack sees
+/// only some segments would be lost or refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unsuited {
-    /// As sysctl(8) names it.
+    /// The parameter's name for sysctl(8).
     pub name: &'static str,
     pub value: u32,
     /// The least value that suits.
     pub wanted: u32,
 }
 
-/// The first parameter of this network namespace's nf_conntrack that does not suit connections past
-/// the stack; none if nf_conntrack is not loaded.
+/// Returns the first parameter of this network namespace's nf_conntrack that does not suit
+/// connections past the stack; None if all suit, or if nf_conntrack is not loaded.
 pub fn conntrack_unsuited() -> Option<Unsuited> {
     let read = |name: &str| -> Option<u32> {
         let text = fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
@@ -73,8 +73,8 @@ pub fn conntrack_unsuited() -> Option<Unsuited> {
     )
 }
 
-/// If data is not seen to be acknowledged, as past the stack, the second timeout replaces the third
-/// if it is shorter (`nf_conntrack_tcp_packet` in Linux).
+/// Past the stack, conntrack sees no acknowledgement of data: the timeout `unacknowledged` then
+/// replaces `established` if it is shorter (`nf_conntrack_tcp_packet` in Linux).
 fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsuited> {
     let (name, value, wanted) = if liberal == 0 {
         ("net.netfilter.nf_conntrack_tcp_be_liberal", 0, 1)
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_is_read_with_its_module() {
+    fn a_netfilter_hook_is_parsed_with_its_module() {
         let name = encode(FUNCTION, b"nf_nat_ipv4_pre_routing\0");
         assert_eq!(function(&name).as_deref(), Some("nf_nat_ipv4_pre_routing"));
         let both = [name, encode(MODULE, b"nf_nat\0")].concat();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_forwarded_packets_pass_count() {
+    fn only_chains_at_hooks_of_forwarded_packets_are_considered() {
         let chain = |family, hook| NftChain {
             family,
             hook,
@@ -259,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn ipvs_without_a_service_is_nobody() {
+    fn ipvs_is_in_use_only_if_it_has_a_service() {
         let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
         assert!(!has_ipvs("") && !has_ipvs(head));
         assert!(has_ipvs(&format!("{head}TCP  0A600001:0050 rr\n")));
     }
 
     #[test]
-    fn conntrack_must_be_liberal_and_keep_idle_connections() {
+    fn strict_or_short_lived_conntrack_settings_are_reported() {
         let name = |values: [u32; 3]| {
             let [liberal, unacknowledged, established] = values;
             unsuited(liberal, unacknowledged, established).map(|one| (one.name, one.wanted))

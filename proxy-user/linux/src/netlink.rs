@@ -104,8 +104,8 @@ impl Connection {
         })??;
         Ok(is_whole)
     }
-    /// Visits the messages that the kernel sends, until `visit` breaks; returns what it breaks
-    /// with.
+    /// Visits the messages that the kernel sends, until `visit` breaks; returns the value that
+    /// `visit` breaks with.
     fn receive<T>(
         &self,
         mut visit: impl FnMut(NetlinkBuffer<&[u8]>) -> ControlFlow<T>,
@@ -195,7 +195,7 @@ fn result_of_dump(payload: &[u8]) -> io::Result<()> {
 }
 
 /// Returns the error in a message of the kind [`NLMSG_ERROR`]; an acknowledgement is such a message
-/// without one.
+/// without an error.
 fn error_in(payload: &[u8]) -> io::Result<()> {
     let error = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?;
     match error.code() {
@@ -257,12 +257,12 @@ pub(super) fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    /// Calls `read` with these bytes cut off anywhere: it must not panic.
+    /// Calls `read` with the bytes truncated to every shorter length; `read` must not panic.
     pub(crate) fn cut_off_anywhere(bytes: &[u8], mut read: impl FnMut(&[u8])) {
         (0..bytes.len()).for_each(|length| read(&bytes[..length]));
     }
 
-    /// Returns the bytes with these places overwritten, up to this length.
+    /// Returns the bytes with these edits (position, new byte), truncated to this length.
     pub(crate) fn damaged(mut bytes: Vec<u8>, edits: &[(u16, u8)], length: usize) -> Vec<u8> {
         for (place, byte) in edits {
             let place = usize::from(*place) % bytes.len();

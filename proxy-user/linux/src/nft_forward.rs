@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bridges_chain_is_given_no_rules() {
+    fn forward_rules_go_into_an_inet_chain_but_not_a_bridge_chain() {
         let of = |family| NftChain {
             family,
             forward: true,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_read_with_its_hook_and_policy() {
+    fn an_nftables_chain_is_parsed_with_its_hook_and_policy() {
         let read = |family, bytes: &[u8]| chain((&[family, 0, 0, 0], bytes));
         let found = read(2, &message(Some(2), 0)).expect("a chain");
         assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn kube_proxys_chain_for_masquerading_is_known() {
+    fn kube_proxys_masquerading_chains_are_recognised_by_table_and_name() {
         let of = |table: &str, name: &str| NftChain {
             table: table.to_owned(),
             name: name.to_owned(),

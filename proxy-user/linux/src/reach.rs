@@ -31,7 +31,7 @@ pub struct Reach {
     /// The link-layer address of each neighbour. Key: interface index and IP address.
     neighbours: HashMap<(u32, IpAddr), LinkAddress>,
     /// The index of the bridge port that leads to a link-layer address. Key: the bridge's index and
-    /// that address.
+    /// the link-layer address.
     ports: HashMap<(u32, LinkAddress), u32>,
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
-    fn neighbours_and_ports_are_read() {
+    fn neighbours_and_bridge_ports_are_parsed() {
         let header = [2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
         let link = encode(2, &[2, 0, 0, 0, 0, 1]);
         let v4 = [&header[..], &encode(1, &[10, 0, 0, 1]), &link].concat();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_knows_its_own_addresses() {
+    fn the_route_to_a_loopback_address_is_the_nodes_own() {
         let reach = Reach::read().expect("the kernel answers");
         assert_eq!(reach.route_to([127, 0, 0, 1].into()), Route::Own);
     }

@@ -22,8 +22,8 @@ pub(super) struct Holder {
     descriptor: i32,
 }
 
-/// Returns a process that has the socket, for each of these sockets, by the socket's inode. Sockets
-/// whose processes are invisible from here are missing.
+/// Returns, for each of these sockets (by inode), a process that has the socket. Sockets whose
+/// processes are invisible from here are missing.
 pub(super) fn holders(inodes: &HashSet<u32>) -> HashMap<u32, Holder> {
     let mut found = HashMap::new();
     for pid in numbers("/proc").into_iter().flatten() {
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_links_to_sockets_name_one() {
+    fn only_links_to_sockets_contain_a_socket_inode() {
         assert_eq!(inode_in("socket:[1234]"), Some(1234));
         for other in ["pipe:[1234]", "socket:[]", "socket:[x]", "/dev/null"] {
             assert_eq!(inode_in(other), None, "{other}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_found_and_connected_elsewhere_if_it_is_still_there() {
+    fn a_socket_is_found_and_reconnected_only_if_cookie_and_peer_match() {
         let [socket, one, two] =
             [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
         socket

@@ -25,7 +25,7 @@ pub enum Routed {
     /// This node itself receives the packet.
     Here,
     /// The packet leaves by the interface with this index, to this neighbour. `mtu` is the route's
-    /// own MTU; None if it has none.
+    /// own MTU; None if the route has none.
     Leaves {
         interface: u32,
         neighbour: IpAddr,
@@ -64,7 +64,7 @@ pub struct LinkFacts {
     pub is_bridge: bool,
 }
 
-/// Returns the route of the packet `incoming` to the address `to`; with None, that of a packet
+/// Returns the route of the packet `incoming` to the address `to`; with None, the route of a packet
 /// which this node itself sends.
 pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     let own = ask_route(to, None);
@@ -142,7 +142,7 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
 /// True if the kernel has asked a neighbour for its link-layer address and got no answer.
 pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
     const ADDRESS: u16 = 1;
-    /// The place of the state, which has two bytes, in `struct ndmsg`.
+    /// The offset of the state in `struct ndmsg`; the state has two bytes.
     const STATE: usize = 8;
     const FAILED: u16 = 0x20;
     let (family, octets) = family_and_octets(neighbour);
@@ -198,7 +198,7 @@ mod tests {
     use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
-    fn the_node_reaches_itself_and_knows_its_loopback() {
+    fn route_and_link_of_the_loopback_interface_can_be_looked_up() {
         assert_eq!(
             route([127, 0, 0, 1].into(), None).expect("an answer"),
             Routed::Here
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_read_with_its_neighbour_and_its_mtu_and_cut_off_anywhere_does_no_harm() {
+    fn a_route_is_parsed_with_neighbour_and_mtu_and_truncation_does_not_panic() {
         let mut header = [0; HEADER];
         header[7] = 1;
         let metrics = encode(8, &encode(2, &1400_u32.to_ne_bytes()));

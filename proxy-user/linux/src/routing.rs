@@ -15,12 +15,12 @@ use super::{
 const GET_RULE: u16 = 34;
 const GET_POLICIES_INFO: u16 = 0x25;
 
-/// A routing rule, as far as it may make the stack route a packet otherwise than the FIB look-up of
-/// the kernel programs says.
+/// The parts of a routing rule that can make the stack route a packet differently from the FIB
+/// look-up of the kernel programs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoutingRule {
     pub priority: u32,
-    /// The name of the incoming interface to which the rule is limited; None if it is for all.
+    /// The name of the incoming interface to which the rule is limited; None if it has no limit.
     pub interface: Option<String>,
     /// A condition of the rule that the FIB look-up cannot check, as `ip rule` spells it; None if
     /// there is none.
@@ -81,8 +81,8 @@ pub fn has_xfrm_policies() -> io::Result<bool> {
     Ok(found.unwrap_or(false))
 }
 
-/// True if there are policies, by `struct xfrmu_spdinfo`: it counts policies in, out, forwarded,
-/// and then those of sockets, which do not matter.
+/// True if `struct xfrmu_spdinfo` counts any policy of in, out and forwarded packets. The policies
+/// of sockets, which it counts last, are ignored.
 fn counts_any(counts: &[u8]) -> bool {
     const OF_ALL: usize = 3 * 4;
     let of_all = counts.get(..OF_ALL).unwrap_or(counts);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_of_sockets_do_not_count() {
+    fn xfrm_policies_of_sockets_are_not_counted() {
         let counts = |of_all: u32, of_sockets: u32| {
             [0, of_all, 0, of_sockets, 0, 0]
                 .map(u32::to_ne_bytes)
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_lists_its_own_rules() {
+    fn routing_rules_can_be_listed() {
         let rules = routing_rules().expect("the kernel answers");
         assert!(rules.iter().any(|rule| rule.priority == 32766));
     }
 
     proptest::proptest! {
         #[test]
-        fn parser_never_panics(header: Vec<u8>, attributes: Vec<u8>) {
+        fn the_routing_rule_parser_never_panics(header: Vec<u8>, attributes: Vec<u8>) {
             _ = rule((&header, &attributes));
             _ = counts_any(&attributes);
         }

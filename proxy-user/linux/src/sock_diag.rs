@@ -102,8 +102,7 @@ pub struct Mended {
     pub reconnected: usize,
     /// Sockets that were closed, because their process is invisible from here or connecting failed.
     pub closed: usize,
-    /// Why the kernel refused to close a socket, the last reason of several; None if it refused
-    /// none.
+    /// The last error with which the kernel refused to close a socket; None if it closed all.
     pub refused: Option<io::Error>,
 }
 

@@ -31,7 +31,7 @@ pub struct Filter {
     pub handle: u32,
     /// The filter's kind as tc spells it: `bpf`, `flower`.
     pub kind: String,
-    /// The id of the filter's BPF program; None if it has none.
+    /// The id of the filter's BPF program; None for a filter without one.
     pub program: Option<u32>,
     /// The name that the filter's creator gave it, usually file and section.
     pub name: Option<String>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_read_with_its_program_and_its_priority_alone_is_none() {
+    fn a_tc_filter_is_parsed_with_its_program_and_a_bare_priority_is_skipped() {
         let kind = encode(1, b"bpf\0");
         let options = [encode(7, b"a.o:[tc]\0"), encode(11, &9_u32.to_ne_bytes())];
         let options = encode(2, &options.concat());
@@ -148,7 +148,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn parser_never_panics(
+        fn the_tc_filter_parser_never_panics(
             bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..200,
         ) {
             _ = filter(&bytes);

@@ -13,7 +13,7 @@ use super::{
     route::{LINK_HEADER, ask_link},
 };
 
-/// Returns the id of the program at an interface's XDP hook; None if there is none.
+/// Returns the id of the program at an interface's XDP hook; None if the hook has no program.
 pub fn attached_xdp(index: u32) -> io::Result<Option<u32>> {
     ask_link(index, |answer| program(answer.get(LINK_HEADER..)?))
 }
@@ -100,7 +100,7 @@ mod tests {
     use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
-    fn the_loopback_device_joins_nothing_and_has_no_program() {
+    fn the_loopback_device_has_no_lro_and_no_xdp_program() {
         assert!(!has_lro("lo").expect("an answer"));
         assert!(has_lro("no-such-device").is_err());
         assert!(has_lro("a-name-that-no-device-can-have").is_err());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_read_from_the_answer_and_cut_off_anywhere_does_no_harm() {
+    fn an_xdp_program_id_is_parsed_and_truncation_does_not_panic() {
         let nested = [encode(2, &[1]), encode(4, &7_u32.to_ne_bytes())].concat();
         let answer = encode(43, &nested);
         assert_eq!(program(&answer), Some(7));

@@ -199,7 +199,7 @@ kind: Service
 ";
 
     #[tokio::test]
-    async fn endpoints_and_their_pods_are_read_from_a_folder() {
+    async fn endpoints_and_pods_of_a_service_are_read_from_a_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
         let directory = Directory::Folder(folder.path().into());

@@ -154,7 +154,7 @@ mod tests {
     use crate::named::tests::SLICE;
 
     #[tokio::test]
-    async fn pods_that_serve_are_known_by_their_slices() {
+    async fn in_a_folder_pods_are_found_by_the_addresses_of_endpoint_slices() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
         let directory = Directory::Folder(folder.path().into());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pod_with_an_address_of_its_own_is_its_pod() {
+    fn finished_and_host_network_pods_do_not_own_an_address() {
         let pod = |name: &str, phase: &str, host: bool| -> Pod {
             let pod = serde_json::json!({
                 "metadata": {"namespace": "shop", "name": name},

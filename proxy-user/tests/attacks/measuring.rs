@@ -15,7 +15,7 @@ use lab::attacks::{
 use crate::node::attacked;
 
 #[test]
-fn without_a_proxy_floods_cost_no_client_its_connection() {
+fn without_a_proxy_floods_break_no_connection() {
     let length = Duration::from_secs(2);
     let seen = attacked(Proxy::Direct, "", |served| {
         syn::run(served, From::Outside, 200, length)
@@ -41,7 +41,7 @@ fn without_a_proxy_short_connections_never_fail() {
 }
 
 #[test]
-fn without_a_proxy_a_forger_disturbs_nobody() {
+fn without_a_proxy_forged_packets_break_no_connection() {
     let seen = attacked(Proxy::Direct, "", |served| {
         spoof::run(served, Duration::from_secs(1))
     });

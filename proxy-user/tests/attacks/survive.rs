@@ -29,7 +29,7 @@ const PACKETS: u64 = 25_000;
 const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 
 #[rstest]
-fn a_syn_flood_costs_no_connection(
+fn a_syn_flood_breaks_no_connection_and_new_ones_succeed(
     #[values(From::Outside, From::Pod)] from: From,
     #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
 ) {
@@ -64,7 +64,7 @@ fn short_connections_do_not_use_up_the_masquerade_ports() {
 }
 
 #[test]
-fn nor_do_those_that_the_endpoint_closes_first() {
+fn connections_that_the_server_closes_do_not_use_up_masquerade_ports() {
     // In the last time window, clients need ports with which the endpoint is still in TIME_WAIT.
     let seen = attacked(Proxy::PortolanAlone, "", |served| {
         short::run(served, Closes::Server, 4, Duration::from_secs(2))
@@ -74,7 +74,7 @@ fn nor_do_those_that_the_endpoint_closes_first() {
 }
 
 #[test]
-fn closed_connections_leave_room_for_new_ones_without_an_agent() {
+fn without_an_agent_closed_connections_are_evicted_for_new_ones() {
     let seen = attacked(Proxy::PortolanAlone, SMALL_TABLE, |served| {
         many::run(served, 2_000, 2_000, Duration::from_secs(5))
     });
@@ -90,7 +90,7 @@ fn all_connections_succeed_though_one_endpoint_drops_syns() {
 }
 
 #[rstest]
-fn a_pod_that_forges_anothers_packets_disturbs_nobody(
+fn packets_forged_by_a_pod_break_no_connection_of_another_pod(
     #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
 ) {
     let seen = attacked(proxy, "", |served| spoof::run(served, FLOOD));

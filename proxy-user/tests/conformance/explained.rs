@@ -23,7 +23,7 @@ pub(crate) struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Returns Ok, or what explain says instead of what the case expects. Three kinds of flows are
+    /// Returns Ok, or explain's answer if the case expects another one. Three kinds of flows are
     /// not asked about: those that continue a connection of an earlier flow, those after a pause,
     /// and SCTP of the node's own processes, for which services do not work.
     pub(crate) fn check(&self, flow: &Flow) -> Result<Result<(), String>> {

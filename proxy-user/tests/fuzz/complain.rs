@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// Sends an ICMP error about the last packet of a conversation, if it has one.
+    /// Sends an ICMP error about a conversation's last packet, if there was a packet.
     pub(crate) fn complain(
         &mut self,
         interface: Interface,

@@ -43,14 +43,14 @@ impl Error {
     }
 }
 
-/// Who sends an ICMP error, and which packet of a conversation it quotes.
+/// Who sends an ICMP error, and which packet of a conversation the error quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
-    /// A router behind the node sends it and quotes the client's packet as it left the node.
+    /// A router behind the node sends the error and quotes the client's packet as it left the node.
     Request,
-    /// The client sends it and quotes the answer as it reached the client.
+    /// The client sends the error and quotes the answer as received.
     Answer,
-    /// The node itself sends it to the client and quotes the packet between ingress and egress.
+    /// The node sends the error to the client and quotes the packet between ingress and egress.
     Inside,
 }
 
@@ -67,7 +67,7 @@ impl About {
 pub(crate) struct Complaint {
     pub(crate) error: Error,
     pub(crate) about: About,
-    /// How many bytes of the transport header and payload it quotes, at least eight.
+    /// Number of quoted bytes of the transport header and payload, at least eight.
     pub(crate) quote: u8,
     /// The tuple of the client's packets, which identifies the conversation.
     pub(crate) tuple: Tuple,

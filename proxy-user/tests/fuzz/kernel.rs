@@ -106,8 +106,8 @@ impl Counters {
             words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
         })
     }
-    /// Returns the counter that the last packet has increased, which must be one counter by one;
-    /// None if no counter has changed. FlowEvictedEarly may increase in addition and is not
+    /// Returns the counter that the last packet has increased; fails unless only one has increased,
+    /// by one. None if no counter has changed. FlowEvictedEarly may increase in addition and is not
     /// returned.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         const EVICTED: usize = Counter::FlowEvictedEarly as usize;

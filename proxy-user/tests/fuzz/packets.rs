@@ -52,9 +52,9 @@ impl Kind {
 /// The unusual properties of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shape {
-    /// How many bytes of payload it has.
+    /// Number of payload bytes.
     pub(crate) payload: u8,
-    /// How many words of IPv4 options or how many IPv6 extension headers it has.
+    /// Number of words of IPv4 options, or of IPv6 extension headers.
     pub(crate) options: u8,
     pub(crate) vlan: bool,
     /// UDP over IPv4 or SCTP without a checksum.
@@ -67,8 +67,8 @@ pub(crate) struct Shape {
     pub(crate) fragment: Option<(u16, bool)>,
     /// How many bytes are cut off at the frame's end.
     pub(crate) cut: u8,
-    /// TCP: how far the sequence number is ahead of the one after the sender's SYN. SCTP: how far
-    /// the tag is from the correct one.
+    /// TCP: how far the sequence number is ahead of the number after the sender's SYN. SCTP: how
+    /// far the tag is from the correct one.
     pub(crate) ahead: i32,
     /// TCP: the same for its acknowledgement number. SCTP: for the tag that an INIT ACK wants.
     pub(crate) acked: i32,

@@ -273,7 +273,7 @@ impl Run<'_> {
             inside: inside.frame,
         }))
     }
-    /// Runs XDP at the uplink; returns the frame that XDP sends, None if it leaves it to tc.
+    /// Runs XDP at the uplink; returns the frame that XDP sends, None for a frame left to tc.
     fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let given = Given {
             interface: Interface::Uplink,

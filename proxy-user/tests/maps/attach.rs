@@ -87,7 +87,7 @@ fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
 }
 
 #[test]
-fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistaken() {
+fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();
@@ -111,8 +111,8 @@ fn pins_of_interfaces_that_are_gone_are_removed_and_a_reused_index_is_not_mistak
 }
 
 #[test]
-fn a_link_of_another_namespaces_interface_with_the_same_index_is_not_mistaken() {
-    // The open file keeps the other namespace alive, and so the link's interface.
+fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
+    // The open file keeps the other namespace alive, and with it the interface of the link.
     let (pins, index, namespace) = in_netns(|| {
         let pins = PinDir::new();
         run("ip link add v0 index 77 type veth peer name v0-peer");
@@ -148,7 +148,7 @@ fn an_interface_without_link_layer_gets_its_programs() {
 }
 
 #[test]
-fn a_masquerade_source_is_never_changed_in_place() {
+fn a_new_masquerade_address_gets_another_index_in_the_map() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();
@@ -180,7 +180,7 @@ fn a_masquerade_source_is_never_changed_in_place() {
 }
 
 #[test]
-fn an_interface_that_went_meanwhile_is_no_fault_and_leaves_nothing() {
+fn attaching_to_a_removed_interface_reports_it_gone_and_stores_nothing() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();

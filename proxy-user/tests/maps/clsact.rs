@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn filters_outlive_the_agent_and_are_replaced() {
+fn clsact_filters_outlive_the_agent_and_are_replaced() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_clsact();
@@ -43,7 +43,7 @@ fn filters_outlive_the_agent_and_are_replaced() {
 }
 
 #[test]
-fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
+fn only_an_own_unused_clsact_qdisc_is_removed_on_detach() {
     in_netns(|| {
         let pins = PinDir::new();
         let has_clsact = |name: &str| run(&format!("tc qdisc show dev {name}")).contains("clsact");
@@ -80,7 +80,7 @@ fn the_qdisc_goes_with_the_last_filter_unless_others_use_it_or_made_it() {
 }
 
 #[test]
-fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
+fn a_foreign_qdisc_on_an_interface_with_a_reused_index_is_kept() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_clsact();
@@ -99,7 +99,7 @@ fn a_qdisc_is_not_taken_for_that_of_an_interface_that_had_the_index_before() {
 }
 
 #[test]
-fn the_egress_program_is_not_put_at_ingress() {
+fn on_an_ingress_qdisc_attaching_fails_with_a_remedy() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_clsact();
@@ -118,7 +118,7 @@ fn the_egress_program_is_not_put_at_ingress() {
 }
 
 #[test]
-fn a_removed_qdisc_and_a_filter_of_others_in_place_of_ours_are_found_and_put_right() {
+fn a_removed_qdisc_or_filter_is_found_and_repaired() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_clsact();

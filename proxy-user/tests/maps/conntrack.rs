@@ -40,7 +40,7 @@ fn state(nest: u8, state: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_is_entered_found_replaced_and_removed() {
+fn conntrack_entries_can_be_created_found_replaced_and_removed() {
     in_netns(|| {
         let editor = Editor::open().expect("ctnetlink");
         for [src, dst, to] in [
@@ -84,7 +84,7 @@ fn a_connection_is_entered_found_replaced_and_removed() {
 }
 
 #[test]
-fn the_tags_of_an_association_are_read() {
+fn the_verification_tags_of_an_sctp_association_are_parsed() {
     in_netns(|| {
         let tags = [
             28, 0, 3, 0x80, 5, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4, 8, 0, 3, 0, 5, 6, 7, 8,
@@ -101,7 +101,7 @@ fn the_tags_of_an_association_are_read() {
 }
 
 #[test]
-fn what_has_no_number_is_not_removed_with_others() {
+fn removing_a_conntrack_entry_by_its_tuple_keeps_all_others() {
     in_netns(|| {
         let editor = Editor::open().expect("ctnetlink");
         let [one, two] =

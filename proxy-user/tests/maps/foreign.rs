@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for foreign programs at the same hooks: their position by tcx and by clsact, and that they
-//! stay.
+//! Tests for foreign programs at the same hooks, by tcx and by clsact: their positions are found,
+//! and they are not removed.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -53,7 +53,7 @@ fn add_filter(pins: &PinDir, program: &OwnedFd, how: &str) {
 }
 
 #[test]
-fn by_tcx_ours_go_before_those_that_were_there_and_not_before_later_ones() {
+fn tcx_programs_go_before_earlier_foreign_programs_not_later_ones() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();
@@ -86,7 +86,7 @@ fn by_tcx_ours_go_before_those_that_were_there_and_not_before_later_ones() {
 }
 
 #[test]
-fn what_is_at_ingress_of_a_ports_bridge_is_found() {
+fn a_foreign_program_at_ingress_of_the_bridge_is_found() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();
@@ -110,7 +110,7 @@ fn what_is_at_ingress_of_a_ports_bridge_is_found() {
 }
 
 #[test]
-fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
+fn clsact_filters_go_first_where_possible_and_keep_foreign_filters() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_clsact();
@@ -120,7 +120,7 @@ fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
         // Common tools choose these values.
         add_filter(&pins, &same.0, "ingress prio 1 handle 1");
         add_filter(&pins, &behind.0, "ingress prio 2 handle 1");
-        // A filter for another protocol keeps the priority for itself.
+        // No filter for another protocol can have the same priority.
         add_filter(&pins, &other_kind.0, "egress prio 1 protocol ip");
         let foreign_ones = [
             (false, ChainPosition::Behind, same.1),
@@ -148,7 +148,7 @@ fn by_clsact_ours_go_first_and_leave_foreign_filters_alone() {
 }
 
 #[test]
-fn an_interface_redirects_only_while_it_is_said_to() {
+fn the_redirect_bit_of_an_interface_survives_restarts_but_not_a_detach() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open();

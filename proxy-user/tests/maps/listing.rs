@@ -16,7 +16,7 @@ use crate::support::{ENTRY, PinDir, apply, in_netns, name, plan, program, v4, wi
 const FLOWS: u32 = 500_000;
 /// The limit for the peak memory of the listing process, in KiB.
 const MEMORY: u64 = 100 << 10;
-/// An optimised program takes a fifth of this; a test build on a busy machine not much more.
+/// The time limit of a list. An optimised program takes a fifth of it, a test build little more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the entries of a flow: original and reply.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for blocks that are Maglev tables: how they are written, kept, replaced and adopted, and
-//! what happens when they do not fit.
+//! what happens when they do not fit into the slots.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn service(endpoints: &[u8], is_maglev: bool) -> ServicePlan {
 }
 
 #[test]
-fn a_table_is_written_once_and_again_only_when_endpoints_change() {
+fn a_maglev_table_is_written_again_only_when_endpoints_change() {
     let pins = PinDir::new();
     let mut datapath = with_slots(&pins, 16_384);
     let mut publish = |endpoints: &[u8], is_maglev| {
@@ -46,7 +46,7 @@ fn a_table_is_written_once_and_again_only_when_endpoints_change() {
 }
 
 #[test]
-fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_served() {
+fn a_maglev_table_that_does_not_fit_leaves_the_remaining_endpoints() {
     let pins = PinDir::new();
     // The slots suffice for one table, but not for a second one at the same time.
     let mut datapath = with_slots(&pins, 1500);
@@ -58,8 +58,8 @@ fn a_table_that_does_not_fit_is_refused_and_the_endpoints_that_are_left_are_serv
     let reason = failure.reason.to_string();
     let needed = "1031 in a row are needed, 469 are free";
     assert!(reason.contains(needed), "{reason}");
-    // There are no slots for a table, so each remaining endpoint has one slot; endpoints that are
-    // gone get nothing.
+    // There are no slots for a table, so each remaining endpoint has one slot, and removed
+    // endpoints have no slots.
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
     let blocks = (1..records.capacity()).map(|id| records.load(id).internal);
     let blocks: Vec<_> = blocks.filter(|block| *block != Block::EMPTY).collect();

@@ -25,13 +25,13 @@ fn expect_parts(error: &str, parts: &[&str]) {
     }
 }
 
-/// Makes new maps the ones that serve.
+/// Makes new maps take over from the previous ones.
 fn take_over(datapath: &mut Datapath) {
     datapath.carry_over().expect("nothing to carry");
     datapath.take_over().expect("taken over");
 }
 
-/// Expects that the maps before these are of this layout.
+/// Expects that the previous maps have this layout.
 fn expect_predecessors(datapath: &Datapath) {
     let before = format!("v{LAYOUT_VERSION}");
     assert_eq!(datapath.predecessors(), Some(before));
@@ -85,7 +85,7 @@ fn drop_user() {
 }
 
 #[test]
-fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
+fn opening_with_another_size_keeps_the_first_maps_until_a_takeover() {
     let pins = PinDir::new();
     drop(pins.open());
     let first = generations(&pins.0).expect("pins");
@@ -96,7 +96,7 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
     drop(begun);
     assert_eq!(generations(&pins.0).expect("pins").len(), 2);
 
-    // Back to the first size: the first maps were not taken over from, so they are the right ones.
+    // With the first size again, the first maps are used: no other maps have taken over from them.
     let mut back = pins.open();
     take_over(&mut back);
     assert_eq!(generations(&pins.0).expect("pins"), first);
@@ -110,7 +110,7 @@ fn maps_of_other_capacities_are_taken_over_from_or_left_as_they_are() {
 }
 
 #[test]
-fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
+fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     let pins = PinDir::new();
     let first = pins.open();
     let mut larger = pins.options();
@@ -123,7 +123,7 @@ fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
     let repaired = grown.repair_pins();
     assert!(repaired.iter().all(|repair| repair.failure.is_none()));
     drop(grown);
-    // Now the maps have another size for another reason.
+    // Now another map has another size, which the options set.
     let mut other = pins.options();
     other.capacities.affinity *= 2;
     for options in [&other, &pins.options()] {
@@ -134,7 +134,7 @@ fn what_has_grown_stays_large_however_often_it_is_taken_over_from() {
 }
 
 #[test]
-fn larger_maps_that_are_abandoned_leave_those_before_as_they_are() {
+fn abandoned_larger_maps_leave_the_first_maps_in_use() {
     let pins = PinDir::new();
     let first = pins.open();
     let mut larger = pins.options();
@@ -159,7 +159,7 @@ fn larger_maps_that_are_abandoned_leave_those_before_as_they_are() {
 }
 
 #[test]
-fn an_agent_that_ends_after_the_maps_before_are_drained_goes_on() {
+fn drained_maps_are_taken_over_even_if_their_sizes_are_equal() {
     let pins = PinDir::new();
     drop(pins.open());
     let drained = pins.table::<u32, u32>(maps::DRAINED);

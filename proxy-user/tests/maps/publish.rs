@@ -40,7 +40,7 @@ fn record_id(pins: &PinDir, address: V4) -> u32 {
 }
 
 #[test]
-fn a_dual_stack_service_with_everything_reads_back_as_planned() {
+fn a_dual_stack_service_with_all_features_is_stored_as_planned() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let mut full = port(v4(10, 96, 0, 1), &[1, 2, 3]);
@@ -85,7 +85,7 @@ fn a_dual_stack_service_with_everything_reads_back_as_planned() {
 }
 
 #[test]
-fn ranges_of_services_far_apart_do_not_hold_what_lies_between() {
+fn ranges_of_distant_cluster_ips_do_not_cover_addresses_between_them() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let addresses = [v4(10, 96, 0, 1), v4(10, 97, 3, 1), v4(192, 168, 9, 1)];
@@ -103,7 +103,7 @@ fn ranges_of_services_far_apart_do_not_hold_what_lies_between() {
 }
 
 #[test]
-fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
+fn a_restarted_agent_restores_the_address_ranges_of_all_frontends() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let mut port = port(v4(10, 96, 0, 1), &[1]);
@@ -124,7 +124,7 @@ fn a_restarted_agent_has_the_ranges_of_every_frontend_that_it_finds() {
     let datapath = pins.open();
     assert_eq!(stored(), before);
     drop(datapath);
-    // The ranges are restored whatever has happened to the element.
+    // The ranges are restored even if the element was changed.
     let table = pins.table::<u32, Settings>(maps::SETTINGS);
     table.update(&0, &Settings::EMPTY).expect("an element");
     let mut datapath = pins.open();
@@ -159,7 +159,7 @@ fn a_restarted_agent_writes_nothing_where_nothing_changed() {
 }
 
 #[test]
-fn services_that_went_while_the_agent_was_away_are_pruned() {
+fn services_removed_while_no_agent_ran_are_pruned() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let mut services = one(name("stays"), plan(v4(10, 96, 0, 1), &[1]));
@@ -175,7 +175,7 @@ fn services_that_went_while_the_agent_was_away_are_pruned() {
 }
 
 #[test]
-fn a_change_of_endpoints_keeps_the_record_and_a_change_of_flags_does_not() {
+fn changed_endpoints_keep_the_record_but_changed_flags_replace_it() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let address = v4(10, 96, 0, 1);
@@ -196,7 +196,7 @@ fn a_change_of_endpoints_keeps_the_record_and_a_change_of_flags_does_not() {
 }
 
 #[test]
-fn a_generation_moves_when_its_backend_goes_and_never_back() {
+fn a_backends_generation_never_decreases_and_changes_on_removal() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let address = v4(10, 96, 0, 1);
@@ -224,7 +224,7 @@ fn a_generation_moves_when_its_backend_goes_and_never_back() {
 }
 
 #[test]
-fn a_key_passes_from_one_service_to_another_within_one_apply() {
+fn a_cluster_ip_can_move_to_another_service_within_one_apply() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let address = v4(10, 96, 0, 1);
@@ -250,7 +250,7 @@ fn two_frontends(n: u8, endpoints: &[u8]) -> ServicePlan {
 }
 
 #[test]
-fn a_full_map_is_named_and_nothing_else_suffers() {
+fn a_full_map_fails_only_the_new_service_and_is_named() {
     let cases: [(&str, &str, Shrink); 5] = [
         ("frontends_v4", "maps.frontends", |c| c.frontends = 8),
         ("records_v4", "maps.records", |c| c.records = 9),
@@ -295,13 +295,13 @@ fn a_full_map_is_named_and_nothing_else_suffers() {
 }
 
 #[test]
-fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
+fn removed_endpoints_go_even_if_a_full_map_refuses_new_ones() {
     let pins = PinDir::new();
     let mut datapath = pins.open_with(|options| options.capacities.backends = 4);
     let address = v4(10, 96, 0, 1);
     apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
-    // Two endpoints go and three come, but only two would fit. No new one is published, but the old
-    // ones go.
+    // Two endpoints are removed and three are added, but only two would fit. No new endpoint is
+    // published, but the old ones are removed.
     let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
     assert_eq!(result.failures.len(), 1);
     assert_eq!(
@@ -311,7 +311,7 @@ fn under_full_maps_a_known_service_still_loses_the_endpoints_that_are_gone() {
 }
 
 #[test]
-fn what_leads_nowhere_or_twice_is_not_adopted() {
+fn dangling_frontends_and_overlapping_blocks_are_not_adopted() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let mut services = one(name("a"), plan(v4(10, 96, 0, 1), &[1]));
@@ -338,7 +338,7 @@ fn what_leads_nowhere_or_twice_is_not_adopted() {
 }
 
 #[test]
-fn any_sequence_of_plans_and_restarts_reads_back_as_the_last_plans() {
+fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
     let port_plan = (
         prop::collection::btree_set(1..30u8, 0..5),
         prop::collection::btree_map(1..30u8, 0..4u16, 0..5),

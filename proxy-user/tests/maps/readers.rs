@@ -21,7 +21,7 @@ const TIME: Duration = Duration::from_secs(3);
 const ETHERNET: usize = 14;
 const SHOT: u32 = 2;
 
-/// Returns service n: it has 10.96.0.n, and only endpoints whose third octet is n.
+/// Returns service n: its cluster IP is 10.96.0.n, and its endpoints have n as third octet.
 fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
     let mut plan = plan(v4(10, 96, 0, service), endpoints);
     let port = &mut plan.ports[0];
@@ -125,7 +125,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         }
                         changes.push((name(&format!("s{n}")), plan));
                     }
-                    // In even rounds one by one, in the others all at once.
+                    // Even rounds apply the changes one by one, odd rounds all at once.
                     let at_once = if round.is_multiple_of(2) {
                         1
                     } else {

@@ -44,7 +44,7 @@ fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines()
 }
 
 #[test]
-fn without_the_programs_that_the_kernel_refuses_the_rest_works() {
+fn programs_that_do_not_need_a_refused_one_are_attached() {
     in_netns(|| {
         let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
         let broken = ["expire_v6", "ingress_l3", "receive_v6"];
@@ -67,7 +67,7 @@ fn without_the_programs_that_the_kernel_refuses_the_rest_works() {
         assert!(error.to_string().contains("9999"), "{error}");
         datapath.sweep().expect("sweeps the rest");
 
-        // Hooks that need the refused one are not attached either: their effects could not be
+        // Hooks that need the refused program are not attached either: their effects could not be
         // undone.
         let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
         datapath

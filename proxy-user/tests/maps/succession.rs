@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for what new maps take over, entry by entry.
+//! Tests for the entries that new maps take over from the previous ones.
 
 use datapath::{
     Datapath,
@@ -60,7 +60,7 @@ fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
 }
 
 #[test]
-fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
+fn a_takeover_of_maps_keeps_a_flows_backend_and_a_later_close() {
     let pins = PinDir::new();
     let mut first = pins.open();
     publish(&mut first, &["another"]);
@@ -100,7 +100,7 @@ fn a_flow_refers_to_the_same_backend_and_ends_when_it_has_ended_before() {
 }
 
 #[test]
-fn port_bits_and_counters_go_on() {
+fn port_bits_counters_and_direct_flows_survive_a_takeover_of_maps() {
     let pins = PinDir::new();
     drop(pins.open());
     let bits = pins.array::<u64>(maps::PORTS);
@@ -121,7 +121,7 @@ fn port_bits_and_counters_go_on() {
 }
 
 #[test]
-fn what_is_counted_of_backends_and_service_ports_goes_on_under_their_new_ids() {
+fn traffic_and_reject_counts_move_to_the_new_ids_in_a_takeover_of_maps() {
     let pins = PinDir::new();
     let mut first = pins.open();
     publish(&mut first, &["another"]);

@@ -253,7 +253,7 @@ pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
     _pad: SPARE,
 };
 
-/// Returns both entries of a flow, of which this is the original one.
+/// Returns this original entry of a flow and its reply entry.
 pub(crate) fn with_reply(
     key: FlowKey<V4>,
     entry: FlowEntry<V4>,
@@ -278,7 +278,7 @@ pub(crate) fn with_reply(
 pub(crate) struct Picture {
     /// The backends of each frontend, for example `10.0.0.1 80 TCP`.
     pub(crate) frontends: BTreeMap<String, Behind>,
-    /// The allowed source ranges, each after `shop/cart` with its port's name.
+    /// The allowed source ranges, each after its service and the port's name.
     pub(crate) sources: Vec<String>,
     pub(crate) names: Vec<String>,
 }

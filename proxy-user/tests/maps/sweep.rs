@@ -45,7 +45,7 @@ fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
 }
 
 #[test]
-fn idle_flows_go_with_their_replies_and_live_ones_and_their_old_replies_stay() {
+fn a_sweep_removes_idle_flows_and_orphans_but_no_live_flow() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     // The times are shorter than the uptime of any machine that runs this test.

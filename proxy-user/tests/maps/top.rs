@@ -13,11 +13,11 @@ const SERVICES: u32 = 50_000;
 const ENDPOINTS: u32 = 2;
 /// The number of runs; the median counts.
 const RUNS: usize = 5;
-/// An optimised program takes a tenth of this; a test build on a busy machine not much more.
+/// The limit for the median. An optimised program takes a tenth of it, a test build little more.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[test]
-fn fifty_thousand_services_are_shown_once_in_little_time() {
+fn top_once_shows_fifty_thousand_services_within_ten_seconds() {
     in_netns(|| {
         let pins = PinDir::new();
         let mut datapath = pins.open_default();

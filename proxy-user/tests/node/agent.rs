@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that runs on the node: a test watches it, asks it and ends it.
+//! An agent that runs on the node: a test reads its log and servers, and ends the agent.
 
 use std::{
     fs,
@@ -78,7 +78,7 @@ impl Agent {
         });
     }
 
-    /// The status and body of /healthz; status 0 while nobody listens.
+    /// The status and body of /healthz; status 0 while no server listens.
     pub(crate) fn health(&self) -> (u16, String) {
         self.get(HEALTH, "/healthz").unwrap_or_default()
     }
@@ -90,7 +90,7 @@ impl Agent {
         body
     }
 
-    /// The value of a metric, given by its name and labels; none if it is not there.
+    /// The value of the metric with this name and labels; None if there is no such metric.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let text = self.metrics("/metrics");
         let mut lines = text.lines();
@@ -122,7 +122,7 @@ impl Agent {
         self.log()
     }
 
-    /// Asks the agent to end and waits for that.
+    /// Asks the agent to end, and waits until its process has ended.
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.end().expect("it runs")
     }
@@ -150,7 +150,7 @@ pub(crate) fn within(limit: Duration, what: &str, agent: &Agent, so: impl FnMut(
     wait(limit, what, || agent.log(), so);
 }
 
-/// Waits until a condition holds; after `limit`, panics with the state of things.
+/// Waits until a condition holds; after `limit`, panics and prints the state.
 pub(crate) fn wait(
     limit: Duration,
     what: &str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When the programs are attached, and where among foreign programs in the chain.
+//! When the programs are attached, and at which position in the chain of foreign programs.
 
 use std::{
     fs, thread,
@@ -34,7 +34,7 @@ fn no_service_is_served_before_every_program_is_attached() {
 }
 
 #[test]
-fn programs_of_others_see_every_packet_wherever_they_stand_in_the_chain() {
+fn a_foreign_tc_program_can_drop_packets_at_any_position_in_the_chain() {
     let world = World::serving();
     let interface = world.client_interface();
     let answers = || ["172.30.1.1:80", "10.40.1.20:8080"].map(|to| world.connect(to).is_ok());
@@ -77,7 +77,8 @@ const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
 const LINES: u64 = 20;
 
-/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns how many came back.
+/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns the number of
+/// answers.
 fn talk(world: &World) -> u64 {
     let mut open = world.connect(CART).expect("the service answers");
     let line = "x".repeat(PAYLOAD - 1);
@@ -88,7 +89,7 @@ fn talk(world: &World) -> u64 {
 pub(crate) const CART: &str = "172.30.1.1:80";
 
 #[test]
-fn programs_of_others_count_what_passes_at_every_hook_and_place() {
+fn foreign_tc_programs_count_all_packets_at_every_hook_and_position() {
     let world = World::serving();
     let client = world.client_interface();
     let server = world.server_interface();
@@ -118,7 +119,7 @@ fn programs_of_others_count_what_passes_at_every_hook_and_place() {
 }
 
 #[test]
-fn a_program_before_ours_that_ends_the_chain_is_named() {
+fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     const GAUGE: &str = "portolan_foreign_programs_before";
     let world = World::serving();
     let interface = world.client_interface();
@@ -133,8 +134,8 @@ fn a_program_before_ours_that_ends_the_chain_is_named() {
         "what is behind ours hides nothing"
     );
     for (egress, hook) in [(false, "ingress"), (true, "egress")] {
-        // Ours moves before the foreign program. If another one comes soon after, the agent only
-        // names it: two programs could be displacing each other.
+        // portolan's program moves before the foreign one. If another foreign one follows soon, the
+        // agent only logs it: two agents could be displacing each other's programs.
         let moved = attach(egress, ChainPosition::First);
         eventually("ours is first", &agent, || world.connect(CART).is_ok());
         drop(moved);
@@ -180,7 +181,7 @@ fn is_past_the_stack(world: &World) -> bool {
 }
 
 #[test]
-fn redirecting_skips_no_foreign_program() {
+fn packets_are_not_redirected_past_a_foreign_tc_program() {
     let world = World::serving();
     let agent = redirecting(&world);
     let interface = world.client_interface();

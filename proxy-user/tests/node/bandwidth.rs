@@ -26,19 +26,19 @@ const SERVICE: &str = "172.30.1.1:80";
 const BACKEND: &str = "10.40.1.20:9090";
 /// The limit in bits a second: far below the rate of the slowest machine.
 const LIMIT: u32 = 20_000_000;
-/// The range for the payload rate of a limited connection, as a part of the limit. The limit counts
-/// headers as well: 1448 of 1514 bytes are payload, 0.956 of it.
+/// The range for the payload rate of a limited connection, as a part of the limit. The limit also
+/// counts headers: 1448 of 1514 bytes are payload, a part of 0.956.
 const HELD: RangeInclusive<f64> = 0.85..=1.1;
 /// The range for the rate of an unlimited connection, as a multiple of the limit.
 const FREE: RangeInclusive<f64> = 5.0..=f64::INFINITY;
-/// On a busy machine a connection may be slower than its limit, so a test tries again. It is never
-/// faster.
+/// On a busy machine a connection may be slower than its limit, so a test tries again. A connection
+/// is never faster than its limit.
 const ATTEMPTS: usize = 3;
 /// How long to wait before measuring: a burst passes at first, and the connection is starting.
 const START: Duration = Duration::from_millis(250);
 const TIME: Duration = Duration::from_secs(1);
-/// The most bytes of a sender in flight: less than the limits' queues hold. With losses, the bytes
-/// read within a second would say little about the rate.
+/// The most bytes in flight: fewer than fit into the queues of the limits. If packets were lost,
+/// the bytes read within a second would say little about the rate.
 const ON_THE_WAY: usize = 32 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ enum Limited {
 }
 
 #[rstest]
-fn limits_of_the_bandwidth_plugin_hold(
+fn bandwidth_plugin_limits_hold_with_the_agent_in_either_start_order(
     #[values(Limited::Client, Limited::Server)] limited: Limited,
     #[values(Forwarding::Stack, Forwarding::Auto)] forwarding: Forwarding,
     #[values(Order::PluginFirst, Order::AgentFirst)] order: Order,

@@ -10,11 +10,11 @@ use crate::{
     world::World,
 };
 
-/// A time that is longer than the agent needs to follow a change.
+/// A time in which the agent applies a change.
 const FOLLOWED: Duration = Duration::from_millis(800);
 
 #[test]
-fn bad_objects_are_named_and_everything_else_keeps_working() {
+fn bad_manifests_are_logged_and_all_other_services_keep_working() {
     let world = World::serving();
     let agent = world.start(7);
     world.write(
@@ -61,7 +61,7 @@ fn bad_objects_are_named_and_everything_else_keeps_working() {
 }
 
 #[test]
-fn interfaces_and_addresses_are_followed() {
+fn new_node_addresses_and_new_pod_interfaces_are_served() {
     let world = World::serving();
     let _agent = world.start(7);
     assert!(world.connect("192.168.44.2:30001").is_err());
@@ -79,9 +79,9 @@ fn interfaces_and_addresses_are_followed() {
     );
 }
 
-/// IPVS mode of kube-proxy leaves such a node: every cluster IP is an address of an interface.
+/// kube-proxy's mode ipvs leaves such a node: every cluster IP is an address of an interface.
 #[test]
-fn a_node_with_more_addresses_than_fit_is_named_and_serves() {
+fn a_node_with_too_many_addresses_logs_it_and_serves_cluster_ips() {
     let world = World::serving();
     let mut batch = String::from("link add many type veth peer name few\nlink set many up\n");
     for number in 0..1100 {

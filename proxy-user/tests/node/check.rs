@@ -93,13 +93,13 @@ pub(crate) fn in_the_way(findings: &[Value], words: &str) {
     expect(findings, "in-the-way", words);
 }
 
-/// The path of the pins, with this behind it.
+/// The path of the pins with this suffix.
 pub(crate) fn beside_pins(world: &World, suffix: &str) -> PathBuf {
     let name = world.pins().file_name().expect("a name").display();
     world.pins().with_file_name(format!("{name}-{suffix}"))
 }
 
-/// The paths of the pin folders that checks have left.
+/// The paths of the pin folders of checks; a check removes its own at its end.
 fn left_over(world: &World) -> Vec<PathBuf> {
     let own = beside_pins(world, "check-").display().to_string();
     let entries = world.pins().parent().expect("a folder").read_dir();
@@ -111,7 +111,7 @@ fn left_over(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
+fn a_check_of_a_clean_node_exits_with_0_and_leaves_no_pins() {
     let world = World::serving();
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
@@ -125,7 +125,7 @@ fn nothing_is_in_the_way_on_a_clean_node_and_nothing_is_left_there() {
 }
 
 #[test]
-fn settings_that_serve_or_recognise_nobody_are_named() {
+fn check_reports_unusable_node_port_addresses_and_pod_ranges() {
     let world = World::build();
     world.write("cart.yaml", service("cart", "10.40.9.1"));
     let flags = migration(&world);
@@ -145,7 +145,7 @@ fn settings_that_serve_or_recognise_nobody_are_named() {
 }
 
 #[test]
-fn a_check_that_is_interrupted_leaves_nothing_there() {
+fn an_interrupted_check_removes_its_pins() {
     let world = World::build();
     let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));
     let silent = silent.expect("enter the node").expect("a port");
@@ -178,7 +178,7 @@ fn a_check_that_is_interrupted_leaves_nothing_there() {
 }
 
 #[test]
-fn what_another_proxy_has_on_the_node_is_named() {
+fn check_reports_conflicting_rules_ports_programs_and_services() {
     let world = World::serving();
     let twin = Service::new("twin", "172.30.1.1").node_port(31000);
     world.write("twin.yaml", twin);
@@ -208,7 +208,7 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
 }
 
 #[test]
-fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
+fn check_counts_programs_of_other_pins_as_foreign_but_not_its_own() {
     let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = migrate(&world);
@@ -227,7 +227,7 @@ fn programs_of_another_agent_are_foreign_and_its_own_are_not() {
 }
 
 #[test]
-fn a_shadow_is_named_and_its_programs_are_not_foreign() {
+fn check_notes_a_shadow_and_does_not_count_its_programs_as_foreign() {
     let world = World::serving();
     let shadow = world.start_with(7, &["--shadow"]);
     let serving = beside_pins(&world, "serving");
@@ -244,7 +244,7 @@ fn a_shadow_is_named_and_its_programs_are_not_foreign() {
 }
 
 #[test]
-fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
+fn check_exits_with_3_for_obstacles_and_with_2_for_bad_input() {
     let world = World::build();
     world.set("ipv4/ip_forward", "0");
     let (status, findings) = check(&world, world.pins(), &[]);
@@ -266,7 +266,7 @@ fn what_stops_portolan_has_a_status_of_its_own_and_so_has_bad_input() {
 }
 
 #[test]
-fn services_are_read_from_the_api_server_and_nothing_is_written_there() {
+fn check_reads_services_from_the_api_server_and_writes_no_events() {
     let world = World::build();
     let mut server = prepare(&world);
     server.apply(Service::new("twin", "172.30.1.2").node_port(31000));

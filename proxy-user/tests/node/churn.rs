@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many pods start at once: the time that each waits for its programs.
+//! Many pods start at once: the time until each pod's interface has its programs.
 
 use std::{
     collections::HashMap,
@@ -58,7 +58,7 @@ fn watch(first: u32, done: &AtomicBool) -> HashMap<u32, Instant> {
 }
 
 #[test]
-fn a_hundred_interfaces_in_a_second_have_their_programs_at_once() {
+fn a_hundred_new_interfaces_a_second_all_get_their_programs() {
     const FIRST: u32 = 1000;
     let world = World::serving();
     let agent = world.start(7);
@@ -100,8 +100,8 @@ fn a_hundred_interfaces_in_a_second_have_their_programs_at_once() {
         "from the kernel's word to both programs: p50 {half:?}, p99 {most:?}, max {longest:?}"
     );
     // The kernel sets the pace: each of an interface's two links takes a grace period, under the
-    // lock that making interfaces needs as well. So the test prints the times and checks only that
-    // no interface is forgotten.
+    // lock that is also needed to make interfaces. So the test prints the times and only checks
+    // that no interface is forgotten.
     assert!(longest < Duration::from_secs(10), "{waits:?}");
     assert!(world.connect(CART).is_ok());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! After a switch to portolan: when kube-proxy's rules can go, and what removes them.
+//! After a switch to portolan: when kube-proxy's rules can be removed, and by which commands.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -53,7 +53,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
 
 /// The real kube-proxy has made the rules; the test runs the commands of deploy/kube-proxy/clean.
 #[test]
-fn kube_proxys_rules_go_without_its_agent_and_others_stay() {
+fn kube_proxy_cleanup_removes_its_rules_and_keeps_other_tables() {
     let world = World::build();
     let own = "*nat
 :KUBE-SERVICES - [0:0]

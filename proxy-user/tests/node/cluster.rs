@@ -26,7 +26,7 @@ fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     server.apply(service("more", "172.30.1.2"));
     eventually("a new service", &agent, || answers(MORE));
     assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
-    // This label gives the service to another proxy; without it, the service is ours again.
+    // This label gives the service to another proxy; without the label, portolan serves it again.
     let label = "label service more -n shop service.kubernetes.io/service-proxy-name";
     server.kubectl(&format!("{label}=other"));
     eventually("it is another's", &agent, || !answers(MORE));
@@ -39,7 +39,7 @@ fn objects_of_the_api_server_are_served_and_their_changes_followed() {
 }
 
 #[test]
-fn without_an_api_server_all_is_served_and_changes_are_followed_once_it_is_back() {
+fn services_are_served_during_an_api_outage_and_updated_after_it() {
     let world = World::build();
     let mut server = prepare(&world);
     let agent = world.follow(&server.kubeconfig());
@@ -64,7 +64,7 @@ fn without_an_api_server_all_is_served_and_changes_are_followed_once_it_is_back(
     assert_eq!(open.echo("its service is gone"), "its service is gone");
 }
 
-/// A server that loses its power sends no end of its connections.
+/// A server that loses power sends no FIN or RST on its connections.
 #[test]
 fn a_connection_to_the_server_that_dies_silently_is_replaced_within_50_seconds() {
     let world = World::build();
@@ -127,7 +127,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     let first = world.follow(&kubeconfig);
     let answers = |to: &str| world.connect(to).is_ok();
     eventually("both services", &first, || answers(CART) && answers(MORE));
-    // Programs that are attached but not pinned yet would go with the agent.
+    // The end of the agent would detach programs that are not pinned yet.
     eventually("it is ready", &first, || first.health().0 == 200);
     let mut open = world.connect(MORE).expect("an answer");
     first.signal(Signal::SIGKILL);
@@ -137,7 +137,7 @@ fn an_agent_that_was_killed_comes_back_without_a_lost_packet() {
     server.kubectl("delete service more -n shop");
     server.apply(service("new", "172.30.1.3"));
 
-    // The next agent starts without a server: it must remove nothing before every list has come.
+    // The next agent starts without a server: it must remove no service before it has all lists.
     server.kill();
     let second = world.follow(&kubeconfig);
     second.logs("WARN API server");
@@ -171,7 +171,7 @@ fn in_mode_nftables_packets_to_unallocated_cluster_ips_are_dropped() {
 }
 
 #[test]
-fn a_service_that_is_not_served_as_it_says_gets_an_event() {
+fn a_service_whose_external_ip_is_taken_gets_a_warning_event() {
     let world = World::build();
     let server = prepare(&world);
     for name in ["first", "second"] {
@@ -197,7 +197,7 @@ fn a_service_that_is_not_served_as_it_says_gets_an_event() {
 }
 
 #[test]
-fn a_node_that_serves_gets_an_event() {
+fn a_node_whose_agent_serves_gets_a_normal_event() {
     let world = World::build();
     let server = prepare(&world);
     let agent = world.follow(&server.kubeconfig());
@@ -211,13 +211,13 @@ fn a_node_that_serves_gets_an_event() {
 }
 
 #[test]
-fn a_node_with_a_program_before_ours_gets_an_event() {
+fn a_node_gets_an_event_if_a_foreign_program_runs_before_portolans() {
     let world = World::build();
     let server = prepare(&world);
     let interface = world.client_interface();
     let agent = world.follow(&server.kubeconfig());
     eventually("the first service", &agent, || world.connect(CART).is_ok());
-    // This program is only moved behind ours.
+    // The agent moves its own program before this one.
     let moved = world.foreign(&interface, true, ChainPosition::First);
     agent.logs("had another program before it");
     drop(moved);

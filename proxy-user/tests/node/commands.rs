@@ -39,7 +39,7 @@ impl World {
         let text = self.told(&[arguments, &["-o", "json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
-    /// The report of `status`, with or without problems; its exit status must agree with it.
+    /// The report of `status`, with or without problems; the exit status must match.
     pub(crate) fn status(&self) -> Value {
         let output = self.ask(&["status", "-o", "json"]);
         let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -68,7 +68,7 @@ fn settled(world: &World, agent: &Agent) -> Value {
 }
 
 #[test]
-fn lists_show_what_their_arguments_name() {
+fn list_commands_filter_and_format_by_their_arguments() {
     let world = World::serving();
     world.write(
         "twin.yaml",
@@ -136,7 +136,7 @@ fn lists_show_what_their_arguments_name() {
 }
 
 #[test]
-fn an_agent_that_runs_tells_what_it_does_and_one_that_does_not_is_missed_in_a_line() {
+fn overview_commands_work_with_an_agent_and_report_a_stopped_one() {
     let world = World::serving();
     let config =
         "clusterCIDR: 10.40.0.0/16\nportolan: {maps: {frontends: 64}}\nipvs: {scheduler: rr}\n";
@@ -267,7 +267,7 @@ fn a_removed_endpoint_is_no_longer_listed() {
 }
 
 #[test]
-fn what_the_agents_process_says_is_enough_where_its_servers_are_elsewhere() {
+fn commands_find_an_agent_whose_servers_have_other_addresses() {
     let world = World::build();
     let flags = [
         "--metrics-bind-address",

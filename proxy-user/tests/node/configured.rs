@@ -70,7 +70,7 @@ fn replace_whole(world: &World, text: &str) {
 }
 
 #[test]
-fn a_changed_file_is_followed_and_connections_go_on() {
+fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let world = World::serving();
     let checked = Service::new("lane", "172.30.1.3").local().spec(|spec| {
         spec.type_ = Some("LoadBalancer".to_owned());
@@ -195,7 +195,7 @@ fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
 /// Pods' connections change from the sockets to the packet path and back. The client stays the
 /// same, so that it meets its own earlier connections.
 #[test]
-fn a_changed_plane_of_pods_loses_no_connection() {
+fn a_changed_socket_balancing_setting_loses_no_new_connection() {
     let world = World::serving();
     let agent = world.start_configured(7, "portolan: {socketBalancing: all}\n");
     let end = AtomicBool::new(false);
@@ -219,7 +219,7 @@ fn a_changed_plane_of_pods_loses_no_connection() {
 }
 
 #[test]
-fn a_taken_port_is_named_and_tried_again_while_services_are_served() {
+fn a_server_port_in_use_is_logged_and_retried_while_services_work() {
     let world = World::serving();
     let take = |address| {
         let taken = world.node().enter(|| TcpListener::bind(address));

@@ -31,8 +31,8 @@ pub(crate) fn echo(stream: TcpStream) {
     });
 }
 
-/// Starts a TCP and UDP server at port 8080 of a host that answers each line and datagram with its
-/// number before it.
+/// Starts a TCP and UDP server at port 8080 of a host. It sends each line and datagram back with
+/// `number` before it.
 pub(crate) fn answer_as(host: &NetNs, number: impl Display + Copy + Send + 'static) {
     let everywhere = SocketAddr::from(([0_u16; 8], 8080));
     let sockets = host.enter(|| {
@@ -88,7 +88,7 @@ impl Open {
     }
 
     /// Connects again and again until `done`; returns the number of connections. Panics if one
-    /// fails, or if two have lost their SYN: a busy machine is slow, but sends nothing twice.
+    /// fails, or if two lost their SYN: a busy machine is slow, but needs no retransmissions.
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {
@@ -108,7 +108,7 @@ impl Open {
         made
     }
 
-    /// Waits so long for an answer, from now on.
+    /// Sets how long to wait for an answer.
     pub(crate) fn set_patience(&self, patience: Duration) {
         let socket = self.0.get_ref();
         socket.set_read_timeout(Some(patience)).expect("a timeout");
@@ -159,7 +159,7 @@ pub(crate) fn answer_questions(pod: &NetNs) {
     });
 }
 
-/// A socket in a pod, connected to that service.
+/// A UDP socket in a pod, connected to [`crate::objects::questions`].
 pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
     let asking = pod.enter(|| {
         let asking = UdpSocket::bind("0.0.0.0:0")?;
@@ -179,7 +179,7 @@ pub(crate) fn ask(socket: &UdpSocket, text: &str) {
     assert_eq!(&answer[..length], text.as_bytes());
 }
 
-/// Limits the time of each call on a stream.
+/// Limits the time of each read and write on a stream.
 pub(crate) fn limit(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Datagrams of all sizes beside netfilter rules: small ones leave past the stack, fragments and
-//! the beginning through it, and batches that the kernel parts late (UDP_SEGMENT) both ways.
+//! Datagrams of all sizes on a node with netfilter rules: small ones bypass the stack, fragments
+//! and the first ones pass it, and batches that the kernel splits late (UDP_SEGMENT) do both.
 
 use std::{
     net::UdpSocket,
@@ -51,7 +51,7 @@ fn wait_until_past(world: &World, agent: &Agent, socket: &UdpSocket) {
 
 const SEGMENT: usize = 500;
 
-/// Sends ten datagrams in one call; each comes back alone.
+/// Sends ten datagrams in one call; each one is answered separately.
 fn ask_in_a_batch(socket: &UdpSocket) {
     setsockopt(socket, UdpGsoSegment, &(SEGMENT as i32)).expect("UDP_SEGMENT");
     let batch: Vec<u8> = (0..10 * SEGMENT).map(|at| (at / SEGMENT) as u8).collect();
@@ -78,7 +78,7 @@ fn ask_in_fragments(socket: &UdpSocket) {
 }
 
 #[test]
-fn small_large_and_batched_datagrams_are_answered_while_records_are_renewed() {
+fn single_fragmented_and_batched_datagrams_pass_while_records_are_renewed() {
     let world = World::build();
     judge(&world, POLICY);
     echo(world.server());

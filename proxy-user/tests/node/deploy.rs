@@ -24,7 +24,7 @@ fn build(server: &Server<'_>, folder: &str) -> String {
 }
 
 #[test]
-fn every_overlay_is_accepted_by_the_server() {
+fn the_api_server_accepts_every_overlay_of_deploy() {
     let world = World::build();
     let server = prepare(&world);
     for overlay in [

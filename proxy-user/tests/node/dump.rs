@@ -65,7 +65,7 @@ const OF_AGENT: [&str; 6] = [
 ];
 
 #[test]
-fn an_archive_has_all_that_the_commands_know() {
+fn a_dump_has_all_its_files_with_and_without_an_agent() {
     let world = World::serving();
     let agent = world.start(7);
     let _open = world.connect(CART).expect("served");
@@ -102,7 +102,7 @@ fn an_archive_has_all_that_the_commands_know() {
 }
 
 #[test]
-fn an_archive_has_no_credentials() {
+fn a_dump_contains_no_credentials() {
     const TOKEN: &str = "token-that-nobody-may-see-4711";
     let world = World::build();
     let file = world.path("kubeconfig");

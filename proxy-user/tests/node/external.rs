@@ -76,7 +76,7 @@ add rule ip other services ip daddr {EXTERNAL} tcp dport 80 dnat to 10.40.1.20:8
 }
 
 #[test]
-fn services_answer_ping_if_they_are_told_to() {
+fn services_answer_ping_only_with_answer_ping() {
     let world = World::build();
     world.write("cart.yaml", cart());
     let pings = |address: &str| {

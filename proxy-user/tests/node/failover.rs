@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two nodes that serve the same services for clients outside, and routers in front and behind that
+//! Two nodes that serve the same services for clients outside. The routers before and behind them
 //! change from one node to the other.
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const CLIENT: &str = "203.0.113.9";
-/// Two services that differ only in how a backend is selected.
+/// External IPs of two services that differ only in how a backend is selected: Maglev and random.
 const CONSISTENT: &str = "198.51.100.80";
 const RANDOM: &str = "198.51.100.81";
 const BACKENDS: usize = 3;
@@ -149,10 +149,10 @@ fn counted(agent: &Agent, outcome: &str) -> u64 {
     agent.metric(&name).unwrap_or_default()
 }
 
-/// Both nodes read the same manifests under one node name: every endpoint is local to each, so that
-/// clients keep their address.
+/// Both nodes have the same node name and manifests, so every endpoint is local to both, and
+/// servers see the clients' own addresses.
 #[test]
-fn connections_survive_the_change_to_another_node_and_datagrams_keep_their_endpoint() {
+fn maglev_connections_and_udp_endpoints_survive_a_node_failover() {
     let nodes = [World::build(), World::build()];
     let site = Site::build(&nodes);
     for node in &nodes {

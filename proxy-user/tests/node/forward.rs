@@ -15,8 +15,8 @@ const NFT: &str = "table inet firewall {
 }
 ";
 
-/// Checks that the policy is named without `acceptForward`, that rules are added with it, and that
-/// they go without it and after a cleanup.
+/// Checks that without `acceptForward` the agent logs the policy, that with `acceptForward` it adds
+/// rules, and that it removes them once the setting is gone. A cleanup removes them as well.
 fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
     let before = rules();
     let agent = world.start_by_stack(7);
@@ -58,7 +58,7 @@ fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
 }
 
 #[test]
-fn a_chain_of_nftables_that_drops_is_named_or_accepts() {
+fn a_dropping_nftables_chain_is_logged_or_gets_accept_rules() {
     let world = World::serving();
     world.nft(NFT);
     is_answered(&world, "inet firewall forward", || {
@@ -67,7 +67,7 @@ fn a_chain_of_nftables_that_drops_is_named_or_accepts() {
 }
 
 #[test]
-fn the_chain_of_iptables_that_drops_is_named_or_accepts_and_iptables_still_reads_it() {
+fn a_dropping_iptables_nft_chain_is_logged_or_gets_accept_rules() {
     let world = World::serving();
     world.tool("iptables-nft", "--policy FORWARD DROP");
     is_answered(&world, "ip filter FORWARD", || {
@@ -76,7 +76,7 @@ fn the_chain_of_iptables_that_drops_is_named_or_accepts_and_iptables_still_reads
 }
 
 #[test]
-fn rules_that_another_program_has_removed_come_back() {
+fn accept_rules_that_were_flushed_are_added_again() {
     let world = World::serving();
     world.tool("iptables-nft", "--policy FORWARD DROP");
     let agent = world.start_configured(7, ACCEPTS);
@@ -91,7 +91,7 @@ fn rules_that_another_program_has_removed_come_back() {
 }
 
 #[test]
-fn legacy_iptables_that_drops_is_named_with_what_to_run() {
+fn a_dropping_iptables_legacy_chain_is_logged_with_the_command_to_run() {
     let world = World::serving();
     let agent = world.start_configured(7, ACCEPTS);
     assert!(world.connect(NODE_PORT).is_ok());

@@ -28,7 +28,7 @@ fn wait(agent: &Agent, is_so: impl FnMut() -> bool) {
     within(LIMIT, "larger maps", agent, is_so);
 }
 
-/// The sizes of the maps, unless larger maps are being made or are taking over.
+/// The sizes of the maps; None while larger maps are made or take over.
 fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
     let log = agent.log();
     let count = |what: &str| log.matches(what).count();
@@ -39,7 +39,7 @@ fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
 }
 
 #[test]
-fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks() {
+fn full_maps_grow_to_hold_new_services_and_no_connection_breaks() {
     let world = World::build();
     world.write("first.yaml", service("first", "172.30.1.1"));
     let agent = start(
@@ -61,7 +61,7 @@ fn services_that_find_no_room_are_served_by_larger_maps_and_no_connection_breaks
                 world.connect(&format!("{}:80", address(number))).is_ok()
             });
         }
-        // The guards included, 202 addresses are stored: more than three quarters of 256.
+        // With the guards, 202 frontends are stored: more than three quarters of 256.
         wait(&agent, || {
             settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512)
         });
@@ -114,7 +114,7 @@ fn a_flow_table_grows_before_it_is_full() {
 }
 
 #[test]
-fn a_limit_of_memory_is_named() {
+fn maps_that_reach_the_memory_limit_do_not_grow_and_it_is_logged() {
     let world = World::build();
     for number in 0..60 {
         let name = format!("service-{number}");

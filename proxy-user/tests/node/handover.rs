@@ -87,7 +87,7 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
         "{worked:?} of a second"
     );
     drop(others);
-    // Closed flow entries must go: they would match the answers to another proxy's connections.
+    // Closed flow entries must be removed: they would match answers to another proxy's connections.
     let flows = || format!("{:?}", world.flows());
     wait(SOON, "closed flow entries are gone", flows, || {
         ask(&conversation, "still there");
@@ -104,7 +104,7 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
 }
 
 #[test]
-fn a_drained_node_without_a_flow_is_left_without_a_trace() {
+fn draining_a_node_without_flows_removes_all_pins() {
     let world = World::serving();
     assert!(world.start(7).stop().success());
     let ended = world.cleanup(&["--drain"]).wait().expect("its end");
@@ -120,7 +120,7 @@ fn draining_and_upgrades_in_any_order_cut_no_connection() {
     let world = World::serving();
     assert!(world.start_other(next, 7).stop().success());
     let mut open = world.connect(CART).expect("an answer");
-    // Another version cannot drain this one, and changes nothing.
+    // A binary of another version refuses to drain these maps, and changes nothing.
     let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]).wait();
     assert!(!refused.expect("its end").success());
     assert!(world.connect(CART).is_ok());

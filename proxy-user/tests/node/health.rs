@@ -17,7 +17,7 @@ fn many() -> String {
 }
 
 #[test]
-fn a_service_that_a_full_map_refuses_makes_the_node_unhealthy_after_the_grace() {
+fn a_service_refused_by_a_full_map_makes_healthz_fail_after_a_delay() {
     let world = World::build();
     let agent = world.start_configured(7, "portolan: {maps: {frontends: 64, memory: 1}}\n");
     world.write("many.yaml", many());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan init` sets the nf_conntrack of its network namespace, and names what it is not allowed
-//! to set.
+//! `portolan init` sets nf_conntrack's parameters in its network namespace, and reports parameters
+//! that it is not allowed to set.
 
 use std::{fs, path::Path, process::Command};
 
@@ -36,7 +36,7 @@ fn parameter(node: &NetNs, name: &str) -> u32 {
 }
 
 #[test]
-fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
+fn init_sets_the_configured_nf_conntrack_parameters_and_no_others() {
     let world = World::build();
     let node = world.node();
     let names = [
@@ -65,9 +65,9 @@ fn init_sets_nf_conntrack_as_kube_proxy_does_and_leaves_the_rest() {
     );
 }
 
-/// Connection tracking sees only a part of the segments of connections past the stack.
+/// Connection tracking sees only some segments of a connection that bypasses the stack.
 #[test]
-fn by_default_connection_tracking_becomes_liberal_and_patient() {
+fn by_default_init_sets_tcp_be_liberal_and_a_long_unacknowledged_timeout() {
     let world = World::build();
     let names = [
         "nf_conntrack_tcp_be_liberal",
@@ -80,7 +80,7 @@ fn by_default_connection_tracking_becomes_liberal_and_patient() {
 }
 
 #[test]
-fn init_names_what_belongs_to_the_whole_machine_and_goes_on() {
+fn init_reports_that_it_cannot_set_nf_conntrack_max_and_goes_on() {
     let world = World::build();
     let before = parameter(world.node(), "nf_conntrack_max");
     // The limit would rise by one connection, for which the hash table is large enough.

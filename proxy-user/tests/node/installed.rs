@@ -22,7 +22,7 @@ fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
 }
 
 #[test]
-fn an_installation_is_checked_with_the_agents_own_settings() {
+fn check_uses_the_agents_settings_and_reports_missing_programs() {
     let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = check_agent(&world, &["--drift"]);
@@ -48,7 +48,7 @@ fn an_installation_is_checked_with_the_agents_own_settings() {
 }
 
 #[test]
-fn references_that_lead_nowhere_and_services_that_differ_are_named() {
+fn check_drift_reports_dangling_map_references_and_wrong_services() {
     let world = World::serving();
     world.write("search.yaml", service("search", "172.30.1.2"));
     let agent = world.start(7);
@@ -94,7 +94,7 @@ fn references_that_lead_nowhere_and_services_that_differ_are_named() {
 }
 
 #[test]
-fn check_fix_repairs_what_it_can_repair_without_harm() {
+fn check_fix_sets_kernel_parameters_and_removes_leftover_pins() {
     let world = World::serving();
     let parameter = "nf_conntrack_tcp_timeout_established";
     let agent = world.start(7);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's own connections straight to an endpoint, from the same address and source ports that
+//! The node's own connections directly to an endpoint, from the same address and source ports that
 //! masqueraded clients get.
 
 use std::{
@@ -36,7 +36,7 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 const EACH: u16 = 15;
 
 /// Opens a TCP connection from an address and port of a host. Waits while the last connection from
-/// there is being closed: it keeps them until TIME-WAIT.
+/// there is being closed: it occupies address and port until TIME-WAIT.
 fn tcp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> TcpStream {
     let SocketAddr::V4(to) = to else {
         panic!("IPv4")
@@ -106,7 +106,7 @@ fn build() -> World {
 }
 
 #[test]
-fn connections_of_the_node_and_of_clients_from_the_same_ports_all_work() {
+fn connections_of_node_and_clients_from_the_same_ports_all_work() {
     let world = build();
     let agent = world.start(7);
     agent.says(&["WARN", "net.ipv4.ip_local_port_range", "32768-60999"]);
@@ -135,12 +135,12 @@ fn connections_of_the_node_and_of_clients_from_the_same_ports_all_work() {
 }
 
 #[test]
-fn datagrams_of_the_node_and_of_clients_from_the_same_ports_are_all_answered() {
+fn datagrams_of_node_and_clients_from_the_same_ports_are_all_answered() {
     let world = build();
     let agent = world.start(7);
     let (node, client) = (world.node(), world.client());
     let (endpoint, service) = (ENDPOINT.into(), ([10, 40, 0, 1], 30009).into());
-    // Datagrams are served once those of another proxy could have been imported.
+    // The agent serves UDP only after the time for importing another proxy's UDP flows.
     eventually("datagrams are served", &agent, || {
         let socket = udp(client, (CLIENT, 19_999), service);
         socket.send(b"?").is_ok() && socket.recv(&mut [0]).is_ok()
@@ -166,7 +166,7 @@ fn datagrams_of_the_node_and_of_clients_from_the_same_ports_are_all_answered() {
 }
 
 #[test]
-fn a_change_of_the_nodes_local_ports_is_followed() {
+fn a_changed_local_port_range_changes_the_masquerade_ports() {
     let world = World::serving();
     let agent = world.start(7);
     world.set("ipv4/ip_local_port_range", "1024 60999");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The source address of masqueraded connections: for all addresses that an interface can have, it
-//! is the one that an nft rule `masquerade` gives to the same packet.
+//! The source address of masqueraded connections: whatever addresses an interface has, portolan
+//! selects the same source address as an nft rule `masquerade`.
 
 use std::{
     cell::Cell,
@@ -19,7 +19,7 @@ use crate::{
     world::{OF_V6, World, at},
 };
 
-/// A time that is longer than the agent needs to follow a change.
+/// A time in which the agent applies a change.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The port at which an nft rule masquerades connections straight to the endpoint.
@@ -57,7 +57,7 @@ struct Case<'a> {
     /// Further commands, without the word `ip`.
     routes: Vec<&'a str>,
     endpoint: &'a str,
-    /// The address that both must give; it guards the test itself.
+    /// The source address that portolan and the nft rule must select; it guards the test itself.
     expected: IpAddr,
 }
 
@@ -194,20 +194,20 @@ add rule inet ruled post tcp dport {RULED} masquerade
 }
 
 #[test]
-fn ipv4_gets_the_address_that_nft_masquerade_takes() {
+fn an_ipv4_masquerade_source_equals_that_of_nft_masquerade() {
     compare(&World::build(), "10.40.0.1:30001", V4);
 }
 
 #[test]
-fn ipv6_gets_the_address_that_nft_masquerade_takes() {
+fn an_ipv6_masquerade_source_equals_that_of_nft_masquerade() {
     let world = World::build_without_v4();
     world.write("node.yaml", node_with(&[OF_V6[0]], Some(7)));
     compare(&world, "[fd00:c0::1]:30001", V6);
 }
 
-/// The programs look up interfaces that many clients can arrive by at their index modulo 4,096.
+/// The programs look up an interface with many possible clients by its index modulo 4,096.
 #[test]
-fn uplinks_whose_indices_are_alike_each_keep_their_connections() {
+fn uplinks_with_equal_indices_modulo_4096_keep_their_connections() {
     let world = World::serving();
     // Otherwise the wires would answer ARP requests for the uplinks' addresses.
     world.set("ipv4/conf/all/arp_ignore", "1");

@@ -52,7 +52,7 @@ fn metrics_count_packets_and_changes() {
     world.write("local.yaml", local);
     let agent = world.start(7);
     assert!(world.connect("172.30.1.1:80").is_ok());
-    // Longer than the time between two looks of the agent at the maps.
+    // The agent reads the maps more often than this.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");
     for line in [

@@ -38,7 +38,7 @@ fn answer(host: &NetNs, at: &str, name: &'static str) -> mpsc::Sender<()> {
     stop
 }
 
-/// Asks from a new socket; returns the name of the one that answers.
+/// Asks from a new socket; returns the name of the server that answers.
 fn ask() -> io::Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(QUESTION)?;
@@ -49,7 +49,7 @@ fn ask() -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// The names of those that answer a pod, packet by packet, and a process of the node, at its
+/// The names of the servers that answer a pod, packet by packet, and a process of the node, at its
 /// socket.
 fn answers(world: &World) -> [String; 2] {
     let pod = world.client().enter(ask).expect("the pod");
@@ -70,7 +70,7 @@ fn add(world: &World, name: &str) {
 }
 
 #[test]
-fn a_process_of_the_node_that_has_a_cluster_ip_answers_there_alone() {
+fn a_cluster_ip_on_a_node_interface_is_answered_by_the_node_process() {
     let world = World::build();
     let _pod = answer(world.server(), "10.40.1.20:8080", "pod");
     world.write("questions.yaml", questions());

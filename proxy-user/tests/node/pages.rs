@@ -8,7 +8,7 @@ use cli::Cli;
 
 /// Checks that the commands exist; the addresses and names in them are examples.
 #[test]
-fn every_portolan_command_in_the_runbooks_is_one() {
+fn every_portolan_command_in_the_runbooks_parses() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runbooks");
     let mut commands = 0;
     for entry in fs::read_dir(folder).expect("the pages") {

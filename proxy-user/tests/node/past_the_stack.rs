@@ -59,7 +59,7 @@ fn passes_by(world: &World) -> bool {
 }
 
 #[test]
-fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
+fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let world = World::build();
     let interface = world.server_interface();
     let agent = start(&world, "auto");
@@ -94,15 +94,15 @@ fn a_pod_is_handed_its_packets_while_nothing_stands_at_its_interface() {
     drop(program);
     eventually("the program is gone", &agent, || link(&world).is_some());
 
-    // The entry goes with the pod.
+    // The agent removes the entry with the pod.
     let removed = world.server().ip("link del eth0\n");
     removed.expect("the pod's interface");
     eventually("the pod is gone", &agent, || link(&world).is_none());
 }
 
 /// Rules as a CNI with network policies makes them: established connections are accepted, invalid
-/// packets and what nobody accepts are dropped, and what pods send out of the cluster is
-/// masqueraded.
+/// packets and packets that no rule accepts are dropped, and packets from pods out of the cluster
+/// are masqueraded.
 pub(crate) const POLICY: &str = "table inet cni {\n\
        chain forward { type filter hook forward priority 0; policy drop;\n\
          ct state invalid drop\n ct state established accept\n jump pods\n }\n\
@@ -111,13 +111,13 @@ pub(crate) const POLICY: &str = "table inet cni {\n\
          ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n";
 const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
 
-/// Gives the node these rules, and suits conntrack as `portolan init` does.
+/// Gives the node these nft rules, and sets nf_conntrack's parameters as `portolan init` does.
 pub(crate) fn judge(world: &World, rules: &str) {
     world.nft(rules);
     world.node().suit_conntrack().expect("conntrack");
 }
 
-/// Packets that the node's stack forwards while a connection asks so many questions.
+/// The number of packets that the stack forwards while a connection asks this many questions.
 fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
     let before = world.forwarded();
     for number in 0..questions {
@@ -127,8 +127,7 @@ fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
     world.forwarded() - before
 }
 
-/// Waits until a connection's packets leave past the stack: the agent may still be learning which
-/// pods the node has.
+/// Waits until a connection's packets bypass the stack: the agent may not know the node's pods yet.
 fn wait_until_past(world: &World, agent: &Agent, open: &mut Open) {
     eventually("packets leave past the stack", agent, || {
         _ = forwarded_while(world, open, 5);
@@ -136,12 +135,12 @@ fn wait_until_past(world: &World, agent: &Agent, open: &mut Open) {
     });
 }
 
-/// How many packets may take the stack in a short while: each direction's renewal, and what was
-/// under way with it.
+/// The most packets that may pass the stack in a short time: the renewals of both directions, and
+/// packets in flight at that time.
 pub(crate) const RENEWALS: u64 = 6;
 
 #[test]
-fn beside_rules_a_connection_leaves_the_stack_after_it_has_agreed() {
+fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     let world = World::build();
     judge(&world, POLICY);
     let agent = start(&world, "auto");
@@ -177,7 +176,7 @@ fn tracked(world: &World) -> String {
 /// conntrack sees one packet of each direction in about ten seconds, so it sees data without its
 /// acknowledgement. By default it would forget such a connection after five idle minutes.
 #[test]
-fn connection_tracking_keeps_a_connection_that_was_busy_and_is_idle() {
+fn conntrack_keeps_an_idle_connection_that_was_busy_past_the_stack() {
     let world = World::build();
     judge(&world, POLICY);
     let agent = start(&world, "auto");
@@ -222,7 +221,7 @@ fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
 }
 
 #[test]
-fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
+fn tcp_passes_the_stack_while_nf_conntrack_tcp_be_liberal_is_0() {
     let world = World::build();
     world.nft(POLICY);
     world.set(LIBERAL, "0");
@@ -236,11 +235,11 @@ fn tcp_takes_the_stack_while_connection_tracking_is_not_liberal() {
     wait_until_past(&world, &agent, &mut open);
 }
 
-/// The server's own address and port, which is a backend's.
+/// The server's own address and port, which are those of a backend.
 const BACKEND: &str = "10.40.1.20:8080";
 
 #[test]
-fn a_host_port_of_the_same_source_port_and_backend_works_all_the_same() {
+fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
     let world = World::build();
     let rules = "table ip host-port {\n\
           chain in { type nat hook prerouting priority -100;\n\
@@ -293,7 +292,7 @@ fn ask_from(world: &World, port: u16, to: &str) -> String {
     asked.expect("enter the client").expect("an answer")
 }
 
-/// Nobody tells the programs that a pod has another interface by now.
+/// While no agent runs, the programs do not learn that a pod has another interface.
 #[test]
 fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address() {
     for with_rules in [true, false] {

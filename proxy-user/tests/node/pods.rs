@@ -35,7 +35,7 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
 ";
     world.write("web.yaml", client);
     let _agent = world.start(7);
-    // One connection is translated packet by packet, one at its socket. The second one's client is
+    // One connection is translated packet by packet, one at its socket. The client of the latter is
     // known only by its network namespace.
     let _packets = world.connect("172.30.1.1:80").expect("served");
     let _socket = world.connect_at_socket("172.30.1.1:80");

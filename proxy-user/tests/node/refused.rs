@@ -14,7 +14,7 @@ use crate::{
 
 const CART: &str = "172.30.1.1:80";
 
-/// Starts an agent in which these programs are broken, with more flags, and waits for nothing.
+/// Starts an agent in which these programs are broken, with more flags; does not wait for it.
 fn start(world: &World, broken: &[&str], flags: &[&str]) -> Agent {
     let mut program = fs::read(BINARY).expect("the agent's program");
     let place = (0..program.len() - OBJECT.len())
@@ -36,7 +36,7 @@ fn start(world: &World, broken: &[&str], flags: &[&str]) -> Agent {
 }
 
 #[test]
-fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them() {
+fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let world = World::serving();
     let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
     let agent = start(&world, &broken, &[]);
@@ -48,7 +48,7 @@ fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them(
         "the hook for the node's processes is refused"
     );
 
-    // Longer than a round of the agent takes.
+    // Longer than the time between two checks of the agent.
     thread::sleep(Duration::from_secs(3));
     let log = agent.log();
     for program in broken {
@@ -72,7 +72,7 @@ fn without_refused_programs_the_agent_serves_what_the_others_can_and_names_them(
 }
 
 #[test]
-fn a_refused_program_is_named_where_no_hook_can_be_attached_either() {
+fn a_refused_program_is_logged_also_if_the_cgroup_root_is_unusable() {
     let world = World::serving();
     let no_cgroup = world.path("");
     let agent = start(&world, &["expire_v6"], &["--cgroup-root", &no_cgroup]);
@@ -83,7 +83,7 @@ fn a_refused_program_is_named_where_no_hook_can_be_attached_either() {
 }
 
 #[test]
-fn without_a_program_that_serves_packets_the_agent_ends_and_says_why() {
+fn the_agent_ends_with_the_reason_if_the_egress_program_is_refused() {
     let world = World::build();
     let said = start(&world, &["egress"], &[]).wait_for_end();
     for part in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent puts back, counts and names what somebody removes or changes in the kernel while it
-//! runs.
+//! While the agent runs, it restores, counts and logs what somebody removes or changes in the
+//! kernel.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ use crate::{
     world::World,
 };
 
-/// Time limits on a busy machine: the quick check runs every second, the whole one every 30 s.
+/// Time limits on a busy machine: the quick check runs every second, the complete check every 30 s.
 const QUICK: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(45);
 
@@ -58,7 +58,7 @@ pub(crate) fn run_beside(agent: &Agent, command: &str) -> Output {
 }
 
 #[test]
-fn removed_pins_come_back_and_no_connection_notices() {
+fn removed_pins_are_restored_and_connections_go_on() {
     let world = World::serving();
     let agent = world.start(7);
     let mut open = world.connect(CART).expect("an answer");
@@ -72,7 +72,7 @@ fn removed_pins_come_back_and_no_connection_notices() {
     within(QUICK, "all pins are back", &agent, || {
         pins(&world) == before
     });
-    // Single pins are put back as well, and so is one that now leads to another map.
+    // The agent also restores single pins, and a pin that now refers to another map.
     let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
     agent.signal(Signal::SIGSTOP);
     fs::remove_file(&names).expect("removed");
@@ -102,7 +102,7 @@ fn removed_pins_come_back_and_no_connection_notices() {
 }
 
 #[test]
-fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
+fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     let world = World::serving();
     let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$0\" \"$@\"";
     let agent = world.spawn_by(
@@ -113,7 +113,7 @@ fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
     let mut open = world.connect(CART).expect("an answer");
     let inside = |command: &str| run_beside(&agent, command).status.success();
     assert!(pins(&world).is_empty(), "they are on its own file system");
-    // Under it is the node's BPF file system; under that is none.
+    // Below it the node's BPF file system is mounted; below that there is no other one.
     assert!(inside("umount -l /sys/fs/bpf"));
     within(QUICK, "they are on the node's", &agent, || {
         pins(&world).len() > 30
@@ -144,7 +144,7 @@ fn an_unmounted_bpf_file_system_is_told_and_its_pins_come_back() {
 }
 
 #[test]
-fn detached_programs_come_back_within_seconds() {
+fn detached_programs_are_attached_again_within_seconds() {
     let world = World::serving();
     let agent = world.start(7);
     let links = pins(&world);
@@ -176,7 +176,7 @@ fn detached_programs_come_back_within_seconds() {
     assert_eq!(agent.health().0, 200);
 }
 
-/// Opens a pinned map. While larger maps take over, it can be missing for a moment.
+/// Opens a pinned map. While larger maps take over, the pin can be missing for a moment.
 pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V> {
     let open = || linux::get_pinned(&map_path(world.pins(), map), false).and_then(Table::new);
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -199,7 +199,7 @@ pub(crate) fn are_complete(world: &World) -> bool {
 }
 
 #[test]
-fn changed_settings_addresses_and_frontends_are_written_again() {
+fn changed_settings_node_addresses_and_frontends_are_repaired() {
     const NODE_PORT: &str = "10.40.0.1:30001";
     let world = World::serving();
     let agent = world.start(7);
@@ -242,7 +242,7 @@ fn changed_settings_addresses_and_frontends_are_written_again() {
 }
 
 #[test]
-fn changed_records_slots_and_backends_are_written_again() {
+fn changed_records_slots_and_backends_are_repaired() {
     let world = World::serving();
     let agent = world.start(7);
     assert!(world.connect(CART).is_ok());

@@ -16,7 +16,7 @@ pub(crate) const NODE_PORT: u16 = 30_080;
 pub(crate) const UPLINKS: [&str; 2] = ["clients", "backends"];
 
 pub(crate) struct Routed {
-    /// The node; its pods are not joined.
+    /// The node; no pods are attached.
     pub(crate) node: World,
     pub(crate) clients: RoutedPath,
     pub(crate) backends: RoutedPath,
@@ -24,7 +24,7 @@ pub(crate) struct Routed {
     pub(crate) node_ip: IpAddr,
     /// The address of the host behind the routers of `backends`.
     pub(crate) backend_ip: IpAddr,
-    /// The first router towards that host.
+    /// The first router on the way to `backend_ip`.
     pub(crate) next_hop: IpAddr,
     pub(crate) cluster_ip: IpAddr,
 }

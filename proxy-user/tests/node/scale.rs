@@ -47,8 +47,8 @@ fn write(world: &World, services: std::ops::Range<u32>) {
     }
 }
 
-/// By kind of turn: the number of turns, the seconds of all together, and an upper bound for the
-/// longest.
+/// For each kind of turn: the number of turns, their seconds in total, and an upper bound for the
+/// seconds of the longest turn.
 fn turns(agent: &Agent) -> BTreeMap<String, (u64, f64, f64)> {
     let text = agent.metrics("/metrics");
     let mut turns = BTreeMap::new();
@@ -129,7 +129,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     }
     println!("{} MiB resident", resident(&agent));
     // One turn with all these services would take ten times as long. On a busy machine some
-    // services come when the larger maps are there.
+    // services arrive only after the larger maps are made.
     let (count, _, longest) = turns["more-to-fill"];
     assert!(count > u64::from(services) / 600, "{count}");
     assert!(longest < 0.5, "{longest}");

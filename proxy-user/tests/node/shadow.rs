@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{connection::Open, objects::service, world::World};
 
-/// Rules as kube-proxy would make them, except that `moved` leads to a port of no endpoint.
+/// Rules as kube-proxy would make them, except that `moved` leads to a port without an endpoint.
 const RULES: &str = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add rule ip kube-proxy services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8080
@@ -31,7 +31,7 @@ fn write_services(world: &World) {
 }
 
 #[test]
-fn a_shadow_touches_nothing_and_tells_what_differs() {
+fn a_shadow_changes_no_connection_and_reports_different_backends() {
     let world = World::build();
     write_services(&world);
     world.serve(("10.40.1.20", 8081));
@@ -100,7 +100,7 @@ fn a_shadow_touches_nothing_and_tells_what_differs() {
 }
 
 #[test]
-fn a_shadow_takes_nothing_over_from_an_agent_that_serves_nor_the_other_way_round() {
+fn a_shadow_and_a_serving_agent_refuse_each_others_pins() {
     let world = World::serving();
     assert!(world.start(7).stop().success());
     let (status, said) = world.run(&["--shadow"]);
@@ -128,7 +128,7 @@ fn a_shadow_takes_nothing_over_from_an_agent_that_serves_nor_the_other_way_round
 }
 
 #[test]
-fn a_report_without_a_shadow_says_so() {
+fn a_shadow_report_without_a_shadow_exits_with_2() {
     let world = World::build();
     let output = report(&world, "table");
     assert_eq!(output.status.code(), Some(2));

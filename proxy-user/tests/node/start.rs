@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::world::{BINARY, World};
 
 #[test]
-fn an_agent_that_cannot_start_says_what_to_do() {
+fn an_agent_that_cannot_start_reports_the_cause() {
     let world = World::build();
     let folder = world.manifests();
     let elsewhere = world.path("no-bpffs");

@@ -20,7 +20,7 @@ use crate::connection::repeated;
 /// How long to wait for progress, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
-/// The server's last message: this, and how many numbers it has received.
+/// The server's last message: this value, then how many numbers the server has received.
 const END: u32 = u32::MAX;
 
 /// Serves streams at an address of a pod.
@@ -50,7 +50,7 @@ fn answer(stream: &TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// Sends numbers in order until `stop` is set; returns how many.
+/// Sends numbers in order until `stop` is set; returns how many it has sent.
 fn send(mut stream: &TcpStream, stop: &AtomicBool) -> io::Result<u32> {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -61,8 +61,8 @@ fn send(mut stream: &TcpStream, stop: &AtomicBool) -> io::Result<u32> {
     Ok(number)
 }
 
-/// Receives numbers until the end. Returns how many the other end says it has received, if it says
-/// so.
+/// Receives numbers until the end. Returns how many the other end has received, if it sends [`END`]
+/// with that number.
 fn receive(mut stream: &TcpStream, received: &AtomicU32) -> io::Result<Option<u32>> {
     let mut next = || {
         let mut word = [0; 4];
@@ -144,7 +144,7 @@ impl Stream {
         repeated(&self.socket)
     }
 
-    /// Ends the stream in order and checks that both ends have received everything.
+    /// Closes the stream normally and checks that both ends have received all numbers.
     pub(crate) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().expect("the sender");

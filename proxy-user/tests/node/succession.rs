@@ -34,7 +34,7 @@ fn taken_over(world: &World, agent: &Agent) {
 }
 
 #[test]
-fn other_sizes_of_maps_cut_no_connection() {
+fn changed_map_sizes_break_no_connection() {
     let world = World::serving();
     let first = start(&world, "flows: 2048");
     let mut open: Vec<Open> = (0..40)
@@ -60,7 +60,7 @@ fn other_sizes_of_maps_cut_no_connection() {
 }
 
 #[test]
-fn new_connections_are_made_at_every_moment_of_it() {
+fn new_connections_succeed_throughout_a_takeover_of_maps() {
     let world = World::serving();
     let mut agent = start(&world, "flows: 16384");
     let client = world.client();
@@ -81,7 +81,7 @@ fn new_connections_are_made_at_every_moment_of_it() {
 }
 
 #[test]
-fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
+fn upgrade_and_downgrade_of_the_map_layout_break_no_connection() {
     let next = next_layout::binary();
     let world = World::serving();
     let first = world.start(7);
@@ -104,7 +104,7 @@ fn an_upgrade_to_another_layout_and_the_way_back_cut_no_connection() {
 /// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
 /// translated for that of another flow.
 #[test]
-fn a_udp_flow_goes_on_at_every_moment_of_it() {
+fn a_udp_flow_gets_every_answer_throughout_a_takeover_of_maps() {
     let world = World::build();
     world.write("questions.yaml", questions());
     answer_questions(world.server());

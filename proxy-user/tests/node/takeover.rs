@@ -25,7 +25,7 @@ use crate::{
     world::World,
 };
 
-/// Where streams are served; `OUTSIDE` is the address of the client outside.
+/// The address and port of the stream server; `OUTSIDE` is the address of the client outside.
 const STREAMS: &str = "10.40.1.20:8090";
 const OUTSIDE: &str = "10.9.0.2";
 const ENDED: &str = "the last connection that another proxy had translated";
@@ -54,7 +54,7 @@ add rule ip other forward ct state invalid counter drop
     )
 }
 
-/// The entries of nf_conntrack on the node that translate.
+/// The entries of nf_conntrack on the node that have destination NAT.
 fn translated(world: &World) -> Vec<Tracked> {
     let mut found = Vec::new();
     let visited = world.node().enter(|| {
@@ -106,7 +106,7 @@ fn imported(agent: &Agent) -> Option<u64> {
     agent.metric("portolan_imported_connections_total")
 }
 
-/// Waits until all connections of our own have ended.
+/// Waits until all of portolan's connections have ended.
 fn have_ended(world: &World, agent: &Agent) {
     eventually("they have ended", agent, || {
         world.flows().iter().all(|flow| flow.state == "closed")
@@ -138,7 +138,7 @@ impl Conversation {
         });
         Self(socket.expect("the pod").expect("a socket"))
     }
-    /// The port of the backend that answers; none without an answer.
+    /// The port of the backend that answers; None if there is no answer.
     fn ask(&self) -> Option<u16> {
         self.0.send(b"who?").expect("sent");
         let mut answer = [0; 2];
@@ -161,7 +161,7 @@ impl Conversation {
 }
 
 #[test]
-fn udp_flows_keep_their_endpoint() {
+fn imported_udp_flows_keep_their_endpoint_without_the_old_rules() {
     const PORTS: [u16; 4] = [8081, 8082, 8083, 8084];
     let world = World::build();
     PORTS.iter().for_each(|port| answer(world.server(), *port));
@@ -213,7 +213,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
     assert!(translated(&world).is_empty());
 }
 
-/// Stops the askers even when the test fails.
+/// Sets the flag that stops all clients, even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -252,7 +252,7 @@ add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
 }
 
 #[test]
-fn a_client_behind_a_bridge_is_found_at_its_port() {
+fn a_connection_of_a_client_behind_a_bridge_is_imported() {
     let world = World::build();
     serve(world.server(), STREAMS);
     let pod = NetNs::new("bridged").expect("run as root");
@@ -276,7 +276,7 @@ fn a_client_behind_a_bridge_is_found_at_its_port() {
 }
 
 #[test]
-fn connections_of_ipv6_are_imported() {
+fn ipv6_connections_of_another_proxy_are_imported() {
     let world = World::build();
     let node = world.node();
     let [client, server] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
@@ -302,7 +302,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
 }
 
 #[test]
-fn entries_whose_status_shows_no_nat_are_imported_as_well() {
+fn conntrack_entries_without_nat_status_bits_are_imported() {
     let world = World::build();
     world.nft(&rules("10.40.1.20:8080"));
     let mut open = world.connect("172.30.1.1:80").expect("the other serves");
@@ -362,7 +362,7 @@ fn entries_whose_status_shows_no_nat_are_imported_as_well() {
 }
 
 #[test]
-fn connections_go_on_without_the_rules_that_made_them() {
+fn imported_connections_go_on_without_the_other_proxys_rules() {
     let world = World::build();
     serve(world.server(), STREAMS);
     let outside = outside(&world);
@@ -376,7 +376,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
     let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("the other serves"));
     let not_ours = Stream::connect(world.client(), "172.30.1.77:80").expect("the other serves");
     open.iter().for_each(Stream::speaks);
-    // From now on a packet that counts as new goes to a port that resets it.
+    // From now on, packets that conntrack takes for new go to a port that answers with a reset.
     world.nft(&rules("10.40.1.20:8099"));
     assert_eq!(translated(&world).len(), open.len() + 1);
 
@@ -405,7 +405,7 @@ fn connections_go_on_without_the_rules_that_made_them() {
     assert_eq!(count, 4, "{all:?}");
     open.into_iter().for_each(Stream::finish);
     have_ended(&world, &agent);
-    // A connection that begins now is ours.
+    // portolan serves a connection that begins now.
     let new = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
     new.speaks();
     new.finish();

@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[test]
-fn bad_input_is_refused_in_one_line_with_status_2() {
+fn bad_arguments_exit_with_2_and_unknown_names_with_1_in_one_line() {
     let world = World::build();
     // The unit tests of the command line have every argument.
     for wrong in [
@@ -31,7 +31,7 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    // Nothing is set up here, which is no fault of the input.
+    // No agent has run on this node, which is no fault of the arguments.
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "{said}");
     let _agent = world.start(7);
@@ -52,7 +52,7 @@ fn bad_input_is_refused_in_one_line_with_status_2() {
     }
 }
 
-/// Starts a command whose output nobody reads yet.
+/// Starts a command with pipes as its output and error output.
 fn piped(world: &World, arguments: &[&str]) -> Child {
     let mut command = world.asking(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -61,7 +61,7 @@ fn piped(world: &World, arguments: &[&str]) -> Child {
 }
 
 #[test]
-fn who_reads_only_the_first_line_ends_the_list() {
+fn list_watch_exits_with_0_if_its_reader_closes_the_pipe() {
     let world = World::build();
     let many = (1..=60).map(|n| service(&format!("s{n:02}"), &format!("172.30.1.{n}")));
     world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));
@@ -124,13 +124,13 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &
     // Closes the command's end of the terminal; only this end is left.
     drop(command);
     let mut shown = Vec::new();
-    // At the end of a terminal, reading fails.
+    // Reading fails once the other end of the terminal is closed.
     _ = File::from(terminal.master).read_to_end(&mut shown);
     String::from_utf8(shown).expect("text").replace('\r', "")
 }
 
 #[test]
-fn a_terminal_is_filled_and_coloured_and_nothing_else() {
+fn tables_fit_the_terminal_and_only_a_terminal_gets_colours() {
     let world = World::build();
     world.write("cart.yaml", service("cart", "172.30.1.1"));
     let _agent = world.start(7);
@@ -154,7 +154,7 @@ fn a_terminal_is_filled_and_coloured_and_nothing_else() {
 }
 
 #[test]
-fn completions_are_scripts_that_the_shell_takes() {
+fn the_bash_completion_script_completes_a_command() {
     let output = Command::new(BINARY).args(["completions", "bash"]).output();
     let script = output.expect("it runs").stdout;
     let folder = tempfile::tempdir().expect("a folder");

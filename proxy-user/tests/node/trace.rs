@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan trace` on a node: it shows real packets and calls, its filter leaves others out, and
-//! nothing of it stays.
+//! it leaves no program or map behind.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Starts the trace and waits until it watches.
+    /// Starts the trace and waits until its programs are attached.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
         let mut command = world.asking(&["trace", "-o", "json"]);
         command.arg("--manifests").arg(world.manifests());
@@ -54,7 +54,7 @@ impl Tracing {
         }
     }
 
-    /// The lines that it has printed until now.
+    /// The lines that the trace has printed so far.
     pub(crate) fn lines(&self) -> Vec<Value> {
         self.lines.lock().expect("the lines").clone()
     }
@@ -100,7 +100,7 @@ fn world() -> World {
 const BY_PACKET: &str = "portolan: {socketBalancing: host, forwarding: stack}";
 
 #[test]
-fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
+fn trace_shows_packets_and_calls_before_and_after_translation() {
     let world = world();
     let _agent = world.start_configured(7, BY_PACKET);
     let file = world.path("trace.pcapng");
@@ -147,7 +147,7 @@ fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
     let call = trace.wait("the refused call", is_refused);
     assert_eq!(outcome(&call), "rejected_no_endpoint");
     drop((open, own));
-    // The whole connection, its end included, is reported from the client's side.
+    // All packets of the connection, including its FIN, are shown from the client's side.
     let last = |line: &Value| {
         outcome(line) == "reply_translated"
             && line["signals"]
@@ -173,7 +173,7 @@ fn packets_and_calls_are_shown_before_and_after_with_their_reasons() {
 }
 
 #[test]
-fn a_filter_leaves_out_what_is_not_wanted_and_a_count_ends_it() {
+fn trace_applies_its_filter_its_count_and_its_rate() {
     let world = world();
     let _agent = world.start_configured(7, BY_PACKET);
     let trace = Tracing::start(&world, &["service", "empty", "and", "verdict", "reject"]);
@@ -208,7 +208,7 @@ fn a_filter_leaves_out_what_is_not_wanted_and_a_count_ends_it() {
 }
 
 #[test]
-fn only_one_is_at_work_and_one_that_is_killed_is_forgotten() {
+fn a_second_trace_is_refused_but_not_after_the_first_was_killed() {
     let world = world();
     let _agent = world.start_configured(7, BY_PACKET);
     let trace = Tracing::start(&world, &[]);
@@ -235,7 +235,7 @@ fn only_one_is_at_work_and_one_that_is_killed_is_forgotten() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn bad_input_of_trace_prints_one_line_and_exits_with_2() {
     let world = world();
     let _agent = world.start_configured(7, BY_PACKET);
     for (arguments, expected) in [

@@ -10,7 +10,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-/// The device; it exists until this is dropped.
+/// The device; it exists until the value is dropped.
 pub(crate) struct Tunnel(File);
 
 impl Tunnel {

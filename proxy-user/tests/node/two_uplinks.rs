@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replies to clients outside leave a node with two uplinks by the interface that its routes, its
-//! rules or its hash over next hops choose: past the stack as through it.
+//! On a node with two uplinks, replies to clients outside leave by the interface that its routes,
+//! its rules or its hash over next hops select, whether they pass or bypass the stack.
 
 use lab::node::netns::NetNs;
 
@@ -18,7 +18,7 @@ const NODE_PORT: &str = "10.40.0.1:30001";
 /// The uplinks' names at the node.
 const UPLINKS: [&str; 2] = ["uplink0", "uplink1"];
 
-/// Joins a host to the node by two wires; what it sends takes the first.
+/// Connects a host to the node by two links; its own packets take the first link.
 fn attach_host(node: &NetNs) -> NetNs {
     let host = NetNs::new("host").expect("run as root");
     let mut at_node = String::new();
@@ -63,7 +63,7 @@ fn sent(node: &NetNs) -> [u64; 2] {
 }
 
 const QUESTIONS: u64 = 40;
-/// Packets of others that an uplink may send meanwhile: ARP, and acknowledgements under way.
+/// The most other packets that an uplink may send meanwhile: ARP, and late acknowledgements.
 const FEW: u64 = 6;
 
 /// Returns the uplink by which the answers to questions on an open connection leave.
@@ -111,7 +111,7 @@ fn start(world: &World, forwarding: &str) -> Agent {
     world.start_configured(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
-/// Connects a few times; returns by which uplinks the answers of each connection leave.
+/// Connects a few times; returns the uplink by which each connection's answers leave.
 fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usize> {
     (0..6)
         .map(|_| {
@@ -147,8 +147,7 @@ fn replies_leave_by_the_same_uplink_past_the_stack_and_through_it() {
             answers_by(world.node(), &mut open);
             world.forwarded() - before <= RENEWALS
         };
-        // Where the route that the program sees is another one than the stack's, the stack is
-        // asked every time.
+        // If the program finds another route than the stack, all packets pass the stack.
         let may_pass = name != "a rule for pods' addresses";
         if may_pass && !name.starts_with("a hash") {
             eventually("packets leave past the stack", &agent, || is_past(&world));

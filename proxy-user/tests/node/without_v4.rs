@@ -40,7 +40,7 @@ fn ask(agent: &Agent, port: u16, path: &str) -> Option<u16> {
 }
 
 #[test]
-fn a_node_without_ipv4_is_healthy_and_serves_at_sockets_and_by_packets() {
+fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     let world = World::build_without_v4();
     let has_v4 = world.tool("ip", "-4 -o address");
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
@@ -74,7 +74,7 @@ fn a_node_without_ipv4_is_healthy_and_serves_at_sockets_and_by_packets() {
 }
 
 #[test]
-fn a_node_is_not_eligible_before_its_object_is_there_but_alive_and_serving() {
+fn without_a_node_object_healthz_fails_but_livez_and_services_work() {
     let world = World::build_without_v4();
     world.write("cart.yaml", cart());
     let agent = world.spawn(&[]);

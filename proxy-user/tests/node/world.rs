@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Joins the client and the server pod to the node, with these addresses.
+    /// Attaches the client and the server pod to the node, with these addresses.
     pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
         plug(&self.node, &self.client, &[client]).expect("a pod");
         plug(&self.node, &self.server, &[server]).expect("a pod");
@@ -232,13 +232,13 @@ impl World {
         self.in_node_process(|| Open::connect(&self.node, to))
     }
 
-    /// Connects from the client pod, at its socket.
+    /// Connects from the client pod, translated at its socket.
     pub(crate) fn connect_at_socket(&self, to: &str) -> io::Result<Open> {
         let connected = self.cgroup.inside(|| self.connect(to));
         connected.expect("enter the cgroup")
     }
 
-    /// Does some work as a process of the node, whose sockets the hooks see.
+    /// Runs `work` as a process of the node, whose sockets the hooks see.
     pub(crate) fn in_node_process<T>(&self, work: impl FnOnce() -> T) -> T {
         let done = self.cgroup.inside(|| self.node.enter(work));
         done.expect("enter the cgroup").expect("enter the node")
@@ -304,7 +304,7 @@ impl World {
         self.replug(&self.client, CLIENT);
     }
 
-    /// Does the same with the server pod. Its listener stays.
+    /// Gives the server pod another interface in the same way. Its listener stays.
     pub(crate) fn replug_server(&self) {
         self.replug(&self.server, SERVER);
     }

@@ -55,9 +55,7 @@ fn a_repeated_syn_does_not_establish_a_connection(#[values(IPV4, IPV6)] a: Addre
 }
 
 #[rstest]
-fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
+fn an_outside_client_is_masqueraded_and_receives_the_answers(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
 
@@ -81,7 +79,7 @@ fn an_outsider_is_masqueraded_and_its_answers_find_their_way_back(
 
 /// flannel masquerades such packets: they come from outside and go to other nodes' pods.
 #[rstest]
-fn what_others_masquerade_to_the_tuple_of_a_flow_gets_another_port(
+fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -118,7 +116,7 @@ const FORWARDED: Context = Context {
 };
 
 #[rstest]
-fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
+fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] backend_first: bool,
 ) {
@@ -155,7 +153,9 @@ fn what_others_masquerade_takes_the_tuple_of_a_flow_that_is_over(
 }
 
 #[rstest]
-fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_flow_gets_no_port_that_a_foreign_masqueraded_connection_uses(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.outsider, 2000), a.service(), a.endpoint());
     // A packet that others masquerade has come in at ingress before.
@@ -169,7 +169,7 @@ fn a_flow_takes_no_port_of_what_others_have_masqueraded(#[values(IPV4, IPV6)] a:
 }
 
 #[rstest]
-fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(
+fn packets_masqueraded_at_a_vlan_interface_pass_the_one_below_unchanged(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -187,7 +187,7 @@ fn what_was_masqueraded_at_a_vlans_interface_passes_the_one_below(
 }
 
 #[rstest]
-fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(IPV4, IPV6)] a: Addresses) {
+fn the_configured_mark_bit_makes_egress_masquerade(#[values(IPV4, IPV6)] a: Addresses) {
     // Bit 15 is normally the drop mark's; the two marks exchange their bits.
     let marks = Marks::with_masquerade_bit(15).expect("a bit");
     let world = World::with(|options| options.marks = marks, &[Service::web(a)]);
@@ -204,7 +204,7 @@ fn the_bit_that_asks_for_masquerading_is_a_setting(#[values(IPV4, IPV6)] a: Addr
 #[rstest]
 #[case::usual(14)]
 #[case::that_other_bit(12)]
-fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
+fn when_foreign_rules_masquerade_by_our_mark_ingress_sets_another_mark(
     #[case] bit: u32,
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
@@ -223,7 +223,7 @@ fn while_others_masquerade_by_the_mark_another_one_asks_for_it(
 }
 
 #[rstest]
-fn somebody_elses_mark_keeps_no_reply_from_being_translated(#[values(IPV4, IPV6)] a: Addresses) {
+fn replies_with_a_foreign_mark_are_translated(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let first = world.forward(&tcp(client, service, Tcp::Syn, b""));
@@ -267,7 +267,7 @@ fn sctp_has_the_right_checksum_when_its_port_is_translated(#[values(IPV4, IPV6)]
 }
 
 #[test]
-fn a_datagram_without_a_checksum_stays_without() {
+fn a_udp_packet_without_a_checksum_is_translated_without_one() {
     let a = IPV4;
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let mut packet = udp(a.client(), a.service(), b"?");
@@ -278,7 +278,7 @@ fn a_datagram_without_a_checksum_stays_without() {
 }
 
 #[rstest]
-fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(
+fn udp_answers_to_a_node_process_are_not_forwarded_as_node_port_requests(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_514)]);
@@ -294,7 +294,7 @@ fn answers_to_a_node_processs_datagrams_are_no_requests_to_its_node_port(
 }
 
 #[rstest]
-fn answers_at_the_nodes_address_are_no_requests_to_a_service_there(
+fn udp_answers_to_the_nodes_address_are_not_forwarded_to_a_service_there(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] is_external_ip: bool,
     #[values(false, true)] is_masqueraded_pod: bool,

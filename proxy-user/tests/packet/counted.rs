@@ -72,9 +72,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
 }
 
 #[rstest]
-fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
+fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
@@ -99,7 +97,7 @@ fn a_repeated_syn_is_counted_and_whether_the_one_before_had_an_answer(
 }
 
 #[test]
-fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
+fn the_second_repetition_of_a_syn_counts_as_unanswered_by_the_first_backend() {
     let a = IPV4;
     let backends = a.endpoints();
     let service = Service::web(a).backed_by(&backends);
@@ -125,7 +123,7 @@ fn the_second_repetition_counts_for_the_backend_that_did_not_answer() {
 }
 
 #[rstest]
-fn affinity_hits_are_the_connections_whose_backend_affinity_gave(
+fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let backend = a.endpoint();
@@ -146,7 +144,7 @@ fn affinity_hits_are_the_connections_whose_backend_affinity_gave(
 }
 
 #[rstest]
-fn what_is_refused_counts_for_its_service_port_by_reason(#[values(IPV4, IPV6)] a: Addresses) {
+fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] a: Addresses) {
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
     let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends)
@@ -188,8 +186,7 @@ fn what_is_refused_counts_for_its_service_port_by_reason(#[values(IPV4, IPV6)] a
 }
 
 #[test]
-fn a_backend_with_the_id_of_another_begins_at_zero_and_the_old_ones_connections_do_not_count_for_it()
- {
+fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
     let a = IPV4;
     let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
     let web = |backend| Service::web(a).backed_by(&[backend]);

@@ -33,7 +33,7 @@ fn answer(
 }
 
 #[rstest]
-fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
+fn a_client_port_with_a_flow_can_also_connect_directly_to_the_backend(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
@@ -56,7 +56,7 @@ fn a_port_that_a_service_knows_can_be_used_directly_at_the_same_time(
 }
 
 #[rstest]
-fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_direct_connection_reuses_the_client_port_of_a_closed_flow(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     begin(&world, client, service, TCP);
@@ -69,7 +69,9 @@ fn a_port_of_a_closed_connection_is_free_for_a_direct_one(#[values(IPV4, IPV6)] 
 }
 
 #[rstest]
-fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_client_port_with_a_direct_connection_can_also_connect_to_a_service(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     assert_eq!(begin(&world, client, backend, TCP), client);
@@ -80,7 +82,7 @@ fn a_port_that_is_used_directly_can_be_used_towards_a_service(#[values(IPV4, IPV
 }
 
 #[test]
-fn a_reply_that_was_entered_a_moment_ago_is_no_orphan() {
+fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
     let a = IPV4;
     let (client, backend) = (a.client(), a.endpoint());
     let services = [("one", a.cluster_ip), ("two", a.other_cluster_ip)]

@@ -62,7 +62,7 @@ fn a_ping_to_a_services_address_is_answered(#[values(IPV4, IPV6)] a: Addresses) 
 }
 
 #[rstest]
-fn pings_pass_by_default(#[values(IPV4, IPV6)] a: Addresses) {
+fn without_answer_ping_pings_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = world(a);
     world.configure(|_| {});
     for address in [a.cluster_ip, a.balancer] {
@@ -71,7 +71,7 @@ fn pings_pass_by_default(#[values(IPV4, IPV6)] a: Addresses) {
 }
 
 #[rstest]
-fn pings_to_others_and_what_is_no_plain_ping_pass(#[values(IPV4, IPV6)] a: Addresses) {
+fn pings_that_are_fragmented_cut_or_to_other_addresses_pass(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = world(a);
     for address in [a.node, a.other_node_address, a.other_cluster_ip, a.backend] {
         world.expect_untouched(&request(a.outsider, address));

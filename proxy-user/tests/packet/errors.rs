@@ -54,7 +54,7 @@ fn world(a: Addresses) -> World {
 }
 
 #[rstest]
-fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
+fn a_too_big_error_reaches_the_client_from_the_services_address(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = world(a);
@@ -74,7 +74,7 @@ fn a_client_learns_that_its_packet_was_too_big_from_the_service_it_spoke_to(
 #[rstest]
 #[case::tcp(Protocol::TCP)]
 #[case::udp(Protocol::UDP)]
-fn eight_quoted_bytes_are_enough(#[case] protocol: Protocol) {
+fn icmp_errors_that_quote_eight_transport_bytes_are_translated(#[case] protocol: Protocol) {
     const QUOTE: usize = 20 + 8;
     let a = IPV4;
     let world = World::new(&[Service::over(protocol, a)]);
@@ -110,7 +110,7 @@ fn a_quoted_udp_checksum_of_0xffff_stays_0xffff(#[values(IPV4, IPV6)] a: Address
 }
 
 #[rstest]
-fn a_backend_learns_that_its_answer_was_too_big(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_too_big_error_about_an_answer_reaches_the_backend(#[values(IPV4, IPV6)] a: Addresses) {
     let world = world(a);
     let (client, service, backend) = a.ends();
     world.ingress(&tcp(client, service, Tcp::Syn, b""));
@@ -123,7 +123,9 @@ fn a_backend_learns_that_its_answer_was_too_big(#[values(IPV4, IPV6)] a: Address
 }
 
 #[rstest]
-fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[values(IPV4, IPV6)] a: Addresses) {
+fn icmp_errors_about_masqueraded_flows_are_translated_at_both_hooks(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = world(a);
     let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
     let sent = world.forward(&tcp(client, service, Tcp::Syn, b"")).packet;
@@ -154,7 +156,7 @@ fn errors_about_masqueraded_flows_are_translated_at_both_hooks(#[values(IPV4, IP
 }
 
 #[rstest]
-fn a_redirect_about_a_translated_flow_is_dropped(#[values(IPV4, IPV6)] a: Addresses) {
+fn an_icmp_redirect_about_a_translated_flow_is_dropped(#[values(IPV4, IPV6)] a: Addresses) {
     let world = world(a);
     let client = a.client();
     let sent = world
@@ -168,7 +170,7 @@ fn a_redirect_about_a_translated_flow_is_dropped(#[values(IPV4, IPV6)] a: Addres
 }
 
 #[rstest]
-fn errors_about_what_is_no_flow_pass_untouched(#[values(IPV4, IPV6)] a: Addresses) {
+fn icmp_errors_about_packets_of_no_flow_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
     let world = world(a);
     let foreign = tcp(a.client(), at(a.outsider, 80), Tcp::Syn, b"");
     let complaint = error(a.outsider, a.pod, TOO_BIG, &foreign);

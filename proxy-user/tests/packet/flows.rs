@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[rstest]
-fn masqueraded_clients_with_one_port_never_share_a_source(#[values(IPV4, IPV6)] a: Addresses) {
+fn masqueraded_connections_never_share_a_source_port(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = World::new(&[Service::web(a)]);
     // There are hardly more ports than clients: the search must find the free ones.
     world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5009, 0, 0]));
@@ -30,7 +30,7 @@ fn masqueraded_clients_with_one_port_never_share_a_source(#[values(IPV4, IPV6)] 
 }
 
 #[rstest]
-fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_port(
+fn a_client_port_to_two_frontends_of_one_backend_is_translated_for_the_second(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let backend = a.endpoint();
@@ -50,7 +50,7 @@ fn two_frontends_with_one_backend_translate_the_port_of_a_client_that_uses_one_p
 }
 
 #[rstest]
-fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(
+fn udp_flows_leave_a_backend_that_stops_serving_and_tcp_connections_stay(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let (old, new) = (at(a.backend, 53), at(a.other_backend, 53));
@@ -77,7 +77,9 @@ fn a_datagrams_flow_leaves_a_backend_that_stops_serving_and_a_connection_stays(
 }
 
 #[rstest]
-fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_syn_begins_a_new_flow_on_a_closed_one_but_not_on_a_half_open_one(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
@@ -93,7 +95,7 @@ fn a_syn_begins_anew_only_on_a_flow_that_is_closing(#[values(IPV4, IPV6)] a: Add
 }
 
 #[rstest]
-fn a_client_is_held_to_its_backend_by_every_frontend_until_that_is_gone(
+fn all_frontends_share_a_clients_affinity_until_its_backend_is_removed(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let backends = a.endpoints();

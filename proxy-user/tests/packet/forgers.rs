@@ -56,7 +56,9 @@ fn a_segment_with_a_guessed_number_ends_no_connection(
 }
 
 #[rstest]
-fn a_connection_that_its_client_has_forgotten_gets_new_numbers(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_new_handshake_on_an_established_connection_updates_its_numbers(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let connection = Connection::new(a);
     let world = World::new(&[Service::web(a)]);
     for start in [100, GUESS] {
@@ -70,7 +72,9 @@ fn a_connection_that_its_client_has_forgotten_gets_new_numbers(#[values(IPV4, IP
 }
 
 #[rstest]
-fn an_association_is_established_and_ended_by_its_tags(#[values(IPV4, IPV6)] a: Addresses) {
+fn an_sctp_association_opens_and_ends_only_with_its_verification_tags(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     const INIT: u8 = 1;
     const INIT_ACK: u8 = 2;
     const ABORT: u8 = 6;
@@ -94,7 +98,7 @@ fn an_association_is_established_and_ended_by_its_tags(#[values(IPV4, IPV6)] a: 
 }
 
 #[rstest]
-fn a_syn_that_anyone_may_have_sent_takes_no_connection_from_a_draining_backend(
+fn only_a_syn_from_the_clients_own_interface_leaves_a_draining_backend(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] shared: bool,
 ) {
@@ -114,9 +118,7 @@ fn a_syn_that_anyone_may_have_sent_takes_no_connection_from_a_draining_backend(
 }
 
 #[rstest]
-fn a_client_gets_a_tuple_although_others_have_begun_them_all_in_its_name(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
+fn a_client_gets_a_flow_though_forged_flows_use_all_its_tuples(#[values(IPV4, IPV6)] a: Addresses) {
     const PORTS: std::ops::RangeInclusive<u16> = 5000..=5003;
     let connection = Connection::new(a);
     let mut world = World::new(&[Service::web(a)]);
@@ -138,9 +140,7 @@ fn a_client_gets_a_tuple_although_others_have_begun_them_all_in_its_name(
 }
 
 #[rstest]
-fn the_third_syn_straight_to_a_backend_is_left_to_foreign_programs_too(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
+fn repeated_direct_syns_to_a_backend_pass_to_the_next_program(#[values(IPV4, IPV6)] a: Addresses) {
     let connection = Connection::new(a);
     let world = World::new(&[Service::web(a)]);
     for _ in 0..5 {

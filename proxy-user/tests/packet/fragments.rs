@@ -53,7 +53,9 @@ fn joined(first: &[u8], second: &[u8], v6: bool) -> Vec<u8> {
 }
 
 #[rstest]
-fn later_fragments_follow_their_first_through_both_hooks(#[values(IPV4, IPV6)] a: Addresses) {
+fn later_fragments_are_translated_like_the_first_one_at_both_hooks(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = world(a);
     for (client, id) in [(a.client(), 1), (a.outside_client(), 2)] {
         let [first, second] = fragments(client, a.service(), id);
@@ -92,7 +94,9 @@ fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[values(IPV4, IPV6)
 }
 
 #[rstest]
-fn an_identification_that_comes_again_is_another_datagrams(#[values(IPV4, IPV6)] a: Addresses) {
+fn fragments_that_reuse_an_id_do_not_follow_the_earlier_datagrams_flow(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let dns = Service::over(Protocol::UDP, a);
     let world = World::new(&[dns.at_node_port(30_053)]);
     let client = a.outside_client();

@@ -32,7 +32,9 @@ fn change_kind(world: &World, from: FlowKind, to: FlowKind) {
 }
 
 #[rstest]
-fn segments_are_dropped_while_their_connection_changes_over(#[values(IPV4, IPV6)] a: Addresses) {
+fn client_segments_are_dropped_while_their_connection_is_imported(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let (world, connection) = established(a);
     change_kind(&world, FlowKind::ORIGINAL, FlowKind::HELD);
     for flags in [Tcp::Ack, Tcp::Fin, Tcp::Syn] {
@@ -47,7 +49,7 @@ fn segments_are_dropped_while_their_connection_changes_over(#[values(IPV4, IPV6)
 }
 
 #[test]
-fn an_import_that_never_ends_holds_a_connection_for_five_seconds() {
+fn an_unfinished_import_drops_a_connections_segments_for_five_seconds() {
     let a = IPV4;
     let (world, connection) = established(a);
     change_kind(&world, FlowKind::ORIGINAL, FlowKind::HELD);
@@ -79,7 +81,9 @@ fn a_connection_without_known_sequence_numbers_closes_normally(
 }
 
 #[rstest]
-fn the_first_segments_tell_the_numbers(#[values(IPV4, IPV6)] a: Addresses) {
+fn sequence_numbers_of_an_imported_connection_are_learned_from_segments(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     const GUESS: u32 = 0x8000_0000;
     let (world, connection) = established(a);
     world.change_entries(|_, number| *number = 0);
@@ -93,7 +97,7 @@ fn the_first_segments_tell_the_numbers(#[values(IPV4, IPV6)] a: Addresses) {
 }
 
 #[rstest]
-fn datagrams_that_wait_begin_nothing(#[values(IPV4, IPV6)] a: Addresses) {
+fn with_datagrams_wait_set_udp_packets_begin_no_flow(#[values(IPV4, IPV6)] a: Addresses) {
     let dns = Service {
         name: "dns",
         ..Service::over(Protocol::UDP, a)

@@ -62,7 +62,9 @@ impl<'a> Connection<'a> {
 }
 
 #[rstest]
-fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(IPV4, IPV6)] a: Addresses) {
+fn half_open_flows_are_evicted_for_new_ones_and_established_ones_are_not(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
     let service = a.service();
     let open: Vec<_> = (0..20)
@@ -85,7 +87,7 @@ fn half_open_flows_give_way_at_once_and_established_ones_never(#[values(IPV4, IP
 }
 
 #[rstest]
-fn datagrams_without_a_second_question_give_way_at_once(#[values(IPV4, IPV6)] a: Addresses) {
+fn udp_flows_without_a_second_request_are_evicted_for_new_ones(#[values(IPV4, IPV6)] a: Addresses) {
     let backend = a.endpoint();
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let service = a.service();
@@ -100,7 +102,7 @@ fn datagrams_without_a_second_question_give_way_at_once(#[values(IPV4, IPV6)] a:
 }
 
 #[rstest]
-fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
+fn a_full_flow_table_evicts_closed_connections_but_no_open_ones(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -132,7 +134,9 @@ fn in_a_full_table_closed_connections_give_way_and_open_ones_do_not(
 }
 
 #[rstest]
-fn only_the_right_acknowledgement_establishes(#[values(IPV4, IPV6)] a: Addresses) {
+fn only_the_right_acknowledgement_number_establishes_a_connection(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::web(a)]);
     let connection = Connection::begin(&world, a.client(), a.service());
     connection.backend_sends(Tcp::SynAck);
@@ -146,7 +150,7 @@ fn only_the_right_acknowledgement_establishes(#[values(IPV4, IPV6)] a: Addresses
 }
 
 #[rstest]
-fn fins_that_cross_on_two_cpus_close_the_connection_and_free_its_room(
+fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -192,7 +196,7 @@ fn a_connection_goes_on_after_a_forged_reset(#[values(IPV4, IPV6)] a: Addresses)
 }
 
 #[rstest]
-fn masquerade_ports_of_closed_connections_are_free_and_those_of_open_ones_are_not(
+fn only_closed_connections_free_their_masquerade_ports(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(Tcp::Fin, Tcp::Rst)] end: Tcp,
     #[values(false, true)] backend_first: bool,
@@ -264,7 +268,9 @@ fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(IPV4, IPV6)] 
 }
 
 #[rstest]
-fn a_port_that_comes_again_repeats_no_syn(#[values(IPV4, IPV6)] a: Addresses) {
+fn syns_with_new_sequence_numbers_are_no_repetitions_and_keep_the_backend(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let backends = a.endpoints();
     let world = World::new(&[Service::web(a).backed_by(&backends)]);
     let (client, service) = (a.client(), a.service());
@@ -336,7 +342,7 @@ fn datagrams_follow_their_frontend_to_another_service_within_a_second(
 }
 
 #[rstest]
-fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(IPV4, IPV6)] a: Addresses) {
+fn udp_flows_in_use_are_not_evicted_by_many_new_ones(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::over(Protocol::UDP, a).backed_by(&a.endpoints())]);
     let service = a.service();
     let (sender, asker) = (at(a.pod, 10_000), at(a.pod, 10_001));
@@ -362,7 +368,7 @@ fn a_flow_that_is_used_keeps_its_place_among_many_new_ones(#[values(IPV4, IPV6)]
 }
 
 #[rstest]
-fn a_syn_to_a_backend_that_is_gone_begins_anew(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_repeated_syn_begins_a_new_flow_if_its_backend_was_removed(#[values(IPV4, IPV6)] a: Addresses) {
     let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
     let service = |backend| Service::web(a).backed_by(&[backend]);
     let mut world = World::new(&[service(old)]);
@@ -375,7 +381,7 @@ fn a_syn_to_a_backend_that_is_gone_begins_anew(#[values(IPV4, IPV6)] a: Addresse
 }
 
 #[rstest]
-fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
+fn packets_forged_by_another_pod_do_not_reach_or_change_a_pods_flow(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -397,7 +403,7 @@ fn a_pod_that_sends_with_anothers_address_meets_nothing_of_its_flows(
 }
 
 #[rstest]
-fn only_the_nodes_own_datagrams_from_a_node_port_are_remembered(
+fn only_the_nodes_own_datagrams_from_a_node_port_make_a_flow_entry(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     // A forwarded packet whose source is an address of the node is possible for IPv6 only.

@@ -79,7 +79,7 @@ fn nodes(a: Addresses, service: &dyn Fn() -> Service) -> [World; 2] {
 }
 
 #[rstest]
-fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
+fn two_nodes_select_the_backend_that_the_host_function_computes(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
     #[values(0, 600)] affinity: u32,
@@ -130,9 +130,7 @@ fn two_nodes_choose_the_backend_that_the_functions_on_the_host_name(
 }
 
 #[rstest]
-fn a_backend_that_does_not_answer_is_left_although_the_hash_names_it(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
+fn the_third_syn_goes_to_another_backend_than_the_hash_selects(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(2);
     let world = World::new(&[service]);
@@ -162,7 +160,7 @@ fn answer(connection: &Connection, node: &World, flags: Tcp, numbers: (u32, u32)
 }
 
 #[rstest]
-fn a_connection_goes_on_at_another_node(
+fn an_established_connection_continues_at_another_node(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] shared: bool,
 ) {
@@ -188,7 +186,7 @@ fn a_connection_goes_on_at_another_node(
 }
 
 #[rstest]
-fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
+fn forged_mid_stream_segments_make_no_lasting_or_established_flow(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let node = World::new(&[service(a, Protocol::TCP)]);
@@ -221,7 +219,9 @@ fn segments_of_no_connection_do_not_stay_and_do_not_become_established(
 }
 
 #[rstest]
-fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_syn_on_a_connection_picked_up_mid_stream_begins_a_new_flow(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let node = World::new(&[service(a, Protocol::TCP)]);
     let mut connection = from_outside(a, 40_000);
     connection.client_sends(&node, Tcp::Ack, (1, 1));
@@ -234,7 +234,7 @@ fn a_syn_on_a_connection_that_was_picked_up_begins_another(#[values(IPV4, IPV6)]
 }
 
 #[rstest]
-fn what_another_node_has_masqueraded_is_reset_as_before(#[values(IPV4, IPV6)] a: Addresses) {
+fn mid_stream_segments_that_need_masquerading_are_reset(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = service(a, Protocol::TCP);
     // `externalTrafficPolicy: Cluster`.
     for frontend in &mut service.frontends {
@@ -262,7 +262,7 @@ fn what_another_node_has_masqueraded_is_reset_as_before(#[values(IPV4, IPV6)] a:
 }
 
 #[rstest]
-fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_mid_stream_segment_whose_tuple_is_taken_is_reset(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = service(a, Protocol::TCP);
     service.backends.truncate(1);
     let node = World::new(&[service]);
@@ -276,7 +276,7 @@ fn where_the_tuple_is_another_connections_the_segment_is_reset(#[values(IPV4, IP
 }
 
 #[rstest]
-fn a_service_changes_between_both_selections_and_its_connections_stay(
+fn connections_keep_their_backend_when_the_service_changes_its_selection(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let maglev = service(a, Protocol::TCP);

@@ -241,7 +241,7 @@ pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     packet
 }
 
-/// The same IPv4 packet with so many words of options, all "no operation".
+/// The same IPv4 packet with this many 32-bit words of options, all "no operation".
 pub(crate) fn with_options(mut packet: Vec<u8>, words: u8) -> Vec<u8> {
     packet.splice(34..34, vec![1; usize::from(words) * 4]);
     packet[14] += words;

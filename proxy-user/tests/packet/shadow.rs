@@ -26,7 +26,7 @@ fn expect(world: &World, packet: &[u8], counter: Counter) {
 }
 
 #[test]
-fn every_program_loads_and_costs_the_verifier_less_than_one_that_serves() {
+fn shadow_programs_load_with_fewer_verified_instructions() {
     let (world, serving) = (shadow(&[]), World::new(&[]));
     assert_eq!(world.refusals(), []);
     for program in ["ingress", "egress", "ingress_l3", "egress_l3"] {
@@ -36,7 +36,7 @@ fn every_program_loads_and_costs_the_verifier_less_than_one_that_serves() {
 }
 
 #[rstest]
-fn connections_to_a_service_pass_untranslated_and_begin_no_flow(
+fn in_shadow_mode_connections_pass_untranslated_and_begin_no_flow(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let held = Service {
@@ -61,7 +61,9 @@ fn connections_to_a_service_pass_untranslated_and_begin_no_flow(
 }
 
 #[rstest]
-fn what_would_be_refused_is_counted_and_passes(#[values(IPV4, IPV6)] a: Addresses) {
+fn in_shadow_mode_packets_that_would_be_refused_are_counted_and_pass(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let empty = Service::cluster_ip("empty", Protocol::UDP, a.other_cluster_ip, &[]);
     let guarded = Service {
         sources: vec!["192.0.2.0/24", "2001:db8:77::/48"],
@@ -79,7 +81,7 @@ fn what_would_be_refused_is_counted_and_passes(#[values(IPV4, IPV6)] a: Addresse
 }
 
 #[rstest]
-fn a_marked_packet_keeps_its_mark_and_its_source(#[values(IPV4, IPV6)] a: Addresses) {
+fn in_shadow_mode_a_marked_packet_keeps_its_mark_and_source(#[values(IPV4, IPV6)] a: Addresses) {
     let world = shadow(&[Service::web(a)]);
     let packet = tcp(a.outside_client(), a.endpoint(), Tcp::Syn, b"");
     let outcome = world.egress(&packet, true);
@@ -89,7 +91,9 @@ fn a_marked_packet_keeps_its_mark_and_its_source(#[values(IPV4, IPV6)] a: Addres
 }
 
 #[rstest]
-fn segments_of_unknown_connections_are_never_reset(#[values(IPV4, IPV6)] a: Addresses) {
+fn in_shadow_mode_segments_of_unknown_connections_are_never_reset(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let mut world = shadow(&[Service::web(a)]);
     world.configure(|settings| settings.flags |= Settings::RESET_UNKNOWN);
     let packet = tcp(a.client(), a.service(), Tcp::Ack, b"x");
@@ -97,7 +101,7 @@ fn segments_of_unknown_connections_are_never_reset(#[values(IPV4, IPV6)] a: Addr
 }
 
 #[rstest]
-fn pings_and_fragments_are_left_to_others(#[values(IPV4, IPV6)] a: Addresses) {
+fn in_shadow_mode_pings_and_fragments_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = shadow(&[Service::over(Protocol::UDP, a)]);
     world.configure(|settings| settings.flags |= Settings::ANSWER_PING);
     expect(&world, &request(a.pod, a.cluster_ip), Counter::EchoAnswered);

@@ -65,7 +65,7 @@ fn every_program_loads_within_its_instruction_budget(
 }
 
 #[test]
-fn ipv4_options_are_stepped_over() {
+fn packets_with_ipv4_options_are_translated() {
     let a = IPV4;
     let world = world(a, Protocol::TCP);
     let plain = tcp(a.client(), a.service(), Tcp::Syn, b"x");
@@ -77,7 +77,7 @@ fn ipv4_options_are_stepped_over() {
 }
 
 #[test]
-fn ipv6_extension_headers_are_followed_up_to_their_limit() {
+fn up_to_eight_ipv6_extension_headers_are_parsed() {
     let a = IPV6;
     let world = world(a, Protocol::TCP);
     let (client, service) = (a.client(), a.service());
@@ -104,7 +104,7 @@ fn ipv6_extension_headers_are_followed_up_to_their_limit() {
 }
 
 #[test]
-fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
+fn a_packet_with_a_2_kib_extension_header_passes_unchanged() {
     let a = IPV6;
     let world = world(a, Protocol::TCP);
     let (client, service) = (a.client(), a.service());
@@ -120,7 +120,7 @@ fn a_transport_header_far_behind_in_a_jumbo_packet_is_not_looked_for() {
 }
 
 #[rstest]
-fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_with_an_inline_vlan_tag_are_translated(#[values(IPV4, IPV6)] a: Addresses) {
     let world = world(a, Protocol::TCP);
     let mut packet = tcp(a.client(), a.service(), Tcp::Syn, b"");
     packet.splice(12..12, [0x81, 0, 0, 7]);
@@ -135,7 +135,7 @@ fn a_vlan_tag_inside_the_packet_is_stepped_over(#[values(IPV4, IPV6)] a: Address
 /// The VLAN's interface is on top of the one at which the frame arrives. A tag with a priority only
 /// names no VLAN.
 #[rstest]
-fn a_frame_of_a_vlan_is_left_to_the_vlans_own_interface(
+fn vlan_frames_pass_unchanged_to_the_vlans_own_interface(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values([0x81, 0], [0x88, 0xa8])] protocol: [u8; 2],
 ) {
@@ -193,7 +193,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(#[values(IPV4, IPV6
 }
 
 #[rstest]
-fn a_packet_that_lies_about_its_lengths_is_never_left_half_translated(
+fn a_packet_with_wrong_header_fields_is_passed_at_its_length_or_not_at_all(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let world = world(a, Protocol::TCP);

@@ -38,7 +38,7 @@ fn local_policy_drops_outsiders_and_short_circuits_pods(#[values(IPV4, IPV6)] a:
 }
 
 #[rstest]
-fn pods_may_be_told_by_the_interface_they_are_behind(#[values(IPV4, IPV6)] a: Addresses) {
+fn pods_can_be_detected_by_interface_instead_of_address(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = World::new(&[Service::web(a)]);
     world.configure(|settings| settings.flags |= Settings::PODS_BY_INTERFACE);
     let from = |world: &World, client, port| {
@@ -58,7 +58,7 @@ fn pods_may_be_told_by_the_interface_they_are_behind(#[values(IPV4, IPV6)] a: Ad
 #[rstest]
 #[case::v4("10.40.0.0/16", IPV4, IPV6)]
 #[case::v6("fd00:40::/32", IPV6, IPV4)]
-fn pod_ranges_of_one_family_judge_no_packet_of_the_other(
+fn pod_ranges_of_one_family_masquerade_no_client_of_the_other(
     #[case] range: &str,
     #[case] own: Addresses,
     #[case] other: Addresses,
@@ -86,7 +86,7 @@ fn pod_ranges_of_one_family_judge_no_packet_of_the_other(
 }
 
 #[rstest]
-fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(IPV4, IPV6)] a: Addresses) {
+fn new_connections_to_unallocated_cluster_ips_are_dropped(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = World::new(&[Service::web(a)]);
     let expect = |world: &World, address, protocol, counter| {
         let packet = packet_over(protocol, a.client(), at(address, 80), Tcp::Syn);
@@ -114,7 +114,7 @@ fn where_cluster_ips_are_allocated_what_nobody_has_is_dropped(#[values(IPV4, IPV
 }
 
 #[rstest]
-fn source_ranges_guard_the_balancers_address_alone(#[values(IPV4, IPV6)] a: Addresses) {
+fn source_ranges_apply_to_load_balancer_ips_only(#[values(IPV4, IPV6)] a: Addresses) {
     let mut service = Service::web(a).at_balancer(a, ServiceFlags::SOURCE_RANGES);
     service.sources = vec!["203.0.113.0/25", "2001:db8:113::/64"];
     let world = World::new(&[service]);
@@ -141,7 +141,7 @@ fn a_node_port_is_served_on_node_port_addresses_only(#[values(IPV4, IPV6)] a: Ad
 }
 
 #[rstest]
-fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_of_no_service_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     for packet in [
         tcp(a.client(), at(a.outsider, 443), Tcp::Syn, b""),
@@ -161,7 +161,7 @@ fn what_is_no_services_leaves_byte_for_byte_as_it_came(#[values(IPV4, IPV6)] a: 
 }
 
 #[rstest]
-fn frames_for_other_machines_begin_nothing_and_get_no_answer(#[values(IPV4, IPV6)] a: Addresses) {
+fn frames_to_other_link_layer_addresses_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
     let web = Service::web(a);
     let none = Service::cluster_ip("none", Protocol::TCP, a.other_cluster_ip, &[]);
     let mut world = World::new(&[web, none]);

@@ -80,7 +80,7 @@ pub(crate) struct Context {
     pub(crate) segment: u32,
 }
 
-/// Index of the interface of packets in test runs that name no other.
+/// The interface index in test runs that name no other interface.
 pub(crate) const LOOPBACK: u32 = 1;
 
 /// One node.

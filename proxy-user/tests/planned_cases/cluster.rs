@@ -61,7 +61,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Adds objects; the same kind, namespace and name replaces.
+    /// Adds objects, or replaces those with the same kind, namespace and name.
     pub(crate) fn apply(&mut self, text: &str) -> anyhow::Result<()> {
         let content = documents::read("step.yaml", text, &mut self.converter)?;
         if let Some(warning) = content.warnings.first() {
@@ -69,7 +69,7 @@ impl Cluster {
         }
         for (object, warnings) in content.objects {
             if let Some(warning) = warnings.first() {
-                // Addresses of a family that the service lacks are there on purpose.
+                // Some cases have endpoints of a family that the service lacks, on purpose.
                 ensure!(
                     warning.reason.contains("is not served because"),
                     "{warning}"

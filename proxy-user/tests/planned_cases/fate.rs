@@ -27,7 +27,7 @@ pub(crate) enum Fate {
 }
 
 impl Cluster {
-    /// Looks the destination up as the kernel programs do, and decides.
+    /// Looks up the destination as the kernel programs do, and returns the result.
     pub(crate) fn fate(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
         match to.ip() {
             IpAddr::V4(address) => {

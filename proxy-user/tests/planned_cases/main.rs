@@ -46,7 +46,7 @@ fn check(cluster: &Cluster, flow: &Flow) -> anyhow::Result<()> {
             },
         ) => {
             let backends: BTreeSet<_> = expected.backends.iter().copied().collect();
-            // The plans do not say which of them an earlier flow has chosen.
+            // The plans do not say which backend an earlier flow has chosen.
             let may_have_past = expected.sticky || flow.source_ports.is_some();
             (backends == *planned || (may_have_past && backends.is_subset(planned)))
                 && expected
@@ -91,7 +91,7 @@ fn run(case: Case) -> anyhow::Result<usize> {
 }
 
 #[test]
-fn the_plans_of_every_conformance_case_lead_to_what_it_expects() {
+fn the_planned_results_of_every_conformance_case_are_as_expected() {
     let files = files_in(&cases()).expect("the cases are there");
     let (mut flows, mut failures) = (0, Vec::new());
     for path in &files {
@@ -106,7 +106,7 @@ fn the_plans_of_every_conformance_case_lead_to_what_it_expects() {
 }
 
 #[test]
-fn a_case_that_expects_something_else_fails() {
+fn a_conformance_case_with_a_wrong_expectation_fails() {
     let path = cases().join("cluster-ip-tcp.yaml");
     let text = fs::read_to_string(path).expect("the case is there");
     for (from, to) in [

@@ -61,7 +61,7 @@ fn several_sockets_on_one_port_each_have_their_own_backend() {
 }
 
 #[test]
-fn a_connect_that_does_not_wait_is_translated_too() {
+fn a_nonblocking_connect_is_translated() {
     let world = world("TCP");
     let stream = world.run(From::Pod, || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -98,7 +98,7 @@ fn stream() -> OwnedFd {
 }
 
 #[test]
-fn a_fast_open_connects_with_its_first_bytes() {
+fn a_tcp_fast_open_by_sendto_is_translated() {
     let world = world("TCP");
     let open = world.run(From::Pod, || {
         let socket = stream();
@@ -126,7 +126,7 @@ pub(crate) fn disconnect(socket: &impl AsRawFd) {
 }
 
 #[test]
-fn a_socket_that_is_disconnected_may_be_connected_elsewhere() {
+fn a_disconnected_udp_socket_can_connect_to_another_address() {
     let world = world("UDP");
     let socket = world.run(From::Pod, || connected(V4, vip(1)));
     disconnect(&socket);
@@ -174,7 +174,7 @@ fn a_batch_of_datagrams_may_go_to_several_services() {
 }
 
 #[test]
-fn an_answer_is_received_with_and_without_asking_for_its_source() {
+fn recv_and_recvmsg_get_answers_and_recvmsg_the_services_address() {
     let world = world("UDP");
     let socket = world.run(From::Pod, || datagrams(V4));
     let mut buffer = [0; 64];
@@ -194,7 +194,7 @@ fn an_answer_is_received_with_and_without_asking_for_its_source() {
 #[test]
 fn a_socket_works_on_when_its_process_has_left_the_cgroup() {
     let world = world("UDP");
-    // This thread has left the cgroup again when `run` returns.
+    // This thread is no longer in the cgroup when `run` returns.
     let socket = world.run(From::Pod, || datagrams(V4));
     let answer = ask(&socket, vip(1));
     assert_eq!(answer.from, vip(1));

@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[rstest]
-fn an_unconnected_socket_keeps_its_backend_until_that_stops_serving(
+fn an_unconnected_udp_socket_keeps_its_backend_until_it_is_removed(
     #[values(From::Pod, From::Node)] from: From,
 ) {
     let mut world = World::all(&[Service::new(1, "UDP", &[20])]);
@@ -37,7 +37,7 @@ fn an_unconnected_socket_keeps_its_backend_until_that_stops_serving(
 }
 
 #[test]
-fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
+fn a_pods_connected_udp_socket_gets_another_backend_after_a_removal() {
     let mut world = World::all(&[Service::new(1, "UDP", &[20])]);
     let socket = world.run(From::Pod, || connected(V4, vip(1)));
     let later = world.run(From::Pod, || connected(V4, vip(1)));
@@ -59,7 +59,7 @@ fn a_pods_connected_socket_is_led_to_another_backend_without_noticing() {
 }
 
 #[test]
-fn a_connection_keeps_its_backend() {
+fn an_open_tcp_connection_outlives_the_removal_of_its_endpoint() {
     let mut world = World::all(&[Service::new(1, "TCP", &[20])]);
     let mut open = world.open(From::Pod, vip(1));
     world.publish(&[Service::new(1, "TCP", &[21])]);
@@ -69,7 +69,7 @@ fn a_connection_keeps_its_backend() {
 }
 
 #[test]
-fn a_thousand_sockets_of_the_node_are_led_to_another_backend_and_keep_their_ports() {
+fn a_thousand_node_sockets_get_another_backend_and_keep_their_ports() {
     const SOCKETS: usize = 1000;
     let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
     let mut world = World::all(&services(&[20]));
@@ -122,7 +122,7 @@ fn two_services_on_one_socket_get_different_backends_where_they_can() {
 }
 
 #[test]
-fn with_one_backend_for_two_services_the_last_spoken_to_gets_the_answer() {
+fn an_answer_of_a_shared_backend_has_the_last_used_services_address() {
     let world = World::all(&[Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[20])]);
     let socket = world.run(From::Pod, || datagrams(V4));
     for number in [1, 2, 2, 1, 2, 1] {
@@ -134,7 +134,7 @@ fn with_one_backend_for_two_services_the_last_spoken_to_gets_the_answer() {
 }
 
 #[test]
-fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
+fn idle_udp_entries_are_removed_but_not_those_of_connected_sockets() {
     let config = "conntrack: {udpStreamTimeout: 1s}\n";
     let services = [Service::new(1, "UDP", &[20]), Service::new(2, "UDP", &[21])];
     let world = World::new(SocketBalancing::All, config, &services);
@@ -154,7 +154,7 @@ fn what_is_idle_is_forgotten_but_not_what_a_socket_is_connected_to() {
 }
 
 #[rstest]
-fn draining_breaks_no_conversation_of_a_connected_socket(
+fn connected_udp_sockets_keep_their_backend_while_the_node_drains(
     #[values(From::Pod, From::Node)] from: From,
 ) {
     let mut world = World::all(&[Service::new(1, "UDP", &[20])]);

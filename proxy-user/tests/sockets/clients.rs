@@ -63,7 +63,7 @@ impl Open {
     }
 }
 
-/// Where a socket is bound that may use any port of any address.
+/// An address for `bind` that allows any address and port.
 pub(crate) const V4: &str = "0.0.0.0:0";
 pub(crate) const V6: &str = "[::]:0";
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of each kind of socket: TCP, connected and other UDP, IPv4, IPv6, of pods and the node.
+//! Tests of each kind of socket, of pods and of the node: TCP, UDP with and without connect, IPv4,
+//! IPv6.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -48,7 +49,7 @@ fn a_connection_is_translated_at_its_socket(#[values(From::Pod, From::Node)] fro
 }
 
 #[rstest]
-fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node)] from: From) {
+fn udp_answers_come_from_the_service_address(#[values(From::Pod, From::Node)] from: From) {
     let world = world("UDP");
     let one = world.run(from, || connected(V4, vip(1)));
     let answer = ask_connected(&one);
@@ -73,7 +74,7 @@ fn datagrams_come_from_the_address_that_was_asked(#[values(From::Pod, From::Node
 }
 
 #[test]
-fn with_host_a_pods_connection_goes_per_packet_and_the_nodes_at_the_socket() {
+fn with_balancing_host_only_node_sockets_are_translated_at_the_socket() {
     let service = Service::new(1, "TCP", &[20, 21]);
     let world = World::new(SocketBalancing::Host, "", &[service]);
     let pods = world.open(From::Pod, vip(1));
@@ -174,7 +175,7 @@ fn sharing_a_place_with(other: u64) -> UdpSocket {
 }
 
 #[test]
-fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
+fn sockets_in_the_same_hash_bucket_keep_their_own_backends() {
     let from = From::Node;
     let services = |first: &[u8]| [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])];
     let mut world = World::all(&services(&[20]));
@@ -204,7 +205,7 @@ fn sockets_that_share_a_bucket_do_not_disturb_each_other() {
     assert_eq!(moved.len(), 1, "{moved:?}");
     assert_eq!(moved[0].frontend, vip(2));
     world.publish(&services(&[21]));
-    // It is not taken for one whose backend has gone.
+    // The agent does not mistake the socket for one whose backend was removed.
     assert_eq!(by(&guest, 2), "two");
     // An unconnected socket of the same bucket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {

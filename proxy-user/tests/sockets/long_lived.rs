@@ -65,7 +65,7 @@ fn failures(world: &World, to: SocketAddr) -> Vec<(usize, io::Error)> {
 }
 
 #[rstest]
-fn a_port_that_comes_again_is_another_connection(
+fn a_reused_client_port_is_a_new_connection(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
     #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
 ) {
@@ -163,7 +163,7 @@ fn arrived(socket: &UdpSocket) -> usize {
 }
 
 #[rstest]
-fn nothing_leads_to_an_address_that_its_service_has_left(
+fn no_datagram_reaches_the_address_of_a_removed_endpoint(
     #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
     #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
     #[values(From::Pod, From::Node)] from: From,
@@ -194,7 +194,7 @@ fn nothing_leads_to_an_address_that_its_service_has_left(
 }
 
 #[test]
-fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
+fn a_client_port_can_be_reused_after_the_server_closed_first() {
     let world = world(
         Plumbing::Bridge,
         SocketBalancing::All,
@@ -217,7 +217,7 @@ fn a_server_that_ends_first_gets_the_next_connection_from_the_same_port() {
 const SHARED: &str = "198.51.100.7:80";
 
 #[rstest]
-fn datagrams_follow_an_address_that_passes_to_another_service(
+fn datagrams_follow_an_external_ip_that_moves_to_another_service(
     #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
     #[values(From::Pod, From::Node)] from: From,
 ) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of settings (socketExceptions, reserveNodePorts, affinity), of a restart, of a changed
-//! setting and of cleanup.
+//! Tests of socketExceptions, reserveNodePorts, session affinity, a restart, a changed setting and
+//! cleanup.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[test]
-fn an_excepted_cgroup_is_left_to_the_packet_path() {
+fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     let config = "portolan: {socketExceptions: ['*mesh*']}\n";
     let world = World::new(
         SocketBalancing::All,
@@ -51,7 +51,7 @@ fn an_excepted_cgroup_is_left_to_the_packet_path() {
 #[case::translated(SocketBalancing::All, "other", false)]
 #[case::excepted(SocketBalancing::All, "inner-cluster", true)]
 #[case::only_the_nodes_own_sockets(SocketBalancing::Host, "other", true)]
-fn a_cluster_inside_the_cluster_has_its_own_services_where_its_sockets_are_left_alone(
+fn an_inner_cluster_reaches_its_own_services_if_hooks_skip_its_sockets(
     #[case] balancing: SocketBalancing,
     #[case] cgroup: &str,
     #[case] reached: bool,
@@ -104,7 +104,9 @@ fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
 }
 
 #[rstest]
-fn affinity_holds_a_client_at_the_socket(#[values(From::Pod, From::Node)] from: From) {
+fn session_affinity_selects_the_same_backend_at_the_socket(
+    #[values(From::Pod, From::Node)] from: From,
+) {
     let service = Service {
         spec: "  sessionAffinity: ClientIP\n",
         ..Service::new(1, "TCP", &[20, 21])
@@ -130,7 +132,7 @@ fn affinity_holds_a_client_at_the_socket(#[values(From::Pod, From::Node)] from: 
 }
 
 #[test]
-fn another_setting_harms_no_open_connection() {
+fn a_changed_socket_balancing_breaks_no_open_connection() {
     let services = [
         Service::new(1, "TCP", &[20, 21]),
         Service::new(2, "UDP", &[20, 21]),

@@ -75,7 +75,7 @@ endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
 }
 
 #[test]
-fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
+fn traffic_policy_drops_at_node_sockets_are_silent_and_counted() {
     let services = [local_only(1, "TCP"), local_only(2, "UDP"), {
         Service::new(3, "TCP", &[20])
     }];
@@ -96,7 +96,7 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
     let refused = kind(socket.send_to(b"who?", vip(2)));
     assert_eq!(refused, ErrorKind::PermissionDenied, "EPERM");
     assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 2);
-    // The connected socket sends without effect; after a connect to another address it works again.
+    // The connected socket's datagrams are dropped until a connect to another address.
     let marked = world.run(From::Node, || {
         UdpSocket::bind("0.0.0.0:0").expect("a socket")
     });
@@ -128,7 +128,7 @@ fn what_policy_drops_of_the_nodes_is_silent_and_counted() {
 }
 
 #[test]
-fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
+fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets() {
     use socket2::{Domain, Socket, Type};
     // wg-quick's default mark. It contains portolan's bits for dropping and for masquerading.
     const MARK: u32 = 0xca6c;
@@ -161,7 +161,8 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
     // Nothing leaves the node.
     assert!(world.count(Counter::DroppedByMark) > 0);
     drop(socket);
-    // Its datagrams are dropped until a connect to another address; its mark is its own again.
+    // The socket's datagrams are dropped until a connect to another address. That connect restores
+    // the process's own mark.
     let socket = marked(Type::DGRAM);
     socket.connect(&vip(3).into()).expect("silence is no error");
     socket.send(b"who?").expect("dropped on its way");
@@ -177,7 +178,7 @@ fn a_mark_that_a_process_has_set_itself_drops_nothing_and_stays() {
 }
 
 #[test]
-fn what_is_sent_to_a_cluster_ip_that_nobody_has_is_silent_where_it_shall_be() {
+fn connects_to_an_unallocated_cluster_ip_time_out_with_setting_drop() {
     let config = "portolan: {unallocatedClusterIPs: drop}\n";
     let services = [Service::new(1, "TCP", &[20])];
     let mut world = World::new(SocketBalancing::All, config, &services);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_a_user_in_the_group_of_nodes() {
+    fn a_nodes_certificate_has_its_user_and_the_group_system_nodes() {
         let files = made();
         let der = certificate(&files, "node-a.crt");
         for name in ["system:nodes", "system:node:node-a"] {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_by_which_the_others_are_known_to_be_there_comes_last() {
+    fn the_key_file_that_marks_completion_is_written_last() {
         let files = files().expect("keys and certificates");
         assert_eq!(files.last().map(|(name, _)| name.as_str()), Some(LAST));
     }

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_the_same_name_do_not_stand_for_cni_plugins() {
+    fn cni_plugins_are_looked_for_only_in_the_cni_folder() {
         let plugins = PACKAGES
             .iter()
             .filter(|(_, package)| package.contains("networking-plugins"));

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_are_asked_and_each_line_has_its_nodes_name() {
+    fn without_a_node_all_are_asked_and_lines_start_with_the_node() {
         let asked = "flows --client 10.0.0.1";
         let (code, said, errors) = run(PODS, &["flows", "--client", "10.0.0.1"]);
         let expected = format!(
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_is_asked_as_it_is() {
+    fn the_output_of_a_single_node_is_unchanged() {
         for flags in [&["--node", "a"][..], &["--node=a", "--namespace=x"]] {
             let (code, said, _) = run(PODS, &[flags, &["services"]].concat());
             let expected = "portolan-a was asked: services\nsecond line\n";
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_on_all_nodes_is_asked_of_one() {
+    fn help_and_completions_are_asked_of_one_node_only() {
         for arguments in [&["flows", "--help"][..], &["completions", "bash"]] {
             let words = arguments.join(" ");
             let expected = format!("portolan-a was asked: {words}\nsecond line\n");
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_with_an_end_is_of_all_nodes() {
+    fn a_trace_with_a_duration_runs_on_all_nodes() {
         let (code, said, _) = run(PODS, &["trace", "-w", "-", "--duration", "3"]);
         assert_eq!((code, said.lines().count()), (Some(0), 4));
     }
 
     #[test]
-    fn sections_keep_what_a_node_says_as_it_is() {
+    fn output_in_sections_keeps_each_nodes_text_unchanged() {
         let expected = "== a\nportolan-a was asked: services{}\nsecond line\n\
                         == node-b\nportolan-b was asked: services{}\nsecond line\n";
         for (arguments, words) in [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn words_reach_the_pods_as_they_are() {
+    fn arguments_reach_the_pods_unchanged() {
         let (_, said, _) = run(PODS, &["--node", "a", "trace", "tcp port 80", "$HOME", "*"]);
         let start = "portolan-a was asked: trace tcp port 80 $HOME *\n";
         assert!(said.starts_with(start), "{said}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_makes_no_sense_is_one_clear_line_and_status_2() {
+    fn invalid_plugin_arguments_give_one_line_and_exit_status_2() {
         for (arguments, named) in [
             (
                 "services --watch",
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectls_own_failure_is_passed_on() {
+    fn a_failure_of_kubectl_is_passed_on() {
         let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
         assert_eq!((code, said.as_str()), (Some(1), ""));
         assert_eq!(errors, "no cluster\n");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real API server with etcd, on free ports of loopback, without nodes. Its drop ends both.
+//! A real API server with etcd, on free ports of loopback, without nodes. Dropping it ends both.
 
 use std::{
     net::TcpListener,

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_passes_only_with_its_end_and_a_passed_test() {
+    fn a_stage_passes_only_if_it_ended_and_a_test_passed() {
         let mut run = Run::default();
         let lines = [
             "@@ begin packet",

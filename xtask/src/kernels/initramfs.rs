@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_after_those_that_they_need() {
+    fn kernel_modules_come_after_their_dependencies() {
         let index = "kernel/net/bridge/bridge.ko.xz: kernel/net/802/stp.ko.xz kernel/net/llc/llc.ko.xz\n\
                      kernel/net/802/stp.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/llc/llc.ko.xz:\n\
                      kernel/drivers/net/veth.ko:\n";

@@ -141,7 +141,7 @@ pub(crate) struct Tested {
     pub(crate) failures: Vec<String>,
 }
 
-/// Finds the kernels that `cargo xtask test` boots; the error says why there are none.
+/// Finds the kernels that `cargo xtask test` boots; the error says why one is missing.
 pub(crate) fn tested_kernels() -> Result<Vec<Kernel>> {
     install_tools(Arch::OWN)?;
     let mut packages = Packages::open(Arch::OWN)?;

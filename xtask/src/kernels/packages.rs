@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_of_a_series_is_the_last() {
+    fn the_newest_kernel_release_of_a_series_is_chosen() {
         let names = [
             "linux-image-6.1.0-9-cloud-amd64",
             "linux-image-6.1.0-56-cloud-amd64",

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_that_were_not_run_again_stay() {
+    fn results_of_stages_that_were_not_rerun_are_kept() {
         let mut again = Run::default();
         for line in [
             "@@ begin serve",

@@ -49,15 +49,15 @@ const PACKET_PART: &str =
 /// Tests that attach, replace and remove kernel programs by tcx links.
 const BY_TCX: [&str; 4] = [
     "attach::attachments_outlive",
-    "attach::pins_of_interfaces_that_are_gone",
-    "attach::a_link_of_another_namespaces_interface",
+    "attach::pins_of_a_removed_interface",
+    "attach::a_link_of_the_same_index",
     "attach::an_interface_without_link_layer",
 ];
 /// A shell command that succeeds if the kernel has tcx.
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// Tests of an agent that reads its services from manifests, is restarted, and leaves nothing
 /// behind. They include attaching, replacing and removing kernel programs.
-const SERVE_PART: &str = "restart::a_connection_outlives handover::a_drained_node_without_a_flow";
+const SERVE_PART: &str = "restart::a_connection_outlives handover::draining_a_node_without_flows";
 const SERVE: &str = "changes:: handover:: observe:: refused:: restart:: attachments::";
 /// The test of a migration from IPVS. The other ignored tests of `node` are in `DEVICES`.
 const IPVS: &str = "--ignored takeover::ipvs";

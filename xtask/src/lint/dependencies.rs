@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_package_with_a_rule_is_there() {
+    fn every_package_with_a_dependency_rule_exists() {
         let workspace = Workspace::read().expect("the workspace");
         for [package, _, because] in rules() {
             let mut packages = workspace.folders().into_iter();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn long_files_are_warned_about_and_longer_ones_refused() {
+    fn long_files_give_a_warning_and_longer_ones_an_error() {
         let lines = |count: usize| "x\n".repeat(count);
         let files = [
             File::new("short.rs", &lines(WARN_LINES)),

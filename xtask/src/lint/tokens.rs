@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_through_comments_and_texts() {
+    fn line_numbers_count_through_comments_and_string_literals() {
         let text = "a /* x\n y */ b \"z\n\" c\nd // e\nf";
         let expected = [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("f", 5)];
         assert_eq!(
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_text_or_comment_ends_with_the_file() {
+    fn an_unterminated_literal_or_comment_ends_with_the_file() {
         for text in ["a \"b", "a /* b", "a r#\"b", "a '\\"] {
             assert_eq!(words(text), [("a".to_owned(), 1)], "{text}");
         }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scripts_are_ones_that_a_shell_reads() {
+    fn the_package_scripts_are_valid_shell() {
         for script in [AFTER, BEFORE] {
             let checked = Command::new("sh").args(["-n", "-c", script]).status();
             assert!(checked.expect("a shell").success(), "{script}");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_has_its_files_and_the_sums_are_theirs() {
+    fn a_release_has_all_its_files_with_matching_checksums() {
         let files = files_of(|_| ());
         let names: Vec<_> = files.keys().map(String::as_str).collect();
         assert_eq!(
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn two_packings_give_the_same_bytes_and_another_binary_other_ones() {
+    fn packing_twice_gives_the_same_bytes_unless_a_binary_differs() {
         let once = files_of(|_| ());
         compare(&once, &files_of(|_| ())).expect("the same bytes");
         let other = files_of(|parts| parts.binaries[1].1.push(0));

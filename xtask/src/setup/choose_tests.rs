@@ -123,7 +123,10 @@ fn uses(compiler: Compiler) -> Choice {
     Facts { compilers: vec![newer_nightly()], ..fresh_debian() },
     packages(&COMPILER_PACKAGES)
 )]
-fn the_next_step_depends_on_what_is_there(#[case] facts: Facts, #[case] expected: Choice) {
+fn setup_chooses_its_next_step_by_what_is_installed(
+    #[case] facts: Facts,
+    #[case] expected: Choice,
+) {
     assert_eq!(choose(&facts), expected);
 }
 
@@ -134,7 +137,7 @@ fn the_next_step_depends_on_what_is_there(#[case] facts: Facts, #[case] expected
 #[case::packages_are_not_installed_twice(
     Facts { installed: COMPILER_PACKAGES.map(str::to_owned).to_vec(), lists_updated: true, ..fresh_debian() }
 )]
-fn nothing_can_be_done(#[case] facts: Facts) {
+fn setup_is_impossible_if_no_package_can_help(#[case] facts: Facts) {
     assert!(matches!(choose(&facts), Choice::Impossible(_)));
 }
 
@@ -197,7 +200,7 @@ fn without_root_the_missing_compiler_and_linker_are_both_named() {
 }
 
 #[test]
-fn with_a_compiler_at_hand_only_the_linker_is_asked_for() {
+fn with_a_usable_compiler_only_the_linker_is_named_as_missing() {
     let facts = Facts {
         compilers: vec![nightly()],
         ..Facts::default()

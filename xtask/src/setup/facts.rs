@@ -113,7 +113,7 @@ fn linkers(cache: &Path) -> Vec<Linker> {
         .collect()
 }
 
-/// Returns the version of the LLVM that a program is dynamically linked with; None if with none.
+/// Returns the LLVM version that a program is dynamically linked with; None if it is not.
 fn linked_llvm(program: &Path) -> Option<u32> {
     let libraries = ask(&host::find_program("ldd")?, &[program.to_str()?])?;
     let (_, version) = libraries.split_once("libLLVM")?;

@@ -106,7 +106,7 @@ fn digest(go_mod: &str, go_sum: &str) -> String {
     whole[..whole.len() / 2].to_owned()
 }
 
-/// Returns the version of a module that the text of a go.mod requires; None if it does not.
+/// Returns the version of a module that the text of a go.mod requires; None if it is missing there.
 fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
     go_mod
         .lines()
@@ -119,7 +119,7 @@ fn version_of<'a>(module: &str, go_mod: &'a str) -> Option<&'a str> {
         .filter(|version| version.starts_with('v'))
 }
 
-/// Returns the path of Go in PATH or where Go's own installer puts it; None if there is none.
+/// Returns the path of Go in PATH or where Go's own installer puts it; None if Go is missing.
 fn go() -> Option<PathBuf> {
     let usual = Path::new("/usr/local/go/bin/go");
     host::find_program("go").or_else(|| host::is_executable(usual).then(|| usual.to_owned()))
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_the_same_everywhere_and_changes_with_either_file() {
+    fn the_module_digest_is_stable_and_changes_with_either_file() {
         // `printf ab | sha256sum`
         assert_eq!(digest("a", "b"), "fb8e20fc2e4c3f248c60c39bd652f3c1");
         assert_ne!(digest("a", "b"), digest("a", "c"));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_modules() {
+    fn a_modules_version_is_read_from_go_mod() {
         let text = "module x\n\nrequire k8s.io/kubernetes v1.36.3 // indirect\n";
         assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
         let text = "require (\n\tk8s.io/kubernetes/x v1.0.0\n\tk8s.io/kubernetes v1.36.3\n)";

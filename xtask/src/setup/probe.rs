@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_needs_the_bpf_machine_its_section_and_btf() {
+    fn a_probe_object_needs_the_bpf_machine_its_section_and_btf() {
         let mut object = b"\x7fELF".to_vec();
         object.resize(18, 0);
         object.extend([247, 0]);

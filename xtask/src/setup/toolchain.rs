@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_file_keeps_its_time() {
+    fn an_unchanged_toolchain_file_is_not_written_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("toolchain");
         let time_of_writing = || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report's sections about changes: how long until packets follow one, alone and among many
-//! others.
+//! The report's sections about changes: the time until packets follow a single change, alone and
+//! among many others.
 
 use std::fmt::Write;
 

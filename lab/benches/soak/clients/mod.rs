@@ -155,7 +155,7 @@ impl Begun {
             is_new: true,
         }
     }
-    /// Begins another exchange on the same connection or socket. It is not new any more.
+    /// Begins another exchange on the same connection or socket. It is no longer new.
     fn again(self) -> Self {
         Self {
             began: Instant::now(),

@@ -30,10 +30,10 @@ struct Open {
 }
 
 impl Open {
-    /// Sends a request for an answer of `length` bytes on the connection in `kept`. If it is None,
-    /// opens one from the source port `port` (0: any). The `most`-th request asks the server to
-    /// close the connection. `kept` is None afterwards if the server has closed it, or after an
-    /// error.
+    /// Sends a request for an answer of `length` bytes on the connection in `kept`. If `kept` is
+    /// None, opens one from the source port `port` (0: any). The `most`-th request asks the server
+    /// to close the connection. `kept` is None afterwards if the server has closed the connection,
+    /// or after an error.
     fn ask(
         kept: &mut Option<Self>,
         calls: &mut Calls<'_>,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simulated node, its pods, the clients outside, and the pods and addresses of other nodes. The
-//! node and each of its pods is a network namespace. All clients outside share one, and so do all
-//! other nodes. Built from a `Layout` by the conformance runner, the demo, benchmarks and tests.
+//! node and each of its pods is a network namespace. All clients outside share one namespace, all
+//! other nodes another. Built from a `Layout` by the conformance runner, the demo, benchmarks and
+//! tests.
 //!
 //! The namespace `outside` holds the network segment of the node's uplink: a bridge with the
 //! addresses of the router and of every outside client. `remote` stands for all other nodes, one

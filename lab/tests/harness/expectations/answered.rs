@@ -22,7 +22,7 @@ use super::{
 #[case::masqueraded_yet_the_clients_own(Some(true), CLIENT, false)]
 #[case::masqueraded_yet_a_strangers(Some(true), "203.0.113.77:40000", false)]
 #[case::not_checked(None, "203.0.113.77:40000", true)]
-fn the_source_that_an_endpoint_sees_decides_about_masquerading(
+fn masquerading_is_checked_by_the_source_that_the_endpoint_sees(
     #[case] masquerade: Option<bool>,
     #[case] seen: &str,
     #[case] expected: bool,
@@ -32,7 +32,7 @@ fn the_source_that_an_endpoint_sees_decides_about_masquerading(
 }
 
 #[test]
-fn a_connection_translated_at_its_socket_needs_no_masquerade_but_nobody_elses_source() {
+fn with_socket_translation_masquerade_true_allows_client_and_node_source() {
     let expect = backends(&[POD], Some(true), false);
     let at_the_socket = |situation: &mut Situation<'_>| situation.at_the_socket = true;
     assert!(checked(&expect, &[answered(POD, CLIENT)], at_the_socket).is_ok());
@@ -44,7 +44,7 @@ fn a_connection_translated_at_its_socket_needs_no_masquerade_but_nobody_elses_so
 }
 
 #[test]
-fn for_a_process_on_the_node_its_own_address_and_the_nodes_are_one() {
+fn for_a_client_on_the_node_the_nodes_source_fits_any_masquerade_value() {
     let on_the_node = |situation: &mut Situation<'_>| situation.client_is_node = true;
     for masquerade in [true, false] {
         let expect = backends(&[POD], Some(masquerade), false);
@@ -59,7 +59,7 @@ fn for_a_process_on_the_node_its_own_address_and_the_nodes_are_one() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_listed_fails_the_flow() {
+fn an_answer_from_an_unlisted_endpoint_fails_the_flow() {
     let expect = backends(&[POD], None, false);
     let attempts = [answered(POD, CLIENT), answered(OTHER_POD, CLIENT)];
     let reason = checked(&expect, &attempts, |_| {}).expect_err("not listed");
@@ -70,7 +70,7 @@ fn an_endpoint_that_is_not_listed_fails_the_flow() {
 }
 
 #[test]
-fn an_endpoint_that_is_never_seen_fails_the_flow() {
+fn a_listed_endpoint_that_never_answers_fails_the_flow() {
     let expect = backends(&[POD, OTHER_POD], None, false);
     let one_sided = vec![answered(POD, CLIENT); 48];
     let reason = checked(&expect, &one_sided, |_| {}).expect_err("never seen");
@@ -83,7 +83,7 @@ fn an_endpoint_that_is_never_seen_fails_the_flow() {
 }
 
 #[test]
-fn one_udp_flow_need_not_see_every_endpoint_but_tcp_connections_must() {
+fn with_one_source_port_tcp_must_reach_all_endpoints_but_udp_need_not() {
     let expect = backends(&[POD, OTHER_POD], None, false);
     let one_sided = vec![answered(POD, CLIENT); 48];
     let same = |protocol| {
@@ -97,7 +97,7 @@ fn one_udp_flow_need_not_see_every_endpoint_but_tcp_connections_must() {
 }
 
 #[test]
-fn a_sticky_flow_reaches_one_endpoint_of_the_list_whichever() {
+fn a_sticky_flow_must_reach_exactly_one_of_the_listed_endpoints() {
     let expect = backends(&[POD, OTHER_POD], None, true);
     assert!(holds(&expect, &vec![answered(OTHER_POD, CLIENT); 48]));
     assert!(!holds(
@@ -121,7 +121,7 @@ fn one_connection_without_an_answer_fails_the_flow(#[case] outcome: Outcome) {
 }
 
 #[test]
-fn an_answer_from_elsewhere_or_damaged_or_late_fails_the_flow() {
+fn an_answer_from_a_wrong_address_damaged_or_late_fails_the_flow() {
     let expect = backends(&[POD], None, false);
     for from in ["10.40.1.10:8080", "172.30.0.1:81", "172.30.0.2:80"] {
         let from_elsewhere = Answer {

@@ -19,7 +19,7 @@ use super::{CLIENT, NODE, POD, VIP, answer, at, attempt, backends, checked, hold
 #[case::another_error(Outcome::Unreachable("no route to host".to_owned()), 5, false)]
 #[case::answered(Outcome::Answered(answer(POD, CLIENT)), 5, false)]
 #[case::not_permitted(Outcome::Denied, 0, false)]
-fn only_a_prompt_refusal_is_a_reject(
+fn expect_reject_holds_only_for_prompt_refusals(
     #[case] outcome: Outcome,
     #[case] milliseconds: u64,
     #[case] expected: bool,
@@ -41,7 +41,7 @@ fn only_a_prompt_refusal_is_a_reject(
 #[case::another_error(Outcome::Unreachable("no route to host".to_owned()), false)]
 #[case::answered(Outcome::Answered(answer(POD, CLIENT)), false)]
 #[case::broken(Outcome::Broken("connected, then reset".to_owned()), false)]
-fn only_silence_is_a_drop(#[case] outcome: Outcome, #[case] expected: bool) {
+fn expect_drop_holds_only_for_silence(#[case] outcome: Outcome, #[case] expected: bool) {
     assert_eq!(holds(&Expect::Drop, &[attempt(outcome)]), expected);
 }
 
@@ -49,7 +49,7 @@ fn only_silence_is_a_drop(#[case] outcome: Outcome, #[case] expected: bool) {
 #[case(true, Protocol::UDP, true)]
 #[case(true, Protocol::TCP, false)]
 #[case(false, Protocol::UDP, false)]
-fn a_refusal_to_send_is_a_drop_for_a_node_process_with_udp_only(
+fn eperm_counts_as_a_drop_only_for_udp_from_the_node(
     #[case] on_the_node: bool,
     #[case] protocol: Protocol,
     #[case] expected: bool,
@@ -67,7 +67,7 @@ fn a_refusal_to_send_is_a_drop_for_a_node_process_with_udp_only(
 #[case::another_source(VIP, NODE, VIP, false)]
 #[case::another_source_port(VIP, "203.0.113.9:40001", VIP, false)]
 #[case::an_answer_from_elsewhere(VIP, CLIENT, POD, false)]
-fn an_owners_listener_sees_an_untouched_packet_exactly_as_sent(
+fn expect_untouched_requires_that_the_owner_receives_the_packet_as_sent(
     #[case] by: &str,
     #[case] seen: &str,
     #[case] from: &str,
@@ -102,7 +102,7 @@ fn leaving(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> Vec
 #[case::another_port(leaving(CLIENT, "172.30.0.1:81", 6, b"hello"), false)]
 #[case::another_payload(leaving(CLIENT, VIP, 6, b"hullo"), false)]
 #[case::another_protocol(leaving(CLIENT, VIP, 17, b"hello"), false)]
-fn what_nobody_owns_must_be_seen_leaving_the_node_unchanged(
+fn expect_untouched_requires_unowned_packets_to_leave_the_node_unchanged(
     #[case] left: Vec<Packet>,
     #[case] expected: bool,
 ) {
@@ -127,7 +127,7 @@ fn what_nobody_owns_must_be_seen_leaving_the_node_unchanged(
 }
 
 #[test]
-fn no_connection_at_all_is_no_proof() {
+fn every_expectation_fails_without_any_connection() {
     for expect in [
         Expect::Drop,
         Expect::Reject,

@@ -7,7 +7,7 @@ use lab::node::topology::Plumbing;
 use super::{check, flow, mangle};
 
 #[test]
-fn an_answer_from_another_address_is_noticed() {
+fn an_answer_from_another_address_fails_the_flow() {
     // The rule translates only packets to the pod, without conntrack. So the answer has the pod's
     // own address as its source.
     let there = "chain x { type filter hook prerouting priority -150; ip daddr 198.51.100.1 ip daddr set 10.40.1.10 }";
@@ -23,7 +23,7 @@ fn an_answer_from_another_address_is_noticed() {
 }
 
 #[test]
-fn a_wrong_sctp_checksum_on_arrival_is_noticed() {
+fn an_sctp_packet_with_a_wrong_checksum_fails_the_flow() {
     // Changes a port without correcting the checksum.
     let port = mangle("ip daddr 10.40.1.10 ip protocol sctp @th,16,16 set 8080");
     let flow = "{from: 203.0.113.9, to: '10.40.1.10:8081', protocol: SCTP, expect: {backends: ['10.40.1.10:8080']}}";
@@ -35,7 +35,7 @@ fn a_wrong_sctp_checksum_on_arrival_is_noticed() {
 }
 
 #[test]
-fn a_damaged_payload_is_noticed() {
+fn a_damaged_udp_payload_fails_the_flow() {
     let rules = mangle("ip daddr 10.40.1.10 udp length > 500 @th,800,8 set 0xff");
     let flow = "{from: 203.0.113.9, to: '10.40.1.10:8080', protocol: UDP, expect: {backends: ['10.40.1.10:8080']}}";
     assert!(check(Plumbing::Routed, &rules, flow).is_err());

@@ -17,7 +17,7 @@ use crate::reach::layout;
 #[case("icmpx type port-unreachable", "reject")]
 #[case("icmpx type host-unreachable", "neither")]
 #[case("icmpx type admin-prohibited", "neither")]
-fn a_reject_is_port_unreachable_and_nothing_else(
+fn of_the_icmp_errors_only_port_unreachable_is_a_reject(
     #[values("TCP", "UDP", "SCTP")] protocol: &str,
     #[case] with: &str,
     #[case] right: &str,
@@ -40,9 +40,7 @@ fn a_tcp_reset_is_a_reject() {
 }
 
 #[rstest]
-fn a_drop_is_told_from_what_passes_and_from_a_reject(
-    #[values("TCP", "UDP", "SCTP")] protocol: &str,
-) {
+fn a_dropped_packet_satisfies_only_expect_drop(#[values("TCP", "UDP", "SCTP")] protocol: &str) {
     let rules = forward("ip daddr 198.51.100.1 drop");
     for (expect, holds) in [("drop", true), ("reject", false), ("untouched", false)] {
         let found = check(Plumbing::Routed, &rules, &flow(protocol, expect));
@@ -59,7 +57,7 @@ fn a_drop_is_told_from_what_passes_and_from_a_reject(
 }
 
 #[rstest]
-fn silence_is_told_when_the_clients_patience_is_over(
+fn a_client_reports_silence_after_its_patience(
     #[values(Protocol::TCP, Protocol::UDP, Protocol::SCTP)] protocol: Protocol,
 ) {
     let topology = Topology::build(layout(), Plumbing::Routed).expect("topology");

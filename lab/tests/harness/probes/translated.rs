@@ -63,7 +63,11 @@ fn nat_is_checked_by_the_answering_backend_and_the_source_it_sees(
     TO_BOTH,
     false
 )]
-fn spreading_is_told_from_sticking(#[case] expect: &str, #[case] rule: &str, #[case] holds: bool) {
+fn sticky_and_spread_flows_are_distinguished(
+    #[case] expect: &str,
+    #[case] rule: &str,
+    #[case] holds: bool,
+) {
     let found = check(Plumbing::Routed, &prerouting(rule), &flow("TCP", expect));
     assert_eq!(found.is_ok(), holds, "{found:?}");
 }

@@ -25,7 +25,7 @@ use super::{check, flow};
     false
 )]
 #[case::swallowed("chain x { type filter hook forward priority 0; drop }", false)]
-fn what_nobody_owns_is_untouched_only_if_it_leaves_as_it_came(
+fn a_packet_to_an_unowned_address_is_untouched_only_if_it_leaves_unchanged(
     #[values("TCP", "UDP", "SCTP")] protocol: &str,
     #[case] rules: &str,
     #[case] holds: bool,
@@ -52,7 +52,7 @@ fn what_nobody_owns_is_untouched_only_if_it_leaves_as_it_came(
     "chain x { type filter hook input priority 0; th dport 30000 drop }",
     false
 )]
-fn what_the_node_owns_is_untouched_only_if_its_listener_sees_it_as_sent(
+fn a_packet_to_the_node_is_untouched_only_if_it_is_received_as_sent(
     #[values("TCP", "UDP")] protocol: &str,
     #[case] rules: &str,
     #[case] holds: bool,

@@ -43,14 +43,14 @@ fn a_connection_is_established_by_the_clients_acknowledgement() {
 }
 
 #[test]
-fn an_acknowledgement_with_another_number_establishes_nothing() {
+fn an_acknowledgement_with_a_wrong_number_establishes_no_connection() {
     let answered = after(Protocol::TCP, &OPEN[..2]);
     let change = change_by_client(answered, Protocol::TCP, ACK, || true, || false, || true);
     assert!(change.of(answered).gives_way());
 }
 
 #[test]
-fn a_repeated_syn_establishes_nothing() {
+fn a_repeated_syn_does_not_establish_a_connection() {
     for protocol in [Protocol::TCP, Protocol::SCTP] {
         let repeated = [OPEN[0], OPEN[1], OPEN[0], OPEN[1], OPEN[0]];
         assert_eq!(after(protocol, &repeated).phase(), Phase::Answered);
@@ -66,7 +66,7 @@ fn a_lone_acknowledgement_is_no_answer_to_a_syn() {
 }
 
 #[test]
-fn a_conversation_of_datagrams_is_established_by_the_second_question() {
+fn a_udp_conversation_is_established_by_the_second_request() {
     let packets = [(false, Signals::NONE), (true, Signals::NONE)];
     assert_eq!(after(Protocol::UDP, &packets).phase(), Phase::Answered);
     let packets = [packets[0], packets[1], packets[0]];
@@ -91,7 +91,7 @@ fn a_connection_is_closed_by_both_fins_or_one_reset() {
 }
 
 #[test]
-fn the_side_that_closed_first_is_known() {
+fn the_state_records_if_the_backend_sent_its_fin_first() {
     let by_client = open_and(&[(false, FIN), (true, FIN)]);
     assert!(!by_client.has(FlowState::BACKEND_FIRST));
     let by_backend = open_and(&[(true, FIN), (false, FIN)]);
@@ -107,7 +107,7 @@ fn fins_of_both_sides_on_two_cpus_are_both_kept() {
 }
 
 #[test]
-fn what_ends_an_established_connection_must_have_the_right_number() {
+fn fins_and_resets_with_a_wrong_number_do_not_end_a_connection() {
     for protocol in [Protocol::TCP, Protocol::SCTP] {
         let open = after(protocol, &OPEN);
         for signals in [FIN, RST] {
@@ -120,7 +120,7 @@ fn what_ends_an_established_connection_must_have_the_right_number() {
 }
 
 #[test]
-fn an_answer_to_an_established_connection_counts_only_if_the_client_has_asked_again() {
+fn a_syn_ack_on_an_established_connection_counts_only_after_a_new_syn() {
     let open = open_and(&[]);
     assert!(!takes_answer(open, SYN_ACK));
     let asked = open_and(&[(false, SYN)]);
@@ -160,7 +160,7 @@ fn only_a_syn_an_init_or_a_datagram_may_begin_a_flow() {
 }
 
 #[test]
-fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
+fn only_a_syn_on_a_closing_connection_begins_a_new_flow() {
     let anew =
         |signals, state| begins_anew(Protocol::TCP, signals, state, || true, || true, || true);
     for state in [
@@ -182,7 +182,7 @@ fn a_syn_on_a_closing_connection_begins_another_and_no_other_segment_does() {
 }
 
 #[test]
-fn a_syn_or_datagram_begins_anew_when_its_backend_no_longer_serves() {
+fn a_syn_or_datagram_begins_a_new_flow_if_its_backend_no_longer_serves() {
     for (protocol, signals) in [(Protocol::UDP, Signals::NONE), (Protocol::TCP, SYN)] {
         let anew = |serves| {
             begins_anew(
@@ -248,7 +248,7 @@ fn picked_up_and(packets: &[(bool, Signals)]) -> FlowState {
 }
 
 #[test]
-fn a_connection_that_was_picked_up_is_established_by_its_backend_and_then_its_client() {
+fn a_picked_up_connection_is_established_by_backend_then_client_packets() {
     let by_client = picked_up_and(&[(false, ACK), (false, ACK)]);
     assert!(by_client.gives_way(), "a client alone proves nothing");
     assert_eq!(by_client.phase(), Phase::Unanswered);
@@ -266,7 +266,7 @@ fn a_connection_that_was_picked_up_is_established_by_its_backend_and_then_its_cl
 }
 
 #[test]
-fn a_reply_counts_as_answer_once_where_a_connection_was_picked_up() {
+fn only_the_first_ack_reply_of_a_picked_up_connection_is_its_answer() {
     assert!(takes_answer(FlowState::PICKED_UP, ACK));
     for other in [SYN, FIN, RST] {
         assert!(!takes_answer(FlowState::PICKED_UP, other));
@@ -277,7 +277,7 @@ fn a_reply_counts_as_answer_once_where_a_connection_was_picked_up() {
 }
 
 #[test]
-fn a_syn_where_a_connection_was_picked_up_begins_another() {
+fn a_syn_on_a_picked_up_connection_begins_a_new_flow() {
     let answered = FlowState::PICKED_UP.with(FlowState::ANSWERED);
     for state in [FlowState::PICKED_UP, answered] {
         let anew = |signals| begins_anew(Protocol::TCP, signals, state, || true, || false, || true);

@@ -33,7 +33,7 @@ fn shares(backends: usize, table: &[u32]) -> Vec<usize> {
 }
 
 #[test]
-fn sizes_are_primes_with_256_slots_for_each_of_up_to_256_backends() {
+fn table_sizes_are_primes_with_256_slots_per_backend_up_to_256_backends() {
     let is_prime = |n: usize| {
         (2..n)
             .take_while(|d| d * d <= n)
@@ -49,7 +49,7 @@ fn sizes_are_primes_with_256_slots_for_each_of_up_to_256_backends() {
 }
 
 #[test]
-fn of_100_backends_one_may_go_or_come_and_at_most_one_flow_in_a_hundred_moves_needlessly() {
+fn one_of_100_backends_more_or_less_moves_at_most_1_percent_of_other_flows() {
     let all = backends(100);
     let slots = size(100);
     for gone in 0..100 {
@@ -64,7 +64,7 @@ fn of_100_backends_one_may_go_or_come_and_at_most_one_flow_in_a_hundred_moves_ne
 }
 
 #[test]
-fn shares_are_equal_to_a_slot_whatever_the_number_of_backends() {
+fn shares_of_backends_differ_by_at_most_one_slot() {
     for count in [1, 2, 3, 7, 100, 256, 1000] {
         let shares = shares(count as usize, &table(&backends(count)));
         let (least, most) = (shares.iter().min(), shares.iter().max());
@@ -73,7 +73,7 @@ fn shares_are_equal_to_a_slot_whatever_the_number_of_backends() {
 }
 
 #[test]
-fn a_backend_that_stands_in_the_list_twice_has_two_shares() {
+fn a_backend_listed_twice_gets_two_shares() {
     let mut weighted = backends(3);
     weighted.push(weighted[1]);
     let shares = shares(4, &table(&weighted));
@@ -85,7 +85,7 @@ fn a_backend_that_stands_in_the_list_twice_has_two_shares() {
 }
 
 #[test]
-fn the_order_of_the_list_does_not_matter() {
+fn the_order_of_the_backends_does_not_change_the_table() {
     let sorted = backends(20);
     let mut others = sorted.clone();
     others.reverse();
@@ -99,7 +99,7 @@ fn the_order_of_the_list_does_not_matter() {
 }
 
 #[test]
-fn port_and_address_both_tell_backends_apart() {
+fn a_backends_slots_depend_on_its_address_and_port() {
     let address = backends(1)[0].0;
     let same_address: Vec<_> = (1..=4).map(|n| (address, Port::from_host(n))).collect();
     let shares = shares(4, &table(&same_address));
@@ -108,7 +108,7 @@ fn port_and_address_both_tell_backends_apart() {
 }
 
 #[test]
-fn there_may_be_more_backends_than_slots() {
+fn with_more_backends_than_slots_the_last_backend_gets_none() {
     let count = 131_102;
     let table = table(&backends(count));
     assert_eq!(table.len(), size(count as usize));
@@ -121,7 +121,7 @@ fn there_may_be_more_backends_than_slots() {
 /// others choose different backends for one client: then this needs a new name for the selection,
 /// not another line.
 #[test]
-fn numbers_and_tables_are_the_same_in_every_version() {
+fn hash_numbers_and_maglev_tables_are_the_same_in_every_version() {
     let port = Port::from_host;
     let v4 = |octets| V4 { octets };
     let v6 = |last| {

@@ -112,8 +112,8 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
 
 /// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A masqueraded
 /// flow that begins later avoids this tuple. It finds the node's own connections by their sockets,
-/// and those that the node's rules masquerade by the entry that this function makes in the map
-/// `direct`.
+/// and the connections that the node's rules masquerade by the entry that this function makes in
+/// the map `direct`.
 #[inline(always)]
 fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::Addr>) -> Outcome {
     if !skb.is_own() && key.protocol != Protocol::UDP && node::is_node_address::<F>(&key.src) {

@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// Writes the source address into `scratch.key`, as the destination of the backend's answers: an
-/// address of the interface that the packet leaves by, else the node's InternalIP. `false` if there
-/// is none.
+/// address of the interface that the packet leaves by, else the node's InternalIP. `false` if no
+/// address is known.
 #[inline(never)]
 pub fn select<F: Family>(
     skb: Skb,

@@ -197,7 +197,7 @@ mod tests {
     use linux::interfaces::InterfaceKind;
 
     #[test]
-    fn only_programs_before_ours_are_named() {
+    fn only_foreign_programs_before_ours_give_a_warning() {
         let program = |egress, place, name: &str| ForeignProgram {
             egress,
             place,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_cannot_be_read_hides_nothing_of_another() {
+    fn an_unreadable_interface_does_not_hide_foreign_programs_of_others() {
         let eth0 = interface();
         let program = ForeignProgram {
             egress: false,

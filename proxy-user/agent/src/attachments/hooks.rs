@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_topmost_match_stands_for_all_below() {
+    fn only_the_topmost_matching_cgroup_is_collected() {
         let root = tempfile::tempdir().expect("a directory");
         for path in ["pods/a/one", "pods/b/two", "system"] {
             fs::create_dir_all(root.path().join(path)).expect("a directory");

@@ -97,8 +97,8 @@ impl InterfaceAttachments {
                 }
                 Err(error) => {
                     self.attached.remove(&index);
-                    // Programs may still be attached there, and nobody looks for foreign programs:
-                    // so its packets take the stack.
+                    // Programs may still be attached there, but nothing looks for foreign programs
+                    // there any more, so packets from this interface take the stack.
                     let _ = datapath.set_redirects(index, false);
                     // The interface of a pod that came and went is missing in the next list of
                     // interfaces.

@@ -183,7 +183,7 @@ impl Attachments {
         complete
     }
 
-    /// Attaches programs and hooks where they are missing; true if none is missing any more.
+    /// Attaches programs and hooks where they are missing; true if all are attached then.
     /// `served`: whether the first sync is complete.
     pub(super) fn attach(&mut self, shared: &mut Shared, served: bool) -> bool {
         if !shared.datapath.may_attach() {

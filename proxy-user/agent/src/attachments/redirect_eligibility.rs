@@ -9,8 +9,8 @@ use linux::{
     interfaces::{Interface, InterfaceKind},
 };
 
-/// What else than the kernel's routes decides where packets go: routing rules, and whether there
-/// are IPsec policies. Each is an error text if it could not be read.
+/// What decides, besides the kernel's routes, where packets go: routing rules, and whether there
+/// are IPsec policies. A field is an error text if the kernel did not let it be read.
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
     pub(super) rules: Result<Vec<RoutingRule>, String>,
@@ -31,7 +31,7 @@ impl Routing {
             .as_ref()
             .is_ok_and(|rules| rules.iter().all(is_own))
     }
-    /// Returns why IPsec policies force every packet through the stack; None if there are none.
+    /// Returns why IPsec policies force every packet through the stack; None without such policies.
     pub(super) fn policies(&self) -> Option<String> {
         match &self.has_policies {
             Ok(false) => None,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_handed_packets_where_nothing_at_egress_or_in_the_rules_would_be_skipped() {
+    fn egress_programs_and_custom_routing_rules_exclude_redirects_to_pods() {
         let program = |egress| ForeignProgram {
             egress,
             place: ChainPosition::Behind,
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_the_look_up_can_follow_are_no_reason() {
+    fn routing_rules_that_a_fib_lookup_follows_allow_redirects() {
         let rules = [rule(None, None), rule(Some("cni0"), None)];
         assert_eq!(left(&rules), Vec::<String>::new());
     }
 
     #[test]
-    fn others_are_for_the_interfaces_that_they_are_for() {
+    fn other_routing_rules_exclude_the_interfaces_they_apply_to() {
         let everywhere = ["eth0", "cni0", "veth1", "vrf0"];
         assert_eq!(left(&[rule(None, Some("fwmark"))]), everywhere);
         assert_eq!(left(&[rule(Some("eth0"), Some("tos"))]), ["eth0"]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_the_whole_node_is_said_of_it() {
+    fn a_redirect_obstacle_of_the_whole_node_is_reported_for_the_node() {
         let all = node();
         let rules = [rule(Some("eth0"), Some("tos")), rule(None, Some("fwmark"))];
         let found = reason(&all[1], &all, &Ok(vec![]), &plain(&rules));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tap_devices_frames_are_left_to_the_stack() {
+    fn packets_from_a_tap_device_take_the_stack() {
         let all = node();
         let mut tap = interface(9, "tap0", InterfaceKind::Tunnel);
         assert_eq!(reason(&tap, &all, &Ok(vec![]), &plain(&[])), None);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn an_xdp_refusal_names_a_remedy_or_the_program_attached_there() {
         let refused = XdpRefusal::Refused(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         assert!(explain(&refused, XdpMode::Native).contains("xdp: generic"));
         assert!(!explain(&refused, XdpMode::Generic).contains("xdp: generic"));

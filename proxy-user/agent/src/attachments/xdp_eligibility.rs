@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_without_anything_special_gets_the_program() {
+    fn ordinary_uplinks_get_the_xdp_program() {
         let usual = routing(&[(0, None), (32_766, None), (32_767, None)]);
         assert_eq!(declined(&uplink(), &usual, Ok(false)), "");
         let mut veth = uplink();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_xdp_does_not_fit_are_named() {
+    fn device_kinds_without_xdp_support_are_declined_with_a_reason() {
         let usual = routing(&[]);
         for (driver, word) in [
             ("bond", "bond"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_policies_and_rules_are_reasons() {
+    fn lro_ipsec_policies_and_routing_rules_exclude_xdp() {
         let usual = routing(&[]);
         assert!(declined(&uplink(), &usual, Ok(true)).contains("ethtool -K eth0 lro off"));
         assert!(declined(&uplink(), &usual, Err("busy".into())).contains("busy"));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_veth_sends_back_by_redirecting_where_its_other_end_takes_frames() {
+    fn xdp_on_a_veth_returns_frames_only_by_redirect() {
         let hardware = uplink();
         let may = |one: &Interface, native, told| {
             let found = abilities(one, native, told);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_programs_at_either_hook_are_reasons() {
+    fn foreign_programs_at_ingress_or_egress_exclude_xdp() {
         for (egress, place) in [
             (false, ChainPosition::Before),
             (false, ChainPosition::Behind),

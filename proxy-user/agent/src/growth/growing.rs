@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_come_meanwhile_take_no_room_of_those_that_are_served() {
+    fn while_maps_grow_new_services_take_no_room_of_served_ones() {
         let room = turns::LENGTH + 10;
         let maps = |room| Maps {
             room,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_lack_a_service_that_is_held_are_not_taken_over_to() {
+    fn new_maps_that_cannot_hold_all_served_services_are_too_small() {
         let mut syncer = Syncer::new("node-a", Warnings::default());
         let maps = Maps {
             room: 10,

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_table_is_named_from_three_quarters_on() {
+    fn a_flow_table_that_is_three_quarters_full_gives_a_warning() {
         let with = |entries| {
             let mut flows = Occupancy::default();
             flows.v4.capacity = 1024;

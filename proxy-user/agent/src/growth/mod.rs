@@ -197,8 +197,8 @@ impl Growth {
     }
 
     /// Stores some more services in the larger maps. Returns these maps after the last service, and
-    /// None before. If a service of the maps in use does not fit, gives these maps up, and others
-    /// are made; the second time with the same sizes it returns them all the same.
+    /// None before. If a service of the maps in use does not fit, gives the larger maps up,
+    /// so that others are made. Maps with the sizes that were given up last are returned anyway.
     pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<Filled> {
         if let Growing::Filled(filling) = &mut self.growing
             && filling.go_on(syncer)

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_counts_even_if_there_is_room() {
+    fn a_map_that_refused_an_entry_grows_even_if_it_has_room() {
         let now = Capacities::default();
         let refused = BTreeSet::from([maps::SLOTS]);
         let larger = Capacities {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_for_both_generations() {
+    fn the_memory_limit_covers_the_old_and_the_new_maps_together() {
         let now = Capacities::default();
         let refused = BTreeSet::from([FLOWS_V6]);
         let larger = Capacities {

@@ -16,7 +16,7 @@ use super::{
 };
 
 #[test]
-fn what_kube_proxy_measures_has_its_names() {
+fn metrics_that_kube_proxy_has_too_have_its_names() {
     let metrics = Metrics::new(
         "/nowhere".into(),
         Warnings::default(),
@@ -127,7 +127,7 @@ pub(super) fn busy() -> Metrics {
 }
 
 #[test]
-fn every_metric_of_kube_proxy_is_here_or_in_the_table() {
+fn every_metric_of_kube_proxy_exists_or_is_listed_as_absent() {
     let ours = named(&busy().text());
     let mut absent = BTreeSet::new();
     let mut common = BTreeSet::new();
@@ -160,7 +160,7 @@ fn every_metric_of_kube_proxy_is_here_or_in_the_table() {
 }
 
 #[test]
-fn the_process_is_measured() {
+fn metrics_contain_start_time_and_memory_of_the_process() {
     let text = busy().text();
     let value = |name: &str| -> f64 {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));

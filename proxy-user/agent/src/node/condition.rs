@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_lasted_is_reported_once() {
+    fn a_node_condition_that_lasts_is_reported_once() {
         assert_eq!(reported(&[None; 60]), [10]);
         let ill = [&[None; 20][..], &[Some("faults"); 40], &[None; 20]].concat();
         assert_eq!(reported(&ill), [10, 30, 70]);
     }
 
     #[test]
-    fn what_passes_soon_is_not_reported() {
+    fn a_node_condition_that_soon_passes_is_not_reported() {
         let blink = [&[None; 20][..], &[Some("faults"); 9], &[None; 30]].concat();
         assert_eq!(reported(&blink), [10]);
         let flutters: Vec<_> = (0..60)
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn another_reason_is_news() {
+    fn a_node_condition_with_another_reason_is_reported_again() {
         let ill = [&[Some("not listed"); 20][..], &[Some("faults"); 20]].concat();
         assert_eq!(reported(&ill), [10, 30]);
     }

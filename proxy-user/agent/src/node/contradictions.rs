@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_that_are_served_nowhere_are_told_for_each_family() {
+    fn node_ports_served_at_no_address_give_a_warning_for_each_family() {
         const V4: &str = "so IPv4 node ports are served nowhere on it; name a range with an address of it, which are 192.168.40.2, 192.168.41.2";
         const V6: &str = "so IPv6 node ports are served nowhere on it; name a range with an address of it, which are fd00:c0::2";
         assert_eq!(node_ports("", &[]), [""; 0]);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_pods_that_have_services_are_told() {
+    fn pod_ranges_that_contain_service_addresses_give_a_warning() {
         let told = |cidr: &str, ranges: &[&str], within| {
             pods(&format!("clusterCIDR: '{cidr}'\n"), None, ranges, within)
         };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_pod_ranges_is_told_where_they_are_needed() {
+    fn detect_local_mode_node_cidr_without_pod_cidrs_gives_a_warning() {
         const NODE_CIDR: &str = "detectLocalMode: NodeCIDR\n";
         let mut own = node("");
         for node in [None, Some(&own)] {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_in_the_ranges_of_pods_is_named_as_long_as_there_is_one() {
+    fn a_service_with_a_cluster_ip_in_the_pod_ranges_is_found_while_it_exists() {
         let mut cluster = Cluster::new(&service("a", "172.30.0.1", ""));
         let named = |cluster: &Cluster| {
             let (name, ip) = cluster.state.in_pod_ranges()?;

@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, time::Instant};
 const EVERY: Duration = Duration::from_secs(30);
 /// How long new flows of datagrams wait at most for the first import, from the start of the agent.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// If listing connections has failed for so long, the agent assumes that there are no foreign ones.
+/// If listing connections has failed for this long, the agent assumes that none is foreign.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// The result of an import: the number of imported connections and of others, or why nf_conntrack
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_the_start_and_then_only_while_there_are_any() {
+    fn foreign_connections_are_imported_at_the_start_and_while_some_are_left() {
         let start = Instant::now();
         let mut never = ForeignConnections::default();
         assert!(never.may_exist() && !never.are_imported());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_wait_for_the_first_answer_whatever_it_is() {
+    fn udp_is_deferred_until_the_first_answer_even_if_that_is_an_error() {
         let start = Instant::now();
         for answer in [some(), none(), Err(io::ErrorKind::PermissionDenied.into())] {
             let mut foreign = ForeignConnections::default();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_with_the_reasons() {
+    fn the_count_of_foreign_connections_left_is_shown_with_the_reasons() {
         let text = left(&some().expect("some"));
         let expected =
             "3: 2 of the node's own processes, 1 to endpoints that the service no longer has";
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_asked_is_named_asked_again_and_in_the_end_not_waited_for() {
+    fn a_failing_import_is_retried_with_warnings_and_not_awaited_forever() {
         let start = Instant::now();
         let mut foreign = ForeignConnections::default();
         let mut now = start;

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 /// How often to read the kernel's range: the kernel sends no message about a change.
 const EVERY: Duration = Duration::from_secs(5);
-/// The kernel's range for the own connections of this network namespace.
+/// The kernel's range of ports for this network namespace's own connections.
 const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// If fewer ports than these are left for masquerading, too few connections to one endpoint are
+/// If fewer ports than this are left for masquerading, too few connections to one endpoint are
 /// possible at the same time.
 const ENOUGH: u32 = 2_048;
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn local_ports_are_left_out_while_enough_are_left() {
+    fn masquerade_ports_exclude_local_ports_while_enough_are_left() {
         assert_eq!(left("32768\t60999\n"), (PortRanges::DEFAULT, None));
         assert_eq!(left(""), (PortRanges::DEFAULT, None));
         let upper = PortRanges([61_000, 65_535, 0, 0]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn where_too_few_are_left_all_are_shared_and_the_parameter_is_named() {
+    fn with_too_few_ports_outside_local_ones_the_default_range_is_kept() {
         for (range, count) in [("1024 65535", "leaves 0 "), ("1024 65000", "leaves 535 ")] {
             let (ports, warning) = left(range);
             assert_eq!(ports, PortRanges::DEFAULT);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_range_is_read_once_in_a_while() {
+    fn the_kernels_local_port_range_is_read_at_intervals() {
         let mut ports = LocalPorts::default();
         let now = Instant::now();
         assert!(ports.look(now), "there is one");

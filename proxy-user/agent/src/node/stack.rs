@@ -82,13 +82,13 @@ mod tests {
     };
 
     #[test]
-    fn without_a_hook_nobody_judges() {
+    fn without_netfilter_hooks_packets_are_unfiltered() {
         let (flags, warning) = judge(&hooks(&[], false), Some(SHORT));
         assert_eq!((flags, warning), (Settings::UNFILTERED, None));
     }
 
     #[test]
-    fn tcp_needs_a_conntrack_that_suits_or_none() {
+    fn tcp_stays_with_the_stack_if_a_conntrack_timeout_is_too_short() {
         let chain = ["nft_do_chain_ipv4"];
         assert_eq!(judge(&hooks(&chain, false), Some(SHORT)), (0, None));
         assert_eq!(judge(&hooks(&chain, true), None), (0, None));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_that_cannot_be_read_are_there() {
+    fn unreadable_netfilter_hooks_count_as_present() {
         let (flags, warning) = judge(&Err(io::Error::other("refused")), None);
         assert_eq!(flags, Settings::TCP_BY_STACK);
         assert!(warning.is_some_and(|warning| warning.reason.contains("refused")));

@@ -129,7 +129,7 @@ impl Health {
     pub fn set_pending(&self) {
         self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
     }
-    /// Replaces the faults of one area of the agent; without `faults`, the area has none any more.
+    /// Replaces the faults of one area of the agent. Empty `faults` remove all faults of the area.
     pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
         let faults = faults.into_iter();
         let mut faults = faults

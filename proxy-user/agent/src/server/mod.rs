@@ -70,7 +70,7 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
     socket.listen(BACKLOG)
 }
 
-/// The server of the agent's health, or the one of its metrics.
+/// The HTTP server for the agent's health, or the HTTP server for its metrics.
 pub struct Site {
     pub address: SocketAddr,
     /// The setting that contains `address`, for warnings.

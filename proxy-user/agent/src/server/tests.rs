@@ -25,7 +25,7 @@ use crate::metrics::HealthAnswers;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Returns the complete answer to a GET request at a port of loopback; None if there is none.
+/// Returns the complete answer to a GET request at a port of loopback; None without an answer.
 async fn get(port: u16, path: &'static str) -> Option<String> {
     let asking = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
@@ -61,7 +61,7 @@ async fn free_port() -> u16 {
 }
 
 #[tokio::test]
-async fn healthz_tells_the_node_as_applied_and_turns_with_eligibility_but_livez_does_not() {
+async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
         .expect("bind");
@@ -218,7 +218,7 @@ async fn two_services_cannot_share_a_health_check_port() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_and_tried_again() {
+async fn a_health_check_port_in_use_gives_a_warning_and_is_retried() {
     let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
         .await
         .expect("bind");
@@ -246,7 +246,7 @@ async fn keep_busy(ports: &Ports, port: u16) {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_tried_again_on_a_busy_node() {
+async fn a_health_check_port_in_use_is_retried_on_a_busy_node() {
     let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
         .await
         .expect("bind");

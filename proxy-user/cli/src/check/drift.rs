@@ -98,7 +98,7 @@ fn compare(served: &Served, wanted: &Served) -> Vec<Finding> {
 }
 
 /// Returns, after `word`, the first line that only `of` has, and how many more there are; `None` if
-/// there are none.
+/// `of` has no such line.
 fn differing(of: &BTreeSet<String>, other: &BTreeSet<String>, word: &str) -> Option<String> {
     let mut lines = of.difference(other);
     let first = lines.next()?;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_agree_with_the_objects_are_a_note() {
+    fn maps_that_agree_with_the_api_objects_give_only_a_note() {
         let all = served(&[("shop/cart", &["a", "b"]), ("shop/search", &["c"])]);
         let found = compare(&all, &all);
         assert_eq!(found.len(), 1);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_service_that_differs_is_named_with_what_it_lacks() {
+    fn each_service_whose_maps_differ_is_named_with_the_difference() {
         let wanted = served(&[("shop/cart", &["a", "b", "c"]), ("shop/new", &["d"])]);
         let served = served(&[("shop/cart", &["a", "x"]), ("shop/old", &["e"])]);
         let said: Vec<_> = compare(&served, &wanted)
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_services_are_named() {
+    fn only_the_first_services_that_differ_are_named() {
         let names: Vec<_> = (0..NAMED + 3).map(|at| format!("shop/{at}")).collect();
         let wanted = names
             .iter()

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_finding_comes_first_and_is_the_status() {
+    fn the_worst_finding_comes_first_and_sets_the_exit_status() {
         let mut report = Report::default();
         assert_eq!(report.code(), 0);
         report.extend([Finding::note("kernel", "6.18")]);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_programs_are_named_by_their_place() {
+    fn foreign_programs_are_listed_with_their_position() {
         assert_eq!(programs(&Foreseen::default()), []);
         let found = programs(&Foreseen {
             programs: vec![
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn kube_proxys_rules_are_named_once_a_table() {
+    fn each_nftables_table_of_kube_proxy_is_named_once() {
         assert_eq!(rules(&[chain("ip", "filter", "INPUT")]), []);
         let found = rules(&[
             chain("ip", "kube-proxy", "services"),

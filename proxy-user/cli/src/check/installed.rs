@@ -166,7 +166,7 @@ mod tests {
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
-    fn an_agent_that_is_healthy_is_no_finding() {
+    fn only_an_absent_or_unhealthy_agent_is_a_finding() {
         assert_eq!(of_agent(true, Some((200, String::new()))), None);
         let said = |held, health| of_agent(held, health).map(|one| (one.level, one.found));
         let (level, words) = said(false, None).expect("a finding");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_attached_is_in_the_way() {
+    fn missing_tc_programs_and_socket_hooks_are_in_the_way() {
         let interfaces = [interface(2, "eth0", InterfaceKind::Uplink)];
         let mut present = Present::default();
         present.interfaces.insert((2, false));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_packets_feel_come_first_and_the_rest_is_counted() {
+    fn dangling_references_that_affect_packets_are_listed_first() {
         let dangling = |at: usize, is_felt| Dangling {
             service: "shop/cart".to_owned(),
             from: format!("frontend {at:02}"),

@@ -73,7 +73,7 @@ mod tests {
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
-    fn ipvs_is_told_by_its_services_and_its_addresses() {
+    fn leftover_ipvs_services_and_addresses_are_findings() {
         assert!(is_ipvs_entry("TCP  0A600001:01BB rr "));
         for line in [
             "IP Virtual Server version 1.2.1 (size=4096)",

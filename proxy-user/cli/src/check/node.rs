@@ -318,7 +318,7 @@ mod tests {
     use crate::check::finding::Level;
 
     #[test]
-    fn a_node_that_does_not_forward_is_in_the_way() {
+    fn disabled_ip_forwarding_is_in_the_way() {
         assert_eq!(forwarding(Some("1\n")), None);
         assert_eq!(forwarding(None), None);
         let found = forwarding(Some("0\n")).expect("a finding");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_of_container_runtimes_are_named() {
+    fn apparmor_and_selinux_confinement_by_a_runtime_is_a_finding() {
         assert_eq!(apparmor(None), None);
         assert_eq!(apparmor(Some("unconfined\n")), None);
         let found = apparmor(Some("cri-containerd.apparmor.d (enforce)\n")).expect("a finding");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hierarchy_is_wanted() {
+    fn a_missing_cgroup_v2_hierarchy_is_a_finding() {
         assert!(cgroup(None).is_some());
         assert!(cgroup(Some(Path::new("/proc"))).is_some());
     }

@@ -191,12 +191,12 @@ mod tests {
     const PORTS: &str = "ports: [{port: 80}]";
 
     #[test]
-    fn an_ordinary_service_is_served_as_before() {
+    fn an_ordinary_service_gives_no_finding() {
         assert_eq!(found(PORTS, &Config::default(), &[]), []);
     }
 
     #[test]
-    fn affinity_differs_where_sockets_are_translated() {
+    fn affinity_is_a_finding_if_sockets_of_pods_are_translated() {
         let spec = format!("sessionAffinity: ClientIP, {PORTS}");
         let about = found(&spec, &Config::default(), &[]);
         assert!(
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn sctp_is_not_for_the_nodes_own_processes() {
+    fn an_sctp_port_is_a_finding() {
         let about = found(
             "ports: [{port: 80, protocol: SCTP}]",
             &Config::default(),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_listens_on_a_cluster_ip_is_named() {
+    fn a_dns_cache_device_with_a_cluster_ip_is_named() {
         let mut cache = interface(7, "nodelocaldns", InterfaceKind::Other);
         cache.addresses = vec!["172.30.1.1/32".parse().expect("an address")];
         let about = found(PORTS, &Config::default(), std::slice::from_ref(&cache));

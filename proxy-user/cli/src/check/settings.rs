@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_named_with_the_reason() {
+    fn settings_without_effect_are_named_with_the_reason() {
         let plain = texts(&usual()).len();
         let config = Config {
             unused: vec!["ipvs.scheduler".into(), "--feature-gates".into()],

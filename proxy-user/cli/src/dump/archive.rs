@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_holds_its_files_and_replaces_none() {
+    fn a_dump_archive_has_its_files_and_overwrites_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("dump.tar.gz");
         let mut archive = Archive::create(&path, "node-a").expect("a file");

@@ -37,7 +37,7 @@ fn reasons(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<String> {
 }
 
 #[test]
-fn whoever_is_left_out_is_named_with_the_reason() {
+fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
     let mut one = explained(vec![
         serving(1, true, [true, true]),
         serving(2, false, [true, false]),
@@ -71,7 +71,7 @@ fn whoever_is_left_out_is_named_with_the_reason() {
 }
 
 #[test]
-fn affinity_leaves_all_but_one_out() {
+fn with_affinity_all_other_endpoints_are_left_out() {
     let mut one = explained(vec![
         serving(1, true, [true, true]),
         serving(2, true, [true, true]),

@@ -78,7 +78,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn a_listener_is_told_by_its_address_its_port_and_its_state() {
+    fn a_listener_is_recognised_by_address_port_and_state() {
         assert!(has(TCP, "127.0.0.1:8080") && has(TCP, "192.0.2.1:80"));
         assert!(!has(TCP, "192.0.2.1:8080"), "another address");
         assert!(!has(TCP, "192.168.0.1:22"), "a connection");

@@ -91,7 +91,7 @@ pub(super) fn read(
         host.not_forwarding = not_forwarding(host.v6, &stack);
         host.rp_filter = if host.v6 { 0 } else { rp_filter(&stack) };
     }
-    // If no service has the destination, the packet is not translated and goes to it.
+    // If no service has the destination, the packet goes to the destination untranslated.
     let untouched = [asked.to];
     let concerns = |to: &SocketAddr| !explained.to.is_empty() || !to.ip().is_loopback();
     let targets = if explained.to.is_empty() {

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_losses_that_such_a_flow_may_share_and_that_were_counted_are_noted() {
+    fn only_counted_losses_that_concern_such_a_flow_are_noted() {
         let mut counts = vec![0; Counter::ALL.len()];
         counts[Counter::DroppedNoTuple as usize] = 3;
         counts[Counter::SocketTableFull as usize] = 1;

@@ -145,7 +145,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
 }
 
 /// Decides by the maps what happens. If the socket hooks leave a pod's socket alone, decides for
-/// its packet instead. `interface`: the index of the one that the packet comes in by.
+/// its packet instead. `interface`: the index of the interface that the packet comes in by.
 fn ask(
     reader: &mut Reader,
     asked: &mut Asked,
@@ -269,7 +269,7 @@ fn service(frontend: &MatchedFrontend) -> ServiceRow {
     }
 }
 
-/// Adds the results of the dry run to the report, or the reason why there are none.
+/// Adds the results of the dry run to the report, or the reason why it was not run.
 fn run_dry(
     args: &ExplainArgs,
     reader: &Reader,

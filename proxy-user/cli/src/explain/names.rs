@@ -53,7 +53,7 @@ impl Names {
         Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
     }
 
-    /// Returns the addresses of the pod with this name; an error if there is none.
+    /// Returns the addresses of the pod with this name; an error if there is no such pod.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
         let Some(directory) = &self.0 else {
             bail!(

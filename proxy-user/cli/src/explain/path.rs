@@ -29,13 +29,13 @@ impl PathFacts {
         consent(self.flags, self.protocol, Signals::NONE)
     }
 
-    /// Returns whether nothing in the stack judges the packets, so that the first one leaves past
-    /// it already.
+    /// Returns whether nothing in the stack judges the packets, so that even a flow's first packet
+    /// bypasses the stack.
     pub(super) fn is_free(&self) -> bool {
         self.permitted && self.consent() == Consent::Free
     }
 
-    /// Returns the path in words; none if every packet takes the stack.
+    /// Returns the path in words; None if every packet takes the stack.
     pub(super) fn describe(&self) -> Option<&'static str> {
         if !self.permitted {
             return None;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_permission_has_the_stacks_path_only() {
+    fn without_permission_to_redirect_no_path_past_the_stack_is_described() {
         let facts = PathFacts {
             permitted: false,
             flags: Settings::UNFILTERED,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stack_keeps_is_named() {
+    fn protocols_that_stay_with_the_stack_are_named() {
         let strict = PathFacts {
             flags: Settings::TCP_BY_STACK,
             recorded: true,

@@ -152,7 +152,7 @@ mod tests {
     #[case("--to", "service/shop/cart:", SERVICE)]
     #[case("--to", "service/shop/cart/80", SERVICE)]
     #[case("--protocol", "icmp", "services have tcp, udp and sctp")]
-    fn bad_input_is_named_in_one_line_that_says_what_to_write(
+    fn a_bad_question_gives_one_error_line_with_the_expected_form(
         #[case] flag: &str,
         #[case] text: &str,
         #[case] advice: &str,

@@ -28,7 +28,7 @@ fn pages(folder: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_page_that_a_finding_leads_to_is_there() {
+fn every_page_and_heading_that_a_finding_refers_to_exists() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = Vec::new();
     pages(&package.join("src/explain"), &mut named);

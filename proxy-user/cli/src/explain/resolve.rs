@@ -82,7 +82,7 @@ fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     }
 }
 
-/// Returns the client's IP addresses; none if it is a process of this node.
+/// Returns the client's IP addresses; an empty list for a process of this node.
 pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     match from {
         From::Node => Ok(Vec::new()),
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_outside_asks_for_an_address_that_is_for_those_outside() {
+    fn a_client_outside_the_cluster_prefers_external_addresses() {
         let mut kinds = [
             FrontendKind::ClusterIp,
             FrontendKind::NodePort,

@@ -77,7 +77,7 @@ const ALL: u32 = DETECTS | Settings::MASQUERADE_ALL;
     false,
     "kept: externalTrafficPolicy Local"
 )]
-fn the_reason_of_a_masquerade_is_that_of_the_policy(
+fn the_given_reason_of_a_masquerade_agrees_with_the_policy(
     #[case] kind: FrontendKind,
     #[case] flags: u32,
     #[case] settings: u32,
@@ -100,7 +100,7 @@ fn the_reason_of_a_masquerade_is_that_of_the_policy(
 }
 
 #[test]
-fn hairpin_and_the_nodes_own_rules_are_named() {
+fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
     let mut one = explained(ClusterIp, 0, DETECTS, Pod);
     one.to = vec!["10.40.1.10:8080".parse().expect("an address")];
     let said = source(&one, &asked(PACKET)).expect("a source");
@@ -140,7 +140,7 @@ fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[cas
 }
 
 #[test]
-fn affinity_says_to_whom_and_for_how_long() {
+fn affinity_is_shown_with_its_endpoint_and_seconds_left() {
     let mut one = explained(ClusterIp, 0, DETECTS, Pod);
     assert_eq!(affinity(&one, &asked(PACKET)), None);
     one.frontend.as_mut().expect("it").affinity_timeout = 600;
@@ -158,7 +158,7 @@ fn affinity_says_to_whom_and_for_how_long() {
 }
 
 #[test]
-fn the_way_back_says_who_puts_which_address_back() {
+fn the_return_path_shows_which_address_is_restored() {
     let mut one = explained(NodePort, 0, DETECTS, External);
     let own = Some([10, 40, 0, 1].into());
     let said = way_back(&one, &asked(PACKET), own).expect("words");

@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_to_one_of_the_endpoints_is_the_same() {
+    fn a_connection_to_one_of_portolans_choices_counts_as_the_same() {
         let went = connection("10.40.2.20:8080", CLIENT);
         assert_eq!(judge(&forward(Some(false)), &went), Judgement::Same);
     }
 
     #[test]
-    fn one_to_another_backend_names_both() {
+    fn a_connection_to_another_backend_is_reported_with_both_choices() {
         let said = |fate: &Fate, backend| match judge(fate, &connection(backend, CLIENT)) {
             Judgement::Different(said) => said,
             other => panic!("{other:?}"),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn another_source_address_is_told_unless_the_client_reaches_itself() {
+    fn another_source_address_differs_unless_the_client_reaches_itself() {
         let kept = connection("10.40.1.20:8080", CLIENT);
         let replaced = connection("10.40.1.20:8080", "10.40.0.1:40000");
         for (masquerade, went) in [(true, &kept), (false, &replaced)] {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_connection_is_the_services_result() {
+    fn the_worst_connection_decides_the_service_ports_result() {
         let services = ["shop/cart", "shop/quiet"].map(str::to_owned);
         let mut comparison = Comparison::new(services.into());
         let decision = Decision {

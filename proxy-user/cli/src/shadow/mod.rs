@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shadow_and_an_agent_that_serves_are_not_on_one_node() {
+    fn a_shadow_and_a_serving_agent_cannot_start_on_one_node() {
         let folder = tempfile::tempdir().expect("a folder");
         let [serving, left] = ["serving", "left"].map(|name| folder.path().join(name));
         let shadow = |pins: &Path| check_alone(&config(true, pins), &serving, &left);

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_metrics_say_of_syncs_is_read() {
+    fn sync_state_is_read_from_the_metrics() {
         let metrics = "kubeproxy_sync_proxy_rules_service_changes_pending 2
 kubeproxy_sync_proxy_rules_endpoint_changes_pending 3
 portolan_services_failed 1
@@ -275,7 +275,7 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
     }
 
     #[test]
-    fn an_agent_that_is_not_there_is_named_once() {
+    fn an_unreachable_agent_server_is_reported_once() {
         let mut problems = Vec::new();
         for path in ["/metrics", "/warnings"] {
             let text = format!("the agent is not reachable at http://127.0.0.1:10249{path}: no");

@@ -179,7 +179,7 @@ mod tests {
     use super::duration;
 
     #[test]
-    fn an_age_is_told_in_the_unit_that_suits_it() {
+    fn an_age_is_shown_in_seconds_minutes_hours_or_days() {
         let told = [5, 119, 120, 7_199, 7_200, 172_800].map(duration);
         assert_eq!(told, ["5s", "119s", "2m", "119m", "2h", "2d"]);
     }

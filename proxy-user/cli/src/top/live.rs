@@ -143,7 +143,7 @@ mod tests {
     const INSIDE: &str = "PORTOLAN_TEST_PANIC";
 
     #[test]
-    fn a_panic_leaves_the_terminal_as_it_was() {
+    fn a_panic_in_the_live_screen_restores_the_terminal() {
         if std::env::var_os(INSIDE).is_some() {
             let mut held = RawTerminal::new().expect("a terminal");
             held.0
@@ -162,7 +162,7 @@ mod tests {
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command
             .args(["--exact", "--nocapture"])
-            .arg("top::live::tests::a_panic_leaves_the_terminal_as_it_was")
+            .arg("top::live::tests::a_panic_in_the_live_screen_restores_the_terminal")
             .env(INSIDE, "1")
             .env("TERM", "xterm");
         command.stdin(slave()).stdout(slave()).stderr(slave());

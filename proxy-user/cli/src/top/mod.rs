@@ -226,7 +226,7 @@ fn heading(shown: Shown, wanted: &str) -> Result<&'static str, BadInput> {
     found.copied().ok_or_else(|| no_column(wanted, &headings))
 }
 
-/// The page, the arguments, and the rows of the program table, with which other tables are drawn.
+/// What a screen shows besides its rows: the page, the arguments, and the table of programs.
 struct Screenful<'a> {
     page: Page,
     args: &'a TopArgs,

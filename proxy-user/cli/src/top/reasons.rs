@@ -44,8 +44,7 @@ pub(super) struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// Returns the counts by service port and reason. Service port 0 has the refusals that belong
-    /// to none.
+    /// Returns the counts by service port and reason. Refusals without a service port have id 0.
     fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
         let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
         let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_service_port_has_to_itself_is_a_row_of_its_own() {
+    fn refusals_without_a_service_port_have_a_row_of_their_own() {
         let mut counters = vec![0; Counter::ALL.len()];
         counters[Counter::RejectedNoEndpoint as usize] = 9;
         counters[Counter::BindRefused as usize] = 2;

@@ -69,7 +69,7 @@ fn services(rows: &[TopRow]) -> Vec<&str> {
 }
 
 #[test]
-fn a_service_port_has_the_sum_of_its_backends_and_what_was_refused_of_it() {
+fn a_service_ports_row_sums_its_backends_and_its_refusals() {
     let mut rows = rows(&counted(100), None, &names(), false);
     sort(&mut rows, None, false);
     assert_eq!(services(&rows), ["shop/cart", "shop/pay", "shop/empty"]);
@@ -84,7 +84,7 @@ fn a_service_port_has_the_sum_of_its_backends_and_what_was_refused_of_it() {
 }
 
 #[test]
-fn rates_are_of_what_came_between_two_looks() {
+fn rates_are_the_increase_between_two_samples() {
     let (then, now) = (counted(100), counted(150));
     let before = two_seconds_after(&then);
     let mut rows = rows(&now, Some(&before), &names(), true);
@@ -102,7 +102,7 @@ fn rates_are_of_what_came_between_two_looks() {
 }
 
 #[test]
-fn a_number_sorts_with_the_greatest_first_and_a_name_by_the_alphabet() {
+fn columns_of_numbers_sort_descending_and_names_alphabetically() {
     let mut rows = rows(&counted(1), None, &names(), false);
     let of = |heading: &str| COLUMNS.iter().find(|one| one.heading == heading);
     sort(&mut rows, of("REFUSED"), false);
@@ -112,7 +112,7 @@ fn a_number_sorts_with_the_greatest_first_and_a_name_by_the_alphabet() {
 }
 
 #[test]
-fn what_is_of_no_service_port_in_particular_is_called_others() {
+fn traffic_without_a_service_port_is_in_the_row_others() {
     let mut counted = counted(1);
     counted.others.packets_in = 9;
     counted.refused.push((0, Counter::DroppedHeld, 1));
@@ -122,7 +122,7 @@ fn what_is_of_no_service_port_in_particular_is_called_others() {
 }
 
 #[test]
-fn the_table_is_as_its_pictures_show() {
+fn the_table_of_top_matches_its_stored_pictures() {
     let (then, now) = (counted(100), counted(150));
     let before = two_seconds_after(&then);
     for (backends, name) in [(false, "services"), (true, "backends")] {

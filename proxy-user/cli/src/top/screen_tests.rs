@@ -37,7 +37,7 @@ fn drawn(columns: u16, keys: &[Key], fault: Option<&str>) -> String {
 }
 
 #[test]
-fn the_live_screen_is_as_its_pictures_show() {
+fn the_live_screen_matches_its_stored_pictures() {
     let tab = Key::Tab;
     let filter = [Key::Char('/'), Key::Char('p'), Key::Char('a')];
     for (name, keys) in [
@@ -66,7 +66,7 @@ fn a_failed_read_is_shown_above_the_last_known_rows() {
 }
 
 #[test]
-fn a_small_screen_has_what_there_is_room_for() {
+fn the_live_screen_fits_into_small_terminals() {
     let mut view = View::default();
     let looks = looks();
     let rows = view.rows(&looks, &Select::default());

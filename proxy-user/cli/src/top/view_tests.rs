@@ -56,7 +56,7 @@ fn typed(text: &str) -> Vec<Key> {
 }
 
 #[test]
-fn tab_goes_round_the_tables_and_b_to_the_backends_and_back() {
+fn tab_cycles_through_the_tables_and_b_toggles_the_backends() {
     let mut view = after(&[]);
     let mut seen = Vec::new();
     for _ in 0..=Shown::ALL.len() {
@@ -84,7 +84,7 @@ fn tab_goes_round_the_tables_and_b_to_the_backends_and_back() {
 }
 
 #[test]
-fn arrows_choose_the_column_and_r_turns_it_round() {
+fn arrow_keys_choose_the_sort_column_and_r_reverses_the_order() {
     let usual = words(&after(&[]));
     assert_eq!(
         usual,
@@ -134,7 +134,7 @@ fn a_filter_keeps_rows_with_its_text_while_it_is_typed() {
 }
 
 #[test]
-fn q_escape_and_an_interrupt_end_it_and_help_and_a_filter_come_first() {
+fn q_escape_and_interrupt_end_top_and_escape_only_closes_an_open_help() {
     for key in [Key::Char('q'), Key::Escape, Key::Interrupt] {
         assert!(View::default().press(key), "{key:?}");
     }
@@ -149,7 +149,7 @@ fn q_escape_and_an_interrupt_end_it_and_help_and_a_filter_come_first() {
 }
 
 #[test]
-fn the_window_moves_by_rows_and_pages_and_stays_within_the_rows() {
+fn the_screen_scrolls_by_rows_and_pages_and_stays_within_the_rows() {
     let mut view = View::default();
     let mut seen = |key| {
         view.press(key);

@@ -112,12 +112,12 @@ fn wants(text: &str, event: &Event) -> bool {
 #[case("port 80 and port 81", false)]
 #[case("not port 80", false)]
 #[case("port 80 and not port 80", false)]
-fn words_want_what_they_say(#[case] text: &str, #[case] wanted: bool) {
+fn a_filter_matches_the_events_its_words_describe(#[case] text: &str, #[case] wanted: bool) {
     assert_eq!(wants(text, &event()), wanted, "{text}");
 }
 
 #[test]
-fn what_concerns_no_service_is_wanted_only_if_it_is_asked_for() {
+fn untouched_packets_match_only_if_the_filter_asks_for_them() {
     let untouched = Event {
         outcome: Counter::Untouched as u32,
         ..event()
@@ -147,7 +147,7 @@ fn what_concerns_no_service_is_wanted_only_if_it_is_asked_for() {
 #[case("pod web", "use NAMESPACE/NAME")]
 #[case("service A/B", "use NAME, NAMESPACE/NAME")]
 #[case("process x", "no process id")]
-fn bad_words_are_named(#[case] text: &str, #[case] said: &str) {
+fn an_invalid_filter_is_refused_in_one_line_that_says_why(#[case] text: &str, #[case] said: &str) {
     let error = parse(&[text.to_owned()]).expect_err("refused").to_string();
     assert!(
         error.starts_with("filter: ") && error.contains(said),
@@ -187,7 +187,7 @@ fn a_filter_that_is_too_long_is_refused() {
 #[case("verdict drop or port 81", true)]
 #[case("verdict drop and port 81", false)]
 #[case("not (verdict drop or port 80)", false)]
-fn without_reasons_a_filter_wants_more(#[case] text: &str, #[case] wanted: bool) {
+fn a_filter_without_reasons_matches_more_calls(#[case] text: &str, #[case] wanted: bool) {
     let tree = parse(&[text.to_owned()]).expect("a filter");
     let filter = compile(tree.as_ref(), false, Exact::No, &mut Known).expect("short");
     let found = filter.wants_outcome(&event()) && filter.wants(&event());
@@ -215,7 +215,7 @@ fn trees() -> impl Strategy<Value = (Tree, bool)> {
 
 proptest! {
     #[test]
-    fn a_compiled_filter_wants_what_its_tree_says((tree, truth) in trees()) {
+    fn a_compiled_filter_matches_what_its_syntax_tree_matches((tree, truth) in trees()) {
         let filter = compile(Some(&tree), true, Exact::Yes, &mut Known).expect("two terms");
         prop_assert_eq!(filter.wants(&event()), truth);
     }

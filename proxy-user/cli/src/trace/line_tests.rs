@@ -41,7 +41,7 @@ fn line() -> Line {
 }
 
 #[test]
-fn a_line_has_both_ends_before_and_what_has_changed_after() {
+fn a_trace_line_has_both_ends_and_what_the_translation_changed() {
     let text = line().text(|outcome| format!("<{outcome}>"));
     assert_eq!(
         text,
@@ -51,7 +51,7 @@ fn a_line_has_both_ends_before_and_what_has_changed_after() {
 }
 
 #[test]
-fn a_call_has_its_process_and_no_source_yet() {
+fn a_socket_calls_line_has_the_process_and_no_source() {
     let call = Line {
         hook: "connect",
         interface: None,
@@ -82,7 +82,7 @@ fn a_call_has_its_process_and_no_source_yet() {
 }
 
 #[test]
-fn json_has_the_same_by_name() {
+fn a_trace_lines_json_has_the_same_values_by_name() {
     let json = serde_json::to_value(line()).expect("JSON");
     assert_eq!(json["time"], "2023-11-14T22:13:20.123456Z");
     assert_eq!(json["before"]["to"]["service"], "shop/cart:http");
@@ -100,7 +100,7 @@ fn a_process_cannot_write_into_the_terminal_by_its_name() {
 }
 
 #[test]
-fn what_became_of_it_is_painted_where_there_are_colours() {
+fn the_outcome_is_coloured_where_colours_are_allowed() {
     let line = line();
     let tone = line.tone();
     let painted = line.text(|text| tone.paint(text, true));

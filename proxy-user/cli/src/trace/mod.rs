@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_that_nobody_sees_ends() {
+    fn a_trace_without_a_terminal_or_limit_ends_by_itself() {
         let args = |count, duration| TraceArgs {
             count,
             duration,

@@ -51,7 +51,7 @@ pub(super) struct Known {
     /// The NAMESPACE/NAME of each pod that was looked up, by address; None for an address of no
     /// known pod.
     pods: HashMap<IpAddr, Option<String>>,
-    /// The error after which no more names of pods are looked up; None while there was none.
+    /// The error after which no more names of pods are looked up; None before an error.
     silent: Option<String>,
     interfaces: HashMap<u32, String>,
 }
@@ -140,7 +140,7 @@ impl Known {
         explained.counter.refuses().then_some(explained.counter)
     }
 
-    /// Returns the name of the service port that has this frontend; None if there is none.
+    /// Returns the name of the service port that has this frontend; None if no port has it.
     pub(super) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
         let frontends = &self.served.frontends;
         let exact = frontends.get(&(Some(end.ip()), end.port(), protocol));
@@ -159,7 +159,7 @@ impl Known {
         }
         self.pods.get(&address)?.as_deref()
     }
-    /// Returns the error because of which pods have no names; None if there was none.
+    /// Returns the error because of which pods have no names; None without an error.
     pub(super) fn silent(&self) -> Option<&str> {
         self.silent.as_deref()
     }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_meant_by_name_namespace_and_port() {
+    fn a_trace_filter_finds_a_service_by_name_namespace_and_port() {
         for (wanted, meant) in [
             ("cart", true),
             ("shop/cart", true),

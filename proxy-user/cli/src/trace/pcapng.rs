@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_says_its_length_at_both_ends() {
+    fn each_pcapng_block_has_its_length_at_both_ends() {
         let mut file = Vec::new();
         let mut writer = Writer::new(&mut file, 256).expect("memory");
         let packet = Packet {

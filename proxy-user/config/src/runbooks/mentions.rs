@@ -88,7 +88,7 @@ fn is_outcome(pattern: &str) -> bool {
 }
 
 #[test]
-fn a_metric_label_or_outcome_that_is_none_is_named() {
+fn unknown_metrics_labels_and_outcomes_in_a_text_are_named() {
     let known = documented(
         "- `portolan_a` (gauge by map): A.\n- `portolan_b_seconds` (histogram): B.\n\
          - `portolan_packets_total` (counter): C. Its label `outcome` is one of:",

@@ -47,7 +47,7 @@ fn alerts() -> Vec<Value> {
 }
 
 #[test]
-fn every_alert_and_every_outcome_that_is_not_as_it_should_be_has_a_page_that_names_it() {
+fn every_alert_and_every_outcome_of_a_problem_has_a_runbook_that_names_it() {
     let pages = pages();
     let mut named = Vec::new();
     for alert in alerts() {
@@ -66,7 +66,7 @@ fn every_alert_and_every_outcome_that_is_not_as_it_should_be_has_a_page_that_nam
 }
 
 #[test]
-fn an_outcome_without_a_page_is_none_that_a_client_suffers_from() {
+fn exactly_the_outcomes_that_clients_suffer_from_have_a_runbook() {
     for counter in Counter::ALL {
         let suffers = ["dropped", "rejected", "refused", "full"];
         let suffers = suffers.iter().any(|word| counter.name().contains(word));
@@ -75,7 +75,7 @@ fn an_outcome_without_a_page_is_none_that_a_client_suffers_from() {
 }
 
 #[test]
-fn the_pages_of_warnings_are_there_and_say_so() {
+fn every_runbook_of_a_warning_exists_and_mentions_the_warning() {
     let source = include_str!("../../../control/src/warnings.rs");
     let (_, of_warnings) = source.split_once("fn page(").expect("it is here");
     let pages = pages();
@@ -111,7 +111,7 @@ fn every_page_is_linked_once_has_its_sections_and_is_short() {
 }
 
 #[test]
-fn the_index_says_of_each_page_what_the_page_says_of_itself() {
+fn the_runbook_index_agrees_with_each_runbook() {
     let index = read(&format!("{FOLDER}/{INDEX}"));
     let quoted = |text: &str| -> BTreeSet<String> {
         let words = text.split('`').skip(1).step_by(2);

@@ -18,7 +18,7 @@ use super::{
     "[fd00::1]:10256",
     "10.0.0.1:7"
 )]
-fn addresses_have_kube_proxys_defaults(
+fn bind_addresses_have_kube_proxys_defaults(
     #[case] text: &str,
     #[case] healthz: &str,
     #[case] metrics: &str,
@@ -74,7 +74,7 @@ fn cluster_cidr_without_ranges_recognises_no_pods() {
 #[case("{mode: iptables, nftables: {masqueradeAll: true}}", false)]
 #[case("{mode: ipvs, iptables: {masqueradeAll: true}}", true)]
 #[case("{mode: nftables, iptables: {masqueradeAll: true}}", false)]
-fn masquerade_all_is_that_of_the_mode(#[case] text: &str, #[case] all: bool) {
+fn masquerade_all_is_taken_from_the_section_of_the_mode(#[case] text: &str, #[case] all: bool) {
     assert_eq!(config(text).expect("valid").masquerade_all, all);
 }
 
@@ -86,7 +86,7 @@ fn masquerade_all_is_that_of_the_mode(#[case] text: &str, #[case] all: bool) {
     LogFormat::Text
 )]
 #[case("logging: {verbosity: 2, flushFrequency: 5s}", "info", LogFormat::Text)]
-fn the_log_is_as_klogs_settings_say(
+fn klog_settings_choose_log_level_and_format(
     #[case] text: &str,
     #[case] level: &str,
     #[case] format: LogFormat,

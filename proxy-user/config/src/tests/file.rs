@@ -112,7 +112,7 @@ use super::{
     "portolan: {maps: {flows: 1}}",
     "portolan.maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
 )]
-fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
+fn an_invalid_values_error_has_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(config(text).expect_err("invalid").to_string(), expected);
 }
 
@@ -120,7 +120,7 @@ fn a_bad_value_is_told_with_key_value_and_remedy(#[case] text: &str, #[case] exp
 #[case("iptables: {masqueradeAll: maybe}\n", 1, &["maybe"])]
 #[case("portolan:\n  socketBalancing: some\n", 2, &["some", "all", "host"])]
 #[case("kind: Service\n", 1, &["kind is \"Service\" where KubeProxyConfiguration is wanted"])]
-fn an_unknown_word_is_told_with_those_that_are_known(
+fn an_unknown_words_error_lists_the_known_ones(
     #[case] text: &str,
     #[case] line: u64,
     #[case] words: &[&str],
@@ -141,7 +141,7 @@ fn an_unknown_word_is_told_with_those_that_are_known(
 #[case("udpIdleTimeout: {a: [1, {b: c}]}\nhostnameOverride: a\n", &[(1, "unknown key \"udpIdleTimeout\" is ignored; remove it")])]
 #[case("hostnameOverride: b\nhostnameOverride: a\n", &[(2, "hostnameOverride stands more than once; the last one holds, remove the others")])]
 #[case("{}", &[])]
-fn a_key_that_is_unknown_or_stands_twice_is_named_and_the_rest_holds(
+fn unknown_and_repeated_keys_give_warnings_and_the_rest_is_used(
     #[case] text: &str,
     #[case] expected: &[(u32, &str)],
 ) {
@@ -160,7 +160,7 @@ fn a_key_that_is_unknown_or_stands_twice_is_named_and_the_rest_holds(
 }
 
 #[test]
-fn of_two_equal_sections_the_last_one_alone_holds() {
+fn of_a_section_that_stands_twice_only_the_last_is_used() {
     let text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\niptables: {syncPeriod: 40s}\n";
     let both = config(text).expect("valid");
     assert!(!both.masquerade_all);
@@ -184,7 +184,7 @@ const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubePr
 #[case::without_version("kind: KubeProxyConfiguration\n")]
 #[case::empty_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind:\n")]
 #[case::empty_first_document(&format!("---\n---\n{HEADER}"))]
-fn a_file_that_does_not_say_what_it_is_is_refused(#[case] text: &str) {
+fn a_file_without_api_version_or_kind_is_refused(#[case] text: &str) {
     let error = whole(text).expect_err("refused").to_string();
     let begins = "configuration file portolan.yaml, line 1: this is missing, without which no settings are read: ";
     assert!(error.starts_with(begins), "{error}");
@@ -201,7 +201,7 @@ fn a_file_that_does_not_say_what_it_is_is_refused(#[case] text: &str) {
 )]
 #[case::a_text("just text\n", "line 1: a mapping is wanted in `just text`")]
 #[case::a_list("- kind: KubeProxyConfiguration\n", "line 1: a mapping is wanted in")]
-fn a_file_of_something_else_is_refused(#[case] text: &str, #[case] expected: &str) {
+fn a_file_that_is_no_mapping_is_refused(#[case] text: &str, #[case] expected: &str) {
     let error = whole(text).expect_err("refused").to_string();
     assert!(error.contains(expected), "{error}");
 }
@@ -217,13 +217,13 @@ fn a_file_of_something_else_is_refused(#[case] text: &str, #[case] expected: &st
 #[case::json(
     "\u{feff}{\"apiVersion\": \"kubeproxy.config.k8s.io/v1alpha1\", \"kind\": \"KubeProxyConfiguration\", \"mode\": \"nftables\"}"
 )]
-fn the_first_document_counts(#[case] text: &str) {
+fn of_several_documents_the_first_is_the_configuration(#[case] text: &str) {
     let expected = config("mode: nftables\n").expect("valid");
     assert_eq!(whole(text).expect("valid"), expected);
 }
 
 #[test]
-fn a_line_is_counted_from_the_files_first() {
+fn an_errors_line_number_counts_from_the_start_of_the_file() {
     let text = format!("# a comment\n---\n{HEADER}portolan:\n  forwarding: sideways\n");
     let error = whole(&text).expect_err("refused").to_string();
     assert!(
@@ -262,7 +262,7 @@ fn a_line_is_counted_from_the_files_first() {
     "portolan.maps.flows cannot be {\"a\":1}; it takes: number of entries"
 )]
 #[case("portolan: [1]", "a mapping is wanted in `portolan: [1]`")]
-fn a_value_of_another_shape_is_told_in_an_operators_words(
+fn a_value_of_the_wrong_yaml_type_is_refused_with_an_error_for_operators(
     #[case] text: &str,
     #[case] expected: &str,
 ) {
@@ -276,12 +276,12 @@ fn a_value_of_another_shape_is_told_in_an_operators_words(
 #[case("iptables: {masqueradeAll: On}", true)]
 #[case("iptables: {masqueradeAll: TRUE}", true)]
 #[case("iptables: {masqueradeAll: off}", false)]
-fn yamls_old_words_for_true_and_false_hold(#[case] text: &str, #[case] expected: bool) {
+fn yes_on_and_off_are_read_as_booleans(#[case] text: &str, #[case] expected: bool) {
     assert_eq!(config(text).expect("valid").masquerade_all, expected);
 }
 
 #[test]
-fn a_word_is_text_where_text_is_wanted() {
+fn on_and_off_stay_text_for_settings_that_are_text() {
     let config = config("{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}}");
     assert_eq!(
         config.expect("valid").hostname_override.as_deref(),
@@ -290,13 +290,13 @@ fn a_word_is_text_where_text_is_wanted() {
 }
 
 #[test]
-fn an_empty_list_is_not_set() {
+fn a_setting_with_an_empty_list_keeps_its_default() {
     let config = config("{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}}").expect("valid");
     assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
 }
 
 #[test]
-fn a_file_that_is_not_there_is_told() {
+fn a_missing_configuration_file_is_named_in_the_error() {
     let error = RawConfig::read(Path::new("/nonexistent.yaml")).expect_err("unreadable");
     assert_eq!(
         error.to_string(),

@@ -31,7 +31,7 @@ fn files() -> BTreeMap<String, Result<Config, String>> {
 }
 
 #[test]
-fn every_setting_in_force_is_kube_proxys_or_in_the_table_of_differences() {
+fn settings_in_force_equal_kube_proxys_except_listed_differences() {
     for version in versions() {
         let mut met = BTreeSet::new();
         let mut compared = 0;
@@ -61,7 +61,7 @@ fn kube_proxys_settings_are_recorded_for_the_version_in_go_mod() {
 }
 
 #[test]
-fn what_kube_proxy_refuses_is_refused_and_nothing_else() {
+fn exactly_the_files_that_kube_proxy_refuses_are_refused() {
     for version in versions() {
         let mut refused = 0;
         for (name, config) in files() {

@@ -26,7 +26,7 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
-fn nothing_said_means_kube_proxys_defaults() {
+fn an_empty_configuration_means_kube_proxys_defaults() {
     for text in ["", "# nothing\n", "---\n", "{}\n"] {
         let config = config(text).expect("valid");
         assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
@@ -145,7 +145,7 @@ portolan:
     0
 )]
 #[case("{mode: nftables, iptables: {masqueradeBit: 7}}", 14)]
-fn the_masquerade_bit_is_that_of_the_mode(#[case] text: &str, #[case] bit: u32) {
+fn the_masquerade_bit_is_taken_from_the_section_of_the_mode(#[case] text: &str, #[case] bit: u32) {
     let config = config(text).expect("valid");
     assert_eq!(config.marks.masquerade, 1 << bit);
     assert!(config.unused.is_empty(), "{:?}", config.unused);
@@ -187,7 +187,7 @@ fn flags_override_the_file() {
 #[case("h", None)]
 #[case("-1s", None)]
 #[case("1d", None)]
-fn durations_are_written_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
+fn durations_are_parsed_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
     assert_eq!(duration(text), milliseconds.map(Duration::from_millis));
 }
 
@@ -206,7 +206,7 @@ fn durations_are_written_as_in_go(#[case] text: &str, #[case] milliseconds: Opti
 #[case("+-5", None)]
 #[case("0x", None)]
 #[case("1.5", None)]
-fn numbers_are_written_as_in_go(#[case] text: &str, #[case] expected: Option<i64>) {
+fn integers_are_parsed_as_in_go(#[case] text: &str, #[case] expected: Option<i64>) {
     assert_eq!(integer(text), expected);
 }
 
@@ -236,7 +236,10 @@ fn node_ports_are_served_where_configured(
 #[rstest]
 #[case::bridge("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", PodInterfaces::Named("cni0".into()))]
 #[case::prefix("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", PodInterfaces::Prefix("cali".into()))]
-fn pods_may_be_told_by_their_interface(#[case] text: &str, #[case] expected: PodInterfaces) {
+fn pods_can_be_detected_by_bridge_or_interface_prefix(
+    #[case] text: &str,
+    #[case] expected: PodInterfaces,
+) {
     let first = config(text).expect("valid");
     assert_eq!(first.interface_patterns().pods, Some(expected));
     let settings = first.settings();

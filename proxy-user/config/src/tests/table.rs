@@ -54,7 +54,7 @@ fn sample(setting: &Setting) -> Value {
     }
 }
 
-/// Returns another setting, as YAML, without which this one has no effect; empty if there is none.
+/// Returns another setting, as YAML, without which this one has no effect; empty if none is needed.
 fn companion(setting: &Setting) -> &'static str {
     match setting.key {
         "detectLocal.bridgeInterface" => "detectLocalMode: BridgeInterface",
@@ -103,7 +103,7 @@ fn every_field_of_the_configuration_is_changed_by_a_setting() {
 }
 
 #[test]
-fn every_setting_changes_the_configuration_and_is_written_as_it_is_read() {
+fn every_setting_has_an_effect_and_survives_writing_and_reading() {
     for setting in table::settings() {
         let key = setting.key;
         let changed = changed_by(setting);
@@ -114,7 +114,7 @@ fn every_setting_changes_the_configuration_and_is_written_as_it_is_read() {
 }
 
 #[test]
-fn the_table_without_any_setting_is_the_default() {
+fn an_empty_text_and_the_written_defaults_are_the_default_configuration() {
     assert_eq!(config("").expect("valid"), Config::default());
     let written = render(&Config::default()).expect("written");
     assert_eq!(config(&written).expect(&written), Config::default());
@@ -126,7 +126,7 @@ fn the_mode_is_read_before_the_settings_whose_defaults_depend_on_it() {
 }
 
 #[test]
-fn every_key_stands_once_and_no_section_is_a_setting() {
+fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     let mut keys = BTreeSet::new();
     for key in table::keys() {
         assert!(keys.insert(key), "{key} stands twice");
@@ -137,7 +137,7 @@ fn every_key_stands_once_and_no_section_is_a_setting() {
 }
 
 #[test]
-fn every_flag_stands_once_unless_two_settings_are_one() {
+fn only_flags_that_set_two_settings_are_in_the_table_twice() {
     let mut flags = BTreeSet::new();
     let settings = table::settings().filter_map(|setting| setting.flag);
     let unused = table::unused().flat_map(|unused| unused.flags.iter().copied());
@@ -149,7 +149,7 @@ fn every_flag_stands_once_unless_two_settings_are_one() {
 }
 
 #[test]
-fn every_text_is_whole_sentences() {
+fn every_text_of_the_settings_table_ends_with_a_full_stop() {
     let settings = table::settings().flat_map(|setting| [setting.what, setting.when]);
     let groups = table::GROUPS.iter().map(|group| group.about);
     let unused = table::unused().map(|unused| unused.why);
@@ -181,7 +181,7 @@ fn every_text_is_whole_sentences() {
     "detectLocal.clusterCIDR",
     "clusterCIDR"
 )]
-fn an_unknown_key_leads_to_the_nearest_one_of_all_sections(
+fn an_unknown_keys_warning_names_the_nearest_known_key(
     #[case] text: &str,
     #[case] key: &str,
     #[case] nearest: &str,
@@ -200,7 +200,10 @@ fn an_unknown_key_leads_to_the_nearest_one_of_all_sections(
 #[case("udpIdleTimeout: 250ms", "udpIdleTimeout")]
 #[case("portolan: {maps: {connections: 7}}", "portolan.maps.connections")]
 #[case("x: 1", "x")]
-fn a_key_that_is_near_to_no_other_is_named_alone(#[case] text: &str, #[case] key: &str) {
+fn an_unknown_key_similar_to_no_known_one_gets_no_suggestion(
+    #[case] text: &str,
+    #[case] key: &str,
+) {
     let config = config(text).expect("valid");
     let expected = format!("unknown key {key:?} is ignored; remove it");
     assert_eq!(config.ignored[0].reason, expected);
@@ -216,7 +219,7 @@ fn the_settings_in_force_have_every_key() {
 }
 
 #[test]
-fn flags_of_kube_proxy_mean_nothing_with_a_file_but_for_logs_and_the_nodes_name() {
+fn with_a_file_only_kube_proxys_log_and_node_name_flags_have_effect() {
     let is_ignored = |flag: &str| {
         let mut settings = table::settings();
         let setting = settings.find(|setting| setting.flag == Some(flag));

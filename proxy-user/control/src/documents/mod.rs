@@ -81,7 +81,7 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     Ok(content)
 }
 
-/// Returns every object of a file as it stands there; leaves out documents that cannot be read.
+/// Returns every object of a file, not converted; leaves out documents that cannot be read.
 pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read: Vec<serde_json::Value> = if file.ends_with(".json") {

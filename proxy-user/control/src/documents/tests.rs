@@ -25,7 +25,7 @@ fn names(content: &Content) -> Vec<String> {
 #[case::with_a_byte_order_mark(&format!("\u{feff}{SERVICE}---\n{SERVICE}"), 2)]
 #[case::nothing("", 0)]
 #[case::comments_only("# nothing yet\n", 0)]
-fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
+fn a_text_is_split_into_its_yaml_documents(#[case] text: &str, #[case] count: usize) {
     let content = read_text("a.yaml", text).expect("readable");
     assert_eq!(names(&content), vec!["Service default/cart"; count]);
     assert_eq!(content.warnings, []);
@@ -52,13 +52,13 @@ fn documents_are_told_apart(#[case] text: &str, #[case] count: usize) {
     "a.json",
     "\u{feff}{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"cart\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"node-a\"}}"
 )]
-fn lists_are_opened(#[case] file: &str, #[case] text: &str) {
+fn items_of_a_list_object_are_read_one_by_one(#[case] file: &str, #[case] text: &str) {
     let content = read_text(file, text).expect("readable");
     assert_eq!(names(&content), ["Service default/cart", "Node node-a"]);
 }
 
 #[test]
-fn other_kinds_are_skipped_and_told() {
+fn objects_of_other_kinds_are_skipped_with_a_warning() {
     let text = format!(
         "{SERVICE}---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: cart}}\n---\nkind: Service\n"
     );
@@ -85,7 +85,7 @@ fn other_kinds_are_skipped_and_told() {
     "kind: List\nitems: [{apiVersion: v1, kind: Service, metadata: {name: [1]}}]\n",
     "document 1, line 1, items[0]"
 )]
-fn a_malformed_document_spoils_the_file_and_says_where(
+fn a_malformed_document_rejects_the_file_with_its_position(
     #[case] file: &str,
     #[case] text: &str,
     #[case] place: &str,
@@ -134,7 +134,7 @@ fn a_malformed_document_spoils_the_file_and_says_where(
     "apiVersion: v1\nkind: Service\nmetadata: {name: cart, labels: {a: null}}\n",
     "document 1, line 3: null is not allowed here in `metadata: {name: cart, labels: {a: null}}`"
 )]
-fn an_object_that_cannot_be_read_is_told_in_an_operators_words(
+fn an_unreadable_object_is_rejected_with_an_error_for_operators(
     #[case] file: &str,
     #[case] text: &str,
     #[case] expected: &str,
@@ -144,7 +144,7 @@ fn an_object_that_cannot_be_read_is_told_in_an_operators_words(
 }
 
 #[test]
-fn a_long_list_is_read_whole() {
+fn all_30000_items_of_a_list_are_read() {
     let mut text = "kind: List\nitems:\n".to_owned();
     for n in 0..30_000 {
         text += &format!(
@@ -158,7 +158,7 @@ fn a_long_list_is_read_whole() {
 }
 
 #[test]
-fn ranges_of_cluster_ips_are_read_and_bad_ones_named() {
+fn service_cidrs_are_read_and_invalid_ranges_give_a_warning() {
     let text = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16, 'fd00:10:96::/112', 10.97.0.0]}\n";
     let content = read_text("a.yaml", text).expect("readable");
     assert_eq!(names(&content), ["ServiceCIDR kubernetes"]);

@@ -23,7 +23,7 @@ pub struct Node {
     pub name: ObjectName,
     pub resource_version: Box<str>,
     pub zone: Option<Arc<str>>,
-    /// The node's first InternalIP of each family; None if it has none of the family.
+    /// The node's first InternalIP of each family; None for a family without InternalIP.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
     /// The address ranges of this node's pods. KUBE: `spec.podCIDRs`.

@@ -12,7 +12,7 @@ use proxy_common::{Port, Protocol};
 
 use super::Complaints;
 
-/// Parses an IP address; None if the text is none. KUBE: decimal octets may have leading zeros, and
+/// Parses an IP address; None if it is invalid. KUBE: decimal octets may have leading zeros, and
 /// an IPv4-mapped IPv6 address is an IPv4 address.
 pub fn address(text: &str) -> Option<IpAddr> {
     let parsed = text

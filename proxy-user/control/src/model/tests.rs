@@ -61,7 +61,10 @@ use crate::testing::{complaints, endpoint, objects, service, slice};
     "ports: [{name: http, port: 80}], type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -1",
     "healthCheckNodePort -1 is not between 1 and 65535; health checks get no answer, correct the number"
 )]
-fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[case] reason: &str) {
+fn an_invalid_service_field_gives_a_warning_and_the_rest_is_served(
+    #[case] spec: &str,
+    #[case] reason: &str,
+) {
     let yaml = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, {spec}}}\n",
     );
@@ -76,7 +79,7 @@ fn nonsense_in_a_service_is_told_and_the_rest_is_served(#[case] spec: &str, #[ca
 }
 
 #[test]
-fn a_selection_that_is_none_is_told_and_the_setting_counts() {
+fn an_unknown_selection_annotation_gives_a_warning_and_is_ignored() {
     let yaml = |word: &str| {
         let annotation = format!("annotations: {{service.portolan.dev/selection: {word}}}");
         service("cart", "172.30.0.1", "")
@@ -99,7 +102,7 @@ fn a_selection_that_is_none_is_told_and_the_setting_counts() {
 }
 
 #[test]
-fn a_cluster_ip_that_is_none_is_told() {
+fn an_invalid_or_surplus_cluster_ip_gives_a_warning() {
     assert_eq!(
         complaints(&service("cart", "172.30.0", "")),
         [
@@ -155,7 +158,7 @@ fn a_cluster_ip_that_is_none_is_told() {
     "[pod-1]",
     "\"pod-1\" is not an IP address; this endpoint is ignored, correct the address"
 )]
-fn an_address_that_cannot_be_an_endpoints_is_told_and_the_others_serve(
+fn an_invalid_endpoint_address_gives_a_warning_and_the_others_serve(
     #[case] addresses: &str,
     #[case] reason: &str,
 ) {
@@ -193,7 +196,10 @@ fn an_address_that_cannot_be_an_endpoints_is_told_and_the_others_serve(
     "{port: 1, protocol: GRE}",
     "ports[0]: protocol \"GRE\" is not TCP, UDP or SCTP; this port is ignored, correct its protocol"
 )]
-fn a_slices_bad_port_is_told_and_the_others_serve(#[case] port: &str, #[case] reason: &str) {
+fn an_invalid_slice_port_gives_a_warning_and_the_others_serve(
+    #[case] port: &str,
+    #[case] reason: &str,
+) {
     let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
         .replace("ports: [", &format!("ports: [{port}, "));
     let (objects, warnings) = objects(&yaml);
@@ -231,7 +237,7 @@ fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] expect
 }
 
 #[test]
-fn a_slice_without_a_service_is_told() {
+fn a_slice_without_the_service_name_label_gives_a_warning() {
     let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
         .replace("kubernetes.io/service-name", "app");
     assert_eq!(
@@ -243,7 +249,7 @@ fn a_slice_without_a_service_is_told() {
 }
 
 #[test]
-fn a_slice_full_of_faults_does_not_flood_the_log() {
+fn at_most_20_faults_of_a_slice_are_shown_and_the_others_counted() {
     let bad: Vec<_> = (0..100)
         .map(|n| format!("    - {{addresses: [pod-{n}]}}\n"))
         .collect();
@@ -299,7 +305,7 @@ status:
 }
 
 #[test]
-fn endpoints_stay_small() {
+fn an_endpoint_takes_at_most_16_bytes_for_ipv4_and_32_for_ipv6() {
     assert!(size_of::<super::Endpoint<proxy_common::V4>>() <= 16);
     assert!(size_of::<super::Endpoint<proxy_common::V6>>() <= 32);
 }

@@ -92,7 +92,8 @@ pub fn plan_service(
     (plan, warnings)
 }
 
-/// Returns a warning if the health check node port is also a TCP node port, which gets its packets.
+/// Returns a warning if the health check node port is also a TCP node port: then the node port gets
+/// the packets of the health checks.
 fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning> {
     let port = service.health_check_node_port?;
     let holder = claims.node_port_holder(Port::from_host(port))?;

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn syncs_for_other_reasons_neither_put_the_attempt_off_nor_slow_the_next_ones() {
+    fn other_syncs_neither_delay_a_retry_nor_lengthen_the_next_pauses() {
         let start = Instant::now();
         let mut clock = RetryClock::default();
         assert_eq!(clock.due(), None);

@@ -71,7 +71,7 @@ fn delete(kind: Kind, text: &str) -> Batch {
 }
 
 #[test]
-fn only_what_changed_is_planned_and_applied() {
+fn only_changed_services_are_planned_and_applied() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     let services: String = (1..50)
         .map(|n| service(&format!("s{n:02}"), &format!("172.30.0.{n}"), ""))
@@ -87,7 +87,7 @@ fn only_what_changed_is_planned_and_applied() {
 }
 
 #[test]
-fn larger_maps_get_the_services_first_that_were_served_before() {
+fn services_served_before_come_first_into_larger_maps() {
     let mut syncer = Syncer::new(NODE, Warnings::default());
     let names = ["a", "b", "c", "d"];
     let services = names.map(|name| service(name, &format!("172.30.0.{}", name.as_bytes()[0]), ""));
@@ -98,7 +98,7 @@ fn larger_maps_get_the_services_first_that_were_served_before() {
 }
 
 #[test]
-fn larger_maps_get_the_services_last_of_those_whose_change_was_refused() {
+fn services_with_a_refused_change_come_last_of_those_served_before() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     maps.full = true;
     syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
@@ -109,7 +109,7 @@ fn larger_maps_get_the_services_last_of_those_whose_change_was_refused() {
 }
 
 #[test]
-fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
+fn stale_services_are_pruned_once_when_the_list_is_complete() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     maps.plans.insert("shop/old".into(), ServicePlan::default());
     syncer.fold(batch(&service("new", "172.30.0.1", ""), false));
@@ -126,7 +126,7 @@ fn nothing_is_pruned_before_the_list_is_complete_and_then_once() {
 }
 
 #[test]
-fn what_could_not_be_applied_is_told_and_tried_again_when_there_is_room() {
+fn a_plan_that_did_not_fit_gives_a_warning_and_is_retried() {
     let warnings = Warnings::default();
     let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
     syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
@@ -150,7 +150,7 @@ fn what_could_not_be_applied_is_told_and_tried_again_when_there_is_room() {
 }
 
 #[test]
-fn a_failure_stays_told_while_others_are_applied() {
+fn a_failed_services_warning_and_retry_stay_while_others_are_applied() {
     let warnings = Warnings::default();
     let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
     syncer.fold(batch(&service("a", "172.30.0.1", ""), true));
@@ -171,7 +171,7 @@ fn a_failure_stays_told_while_others_are_applied() {
 }
 
 #[test]
-fn warnings_about_a_plan_end_with_their_cause() {
+fn a_plans_warning_is_removed_when_its_cause_is_gone() {
     let warnings = Warnings::default();
     let (mut syncer, mut maps) = (Syncer::new(NODE, warnings.clone()), Maps::default());
     let twice = service("a", "172.30.0.1", "") + &service("b", "172.30.0.1", "");
@@ -185,7 +185,7 @@ fn warnings_about_a_plan_end_with_their_cause() {
 }
 
 #[test]
-fn health_checks_are_told_when_they_come_change_and_go() {
+fn a_sync_returns_health_checks_that_were_added_changed_or_removed() {
     let (mut syncer, mut maps) = (Syncer::new(NODE, Warnings::default()), Maps::default());
     let rest = ", type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000";
     syncer.fold(batch(&service("a", "172.30.0.1", rest), true));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_ends_have_agreed_on_becomes_an_established_flow() {
+    fn only_open_conntrack_entries_become_flows_and_closed_tcp_ones_have_ended() {
         let both = Tracked::SEEN_REPLY | Tracked::ASSURED;
         let state = |protocol, status, state| state_of(&tracked(protocol, status, state));
         for open in [3, 4, 5] {

@@ -50,8 +50,8 @@ impl<A: Family> Services<A> {
             _ => record.service,
         })
     }
-    /// Returns id and generation of a service port's backend with this address; `None` if it has
-    /// none.
+    /// Returns id and generation of a service port's backend with this address; `None` if the
+    /// service port has no such backend.
     pub(super) fn backend(&self, service: ServiceId, at: SocketAddr) -> Option<(BackendId, u32)> {
         let key = (service, A::of_ip(at.ip())?, Port::from_host(at.port()));
         self.backends.get(&key).copied()

@@ -32,7 +32,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     fn of_port(port: &PortPlan) -> &FamilyPlan<Self>;
     /// Returns those cluster IPs of this family whose unserved ports are rejected.
     fn guarded(plan: &ServicePlan) -> &[Self];
-    /// Returns the address if it is of this family, else `None`.
+    /// Returns the address as one of this family; `None` if it is of the other family.
     fn of_ip(address: IpAddr) -> Option<Self>;
     /// Returns the key of a service's source range in the map of source ranges; `None` if the range
     /// is of the other family.

@@ -54,9 +54,9 @@ impl Lock {
     }
 }
 
-/// Returns the pid of the process that holds the lock on a directory; `None` if there is none or it
-/// is not visible. Does not try to lock the directory, because that could block an agent that
-/// starts.
+/// Returns the pid of the process that holds the lock on a directory; `None` if no process holds it
+/// or the holder is not visible. Does not try to lock the directory, because that could block an
+/// agent that starts.
 pub fn holder_of(pin_dir: &Path) -> Option<u32> {
     holder(&fs::metadata(pin_dir).ok()?)
 }

@@ -107,7 +107,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn maps_begin_with_sizes_that_suit_the_machine() {
+    fn initial_map_sizes_follow_from_processors_and_memory() {
         assert_eq!(sizes_for(8, 32 * GIB), Capacities::default());
         let small = sizes_for(2, 16 * GIB);
         assert_eq!(small.flows, LEAST_FLOWS);

@@ -38,7 +38,7 @@ impl PinnedMaps {
         let now = identity(&links_of(home));
         now.is_some() && now == self.directory
     }
-    /// Remembers the current directory of links as one beside which all maps are pinned.
+    /// Remembers the current directory of links: all maps are pinned beside this directory.
     pub(crate) fn note_place(&mut self, home: &Path) {
         self.directory = identity(&links_of(home));
     }

@@ -73,7 +73,7 @@ pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
     }
 }
 
-/// Fails if a pin directory holds maps of a shadow and `shadow` is false, or other maps and it is
+/// Fails if a pin directory has maps of a shadow but `shadow` is false, or other maps but it is
 /// true. Serving programs and programs that only count must not replace one another unnoticed.
 pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
     if are_shadows(pin_dir).all(|kind| kind == shadow) {
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generation_is_its_directory() {
+    fn a_generation_is_parsed_from_its_directory_name() {
         let pins = Path::new("/pins");
         for (name, layout, number) in [("v3", 3, 0), ("v3-1", 3, 1), ("v12-40", 12, 40)] {
             let generation = Generation { number, layout };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_known_generation_is_read() {
+    fn the_last_generation_with_a_known_layout_is_chosen() {
         let pins = tempfile::tempdir().expect("a directory");
         let names = ["v1", "v9999-7"];
         for name in names {

@@ -15,8 +15,8 @@ use super::family::{Family, join};
 pub struct Near(u32, u32);
 
 impl Near {
-    /// KUBE: for cluster IPs. The range from which they are allocated has at least so many prefix
-    /// bits, so all of its addresses end up in one range here.
+    /// KUBE: for cluster IPs. The prefix of the range that they come from has at least this many
+    /// bits, so all of them end up in one range here.
     pub const CLUSTER_IPS: Self = Self(12, 64);
     /// For external and load balancer IPs, which come in small pools, close to addresses of nodes
     /// and pods.
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn cluster_ips_of_one_range_make_one() {
+    fn nearby_cluster_ips_are_merged_into_one_range() {
         let ranges = after(&["10.96.0.1", "10.96.0.10", "10.103.4.5"], NEAR);
         assert_eq!(ranges.used(), all(&["10.96.0.0/13"]));
         assert_eq!(after(&["10.96.0.1"], NEAR).used(), all(&["10.96.0.1/32"]));
     }
 
     #[test]
-    fn ranges_far_apart_stay_apart() {
+    fn distant_cluster_ips_stay_in_separate_ranges() {
         let ranges = after(
             &["10.96.0.1", "192.168.3.4", "172.30.0.1", "10.96.7.7"],
             NEAR,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_that_share_the_most_become_one_where_there_are_too_many() {
+    fn with_too_many_ranges_the_two_with_the_longest_common_prefix_are_merged() {
         let ranges = after(
             &[
                 "198.51.100.7",
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_takes_in_those_that_it_holds() {
+    fn a_range_replaces_the_ranges_that_it_contains() {
         let ranges = after(&["10.96.0.1", "172.30.0.1"], NEAR);
         let ranges = include(&ranges, prefix("10.0.0.0/8"), NEAR);
         assert_eq!(ranges.used(), all(&["10.0.0.0/8", "172.30.0.1/32"]));
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_hold_everything_they_ever_held(addresses: Vec<[u8; 16]>) {
+        fn ranges_contain_every_address_that_was_ever_included(addresses: Vec<[u8; 16]>) {
             let mut ranges = Ranges::<V6>::NONE;
             for (i, octets) in addresses.iter().enumerate() {
                 ranges = include_all(&ranges, &[V6 { octets: *octets }], Near::EXTERNAL_IPS);
@@ -175,7 +175,7 @@ mod tests {
         }
 
         #[test]
-        fn no_two_of_them_overlap_and_none_is_whole_without_need(addresses: Vec<[u8; 4]>) {
+        fn ranges_never_overlap_and_only_a_single_one_may_cover_all_addresses(addresses: Vec<[u8; 4]>) {
             let addresses: Vec<_> = addresses.iter().map(|octets| V4 { octets: *octets }).collect();
             let ranges = include_all(&Ranges::<V4>::NONE, &addresses, NEAR);
             let used = ranges.used();

@@ -178,7 +178,7 @@ pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathE
     capacities_in(&layout_dir(pin_dir))
 }
 
-/// Returns the capacities of the maps in a generation's directory; `None` if none is pinned there.
+/// Returns the capacities of the maps in a generation's directory; `None` if no map is there.
 pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathError> {
     let mut capacities = Capacities::default();
     let mut any = false;
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_named_map_has_a_shape_and_no_other() {
+    fn exactly_the_maps_in_the_list_of_names_have_shapes() {
         let mut shapes: Vec<_> = shapes(&Capacities::default())
             .iter()
             .map(|shape| shape.name)
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_of_backends_takes_bounded_memory() {
+    fn backend_traffic_counters_take_a_bounded_amount_of_memory() {
         assert_eq!(counted_backends(1_024, 8), 1_024);
         assert_eq!(counted_backends(262_144, 8), 32_768);
         for cpus in [1, 2, 7, 64, 512] {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn another_type_is_named() {
+    fn different_map_flags_are_reported_but_not_a_different_capacity() {
         let shape = Shape::new::<u32, u32>("slots", MapKind::Array, 100, 0);
         let info = MapInfo {
             kind: 2,

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_with_one_slot_are_all_found() {
+    fn a_slot_holds_its_only_shared_interface_or_a_mark_for_several() {
         const SHARED: u64 = interface::word(interface::SHARED, 0);
         let (eth, tunnel, pod) = (2, 2 + maps::SHARED_INTERFACE_SLOTS, 2 + (7 << 12));
         let mut words = HashMap::from([(pod, 0)]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A second copy of the tc programs for dry runs. It uses the pinned maps that the tc programs only
-//! read, and has maps of its own in place of those that they write. It is attached to nothing and
-//! goes with the process. Called by `read`.
+//! read, and has maps of its own for those that they write. It is attached to no hook, and is gone
+//! when the process ends. Called by `read`.
 
 use std::{
     collections::HashMap,

@@ -20,7 +20,7 @@ use crate::options::Attachment;
 
 /// The time for which a hook is left alone after our program was moved to its front, even if a
 /// foreign program comes first again. Moving leaves a moment without our program, and two agents
-/// that keep moving theirs would serve nobody.
+/// that keep moving their programs would serve no client.
 const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
 /// A fault of our attachment at one tc hook: at egress if `egress` is true, else at ingress.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clsact qdiscs that filters need where the kernel lacks tcx. Creates these qdiscs, and
-//! removes one with our last filter if it is ours and nobody else uses it. While an interface has
-//! clsact, nobody can add the qdisc `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and
+//! The clsact qdiscs that filters need where the kernel lacks tcx. Creates these qdiscs. Removes a
+//! qdisc of ours with our last filter, if nobody else uses it. While an interface has clsact,
+//! nobody can add the qdisc `ingress`, as the CNI plugin `bandwidth` does. Used by `tc` and
 //! `cleanup`.
 
 use std::{

@@ -197,8 +197,8 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns the members of a chain in which ours is not, with the positions they would have if ours
-/// were attached.
+/// Returns the members of a chain without our program, with the positions that they would have if
+/// our program were attached.
 fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
     let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
         true => ChainPosition::Before,
@@ -212,8 +212,8 @@ fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignPro
     chain.into_iter().map(foreign).collect()
 }
 
-/// Returns the foreign members of a chain and their positions. Returns nothing if ours is not in
-/// the chain.
+/// Returns the foreign members of a chain and their positions; nothing if our program is missing
+/// there.
 fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<ForeignProgram> {
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
     let Some(place) = chain.iter().position(is_ours) else {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn where_programs_would_stand_depends_on_how_ours_is_attached() {
+    fn foreign_filters_run_before_ours_only_if_ours_is_a_later_filter() {
         let filter = |priority| Member {
             priority,
             ..program(NOBODY)
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_stand_before_or_behind_ours() {
+    fn foreign_programs_are_listed_as_before_or_behind_ours() {
         let flower = Member {
             priority: 2,
             program: None,

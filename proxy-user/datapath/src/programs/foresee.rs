@@ -137,7 +137,7 @@ impl Attached {
 }
 
 /// Returns those of the wanted socket hooks to which no program of an agent with this pin directory
-/// is attached. A hook's name is that of our program for it.
+/// is attached. A hook has the name of our program for it.
 pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
     let homes: Vec<_> = generations(pin_dir)?
         .into_iter()

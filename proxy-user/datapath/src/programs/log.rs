@@ -104,7 +104,10 @@ mod tests {
         "interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 1",
         "forwarded_hit: TCP [fd00::1]:1025 -> [fd00:96::1]:80 at interface 7"
     )]
-    fn numbers_become_names(#[case] line: &str, #[case] shown: &str) {
+    fn numbers_in_a_packets_log_line_are_replaced_by_names(
+        #[case] line: &str,
+        #[case] shown: &str,
+    ) {
         assert_eq!(render(line).as_deref(), Some(shown));
     }
 
@@ -112,7 +115,7 @@ mod tests {
     #[case("something else")]
     #[case("interface 7 protocol 6 from a 1025 to fd00:96::1 80 outcome 1")]
     #[case("interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 999")]
-    fn what_is_not_understood_stays_as_it_is(#[case] line: &str) {
+    fn a_log_line_of_another_form_is_not_rendered(#[case] line: &str) {
         assert_eq!(render(line), None);
     }
 }

@@ -39,7 +39,7 @@ pub struct Present {
 }
 
 /// Returns which programs of the generations in a pin directory are attached. Looks for clsact
-/// filters in the calling thread's network namespace, and only if there is no tcx link.
+/// filters in the calling thread's network namespace, and only if no tcx link is found.
 pub fn present(pin_dir: &Path) -> io::Result<Present> {
     let mut found = Present::default();
     for generation in generations(pin_dir)? {
@@ -243,7 +243,7 @@ mod tests {
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
-    fn each_direction_of_an_interface_counts_and_loopback_has_one() {
+    fn missing_programs_are_found_per_direction_and_loopback_has_only_egress() {
         let wanted = [
             interface(1, "lo", InterfaceKind::Loopback),
             interface(2, "eth0", InterfaceKind::Uplink),

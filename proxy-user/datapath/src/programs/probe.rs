@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_among_those_of_types() {
+    fn a_whole_name_is_found_in_the_string_section_of_btf() {
         let names = b"\0int\0TSTATS\0";
         let mut types = vec![0; 24];
         types[4..8].copy_from_slice(&24_u32.to_ne_bytes());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_privileges() {
+    fn an_error_eperm_names_the_missing_privileges() {
         let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
         assert!(
             error.contains("CAP_BPF") && error.contains("root"),

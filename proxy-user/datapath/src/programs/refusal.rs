@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_those_of_a_whole_log() {
+    fn the_last_lines_come_from_a_complete_verifier_log() {
         let brief = "combined stack size of 5 calls is 544. Too large\nprocessed 9 insns\n";
         let traced = format!("{}call pc+9\n{brief}", "0: r0 = 0\n".repeat(20));
         let lines = last_lines(&traced, brief);

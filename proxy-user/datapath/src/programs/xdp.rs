@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pins_name_says_where_and_how() {
+    fn interface_and_mode_are_parsed_from_the_name_of_an_xdp_pin() {
         assert_eq!(of_pin("xdp-2-native"), Some((2, XdpMode::Native)));
         assert_eq!(of_pin("xdp-12-generic"), Some((12, XdpMode::Generic)));
         for other in ["2-ingress", "xdp-2", "xdp-x-native", "xdp-2-other"] {

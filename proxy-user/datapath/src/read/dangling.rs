@@ -247,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_fit_have_no_fault() {
+    fn consistent_maps_have_no_faults() {
         assert_eq!(faults(&whole()), []);
     }
 
     #[test]
-    fn a_frontend_of_another_record_is_named() {
+    fn a_frontend_that_leads_to_a_wrong_record_is_reported() {
         for wrong in [0, 9] {
             let mut found = whole();
             found.frontends[0].1 = wrong;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_service_is_named_and_harms_no_packet() {
+    fn map_entries_without_a_service_are_reported_as_harmless_to_packets() {
         let all = whole().dangling(|_| None);
         let from: Vec<_> = all.iter().map(|one| (&*one.from, one.is_felt)).collect();
         assert_eq!(

@@ -56,8 +56,7 @@ pub enum About {
 
 /// How many slots of each block are listed; the others are similar.
 const SLOTS: u32 = 4;
-/// How many elements are listed at most of what there may be very many: backends, source ranges,
-/// clients.
+/// How many backends, source ranges and clients are listed at most; there may be very many of each.
 const MOST: usize = 16;
 
 /// The elements found so far, and the ids whose elements must still be added.

@@ -36,9 +36,9 @@ pub struct Flow {
     pub masqueraded: bool,
     pub state: &'static str,
     pub idle_seconds: u64,
-    /// Index of the interface by which the client's packets leave past the node's stack: the stack
-    /// has let one pass there within the last seconds. None if it has not, and where nothing in the
-    /// stack judges forwarded packets, so that nothing is recorded.
+    /// Index of the interface by which the client's packets leave past the node's stack, because
+    /// the stack has let a packet pass there within the last seconds. None if it has not, or if
+    /// nothing in the stack judges forwarded packets: then nothing is recorded.
     pub past_stack_by: Option<u32>,
 }
 

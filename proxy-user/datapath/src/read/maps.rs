@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_account_of_memory_is_read() {
+    fn the_memory_of_a_map_is_parsed_from_fdinfo() {
         let fdinfo = "pos:\t0\nmap_type:\t1\nmemlock:\t1050624\nmap_id:\t7\n";
         assert_eq!(memlock(fdinfo), Some(1_050_624));
         assert_eq!(memlock("pos:\t0\n"), None);

@@ -123,7 +123,7 @@ impl Reader {
         let names = self.names.values().map(|named| named.service.as_str());
         names.collect::<HashSet<_>>().len()
     }
-    /// True if `is_it` returns true for a service in the map of names. It is called with
+    /// True if `is_it` returns true for a service in the map of names. `is_it` gets
     /// "namespace/name".
     pub fn serves(&self, is_it: impl Fn(&str) -> bool) -> bool {
         self.names.values().any(|named| is_it(&named.service))

@@ -37,13 +37,13 @@ pub struct Decision {
 /// What the policy does with a new connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Forwards it to one of these endpoints. `masquerade` says whether the client's address would
-    /// be replaced; `None` if that cannot be told from the maps alone.
+    /// Forwards the connection to one of these endpoints. `masquerade` says whether the client's
+    /// address would be replaced; `None` if the maps alone do not say it.
     Forward {
         endpoints: Rc<BTreeSet<SocketAddr>>,
         masquerade: Option<bool>,
     },
-    /// Rejects or drops it; the text says which, and why.
+    /// Rejects or drops the connection; the text says which, and why.
     Refuse(&'static str),
 }
 

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_are_told_in_words() {
+    fn service_flags_are_printed_as_policies() {
         let flags = ServiceFlags::new(FrontendKind::LoadBalancer)
             .with(ServiceFlags::HAS_ENDPOINTS, true)
             .with(ServiceFlags::EXTERNAL_LOCAL, true)
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_nothing_selects_has_no_set() {
+    fn endpoint_sets_of_a_backend_are_listed_by_name() {
         assert_eq!(
             set_names(EndpointSet::CLUSTER.union(EndpointSet::LOCAL)),
             ["cluster", "local"]

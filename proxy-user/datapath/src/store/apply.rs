@@ -169,7 +169,7 @@ impl Store {
 
 impl Drop for Store {
     /// Waits until all removed backends can be marked as unused, so that the next agent does not
-    /// take one for a used one.
+    /// treat one of them as used.
     fn drop(&mut self) {
         self.collector.collect_all(&mut self.maps);
     }

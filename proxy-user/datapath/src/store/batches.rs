@@ -10,8 +10,8 @@ use proxy_common::{
 use super::maps::FamilyMaps;
 use crate::{maps::family::Family, node::NewAddresses};
 
-/// An element to write into the map of frontends: the key leads to `record`, and before to
-/// `replaces`.
+/// An element to write into the map of frontends: its key will lead to `record`, and leads to
+/// `replaces` so far.
 pub(super) struct NewFrontend<A> {
     pub(super) key: FrontendKey<A>,
     pub(super) record: RecordId,

@@ -105,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_shortest_run_that_fits_is_used() {
+    fn the_shortest_free_run_of_slots_that_fits_is_allocated() {
         let mut slots = BlockAllocator::new(100);
         let blocks: Vec<_> = [10, 1, 4, 1]
             .map(|n| slots.allocate(n).expect("room"))
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_run_is_not_handed_out_and_cannot_be_claimed_again() {
+    fn a_claimed_run_of_slots_is_neither_allocated_nor_claimed_again() {
         let mut slots = BlockAllocator::new(10);
         assert!(slots.claim(Block::new(4, 3)));
         assert!(!slots.claim(Block::new(6, 2)));
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_never_overlap_and_nothing_is_lost(operations: Vec<(bool, u8)>) {
+        fn allocated_runs_never_overlap_and_released_slots_are_free_again(operations: Vec<(bool, u8)>) {
             const CAPACITY: u32 = 500;
             let mut slots = BlockAllocator::new(CAPACITY);
             let mut held: Vec<Block> = Vec::new();

@@ -47,7 +47,7 @@ pub(super) fn commit(
     commit_guards::<V6>(maps, state, first, change.guards_v6, at, batches);
 }
 
-/// Returns the bit that a frontend of this kind needs in the port filter; `None` if it needs none.
+/// Returns the port filter's bit that a frontend of this kind needs; `None` if it needs no bit.
 pub(super) fn port_bit(kind: FrontendKind) -> Option<u64> {
     match kind {
         FrontendKind::NodePort => Some(ports::NODE_PORT),

@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_difference_applied_to_a_gives_b(
+        fn applying_a_diff_to_the_current_state_gives_the_plan(
             sequence in prop::collection::vec((plans(), 0..2u32), 1..5)
         ) {
             let mut model = Model {

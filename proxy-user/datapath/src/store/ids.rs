@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn zero_is_never_handed_out_and_a_full_pool_says_so() {
+    fn id_zero_is_never_allocated_and_a_full_pool_returns_none() {
         let mut pool = IdPool::new(3);
         assert_eq!(
             [pool.allocate(), pool.allocate(), pool.allocate()],
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn going_round_every_id_comes_before_any_comes_again() {
+    fn allocate_after_returns_every_other_id_before_it_repeats_one() {
         let mut pool = IdPool::new(150);
         let mut last = 0;
         for round in 0..3 {
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lowest_free_id_comes_first(operations: Vec<(bool, u8)>) {
+        fn the_lowest_free_id_is_allocated_first(operations: Vec<(bool, u8)>) {
             let mut pool = IdPool::new(130);
             let mut free: BTreeSet<u32> = (1..130).collect();
             for (allocate, id) in operations {

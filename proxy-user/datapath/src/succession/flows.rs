@@ -25,8 +25,8 @@ use crate::{
 const NO_SLOT: u32 = u32::MAX;
 
 /// Copies the flow entries of one family from the generation in `source` to the one in `target`.
-/// Entries that both have are merged. Returns how many entries are new to `target`, and how many
-/// did not fit.
+/// Entries that both generations have are merged. Returns how many entries are new to `target`, and
+/// how many did not fit.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -89,8 +89,8 @@ fn is_over<A>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::ORIGINAL && entry.state.is_closed()
 }
 
-/// Merges two generations' entries of one flow: `known` of the new one, `old` of the old one.
-/// `None` if `known` needs no change, or if `old` belongs to another flow.
+/// Merges two generations' entries of one flow: `known` is of the new generation, `old` of the old
+/// one. `None` if `known` needs no change, or if `old` belongs to another flow.
 fn merged<A: Family>(
     key: &FlowKey<A>,
     known: &FlowEntry<A>,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_both_have_seen_a_part_of_is_established() {
+    fn merging_a_new_and_an_answered_flow_gives_an_established_flow() {
         let known = entry(FlowState::NEW, 0);
         let old = entry(FlowState::ANSWERED, 9);
         let merged = merged(&key(), &known, &old).expect("more is known");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_stored_again() {
+    fn an_old_flow_that_adds_nothing_is_not_merged() {
         let known = entry(FlowState::ESTABLISHED, 9);
         let mut old = known;
         old.last_seen = 8;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masquerade_port_that_was_chosen_meanwhile_is_kept() {
+    fn merging_flows_keeps_a_masquerade_port_that_only_the_old_one_has() {
         let mut known = entry(FlowState::NEW, 0);
         known.kind = FlowKind::REPLY;
         known.seal(&key());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn another_flow_of_the_tuple_is_left_alone() {
+    fn an_old_flow_of_the_tuple_to_another_backend_is_not_merged() {
         let known = entry(FlowState::NEW, 0);
         let mut old = entry(FlowState::ESTABLISHED, 3);
         old.port = Port::from_host(80);

@@ -4,11 +4,11 @@
 //! in the new maps; the old maps are removed. Called by `Datapath`.
 //!
 //! The old programs go on with their maps while the new maps are filled. Then the new programs are
-//! attached behind the old ones, so that they see the packets that those pass. Then the old
-//! programs are *drained*: they translate known connections, begin none and refuse none. From that
-//! moment the new programs handle everything new. The contents of the old maps are copied, the old
-//! programs are detached, and what they have changed in the meantime is copied last. If the agent
-//! ends in between, the next one starts again with the same maps: each step may be repeated.
+//! attached behind the old ones, so that they see the packets that the old ones pass on. Then the
+//! old programs are *drained*: they translate known connections, begin none and refuse none. From
+//! that moment the new programs handle everything new. The contents of the old maps are copied, the
+//! old programs are detached, and what they have changed in the meantime is copied last. If the
+//! agent ends in between, the next one starts again with the same maps: each step may be repeated.
 //!
 //! For maps of another layout, the kernel knows which fields their elements have: see
 //! `translation`.
@@ -69,8 +69,8 @@ pub(super) struct Succession {
     /// Read when first needed. Later changes in the new maps do not matter: a removed backend gets
     /// another generation, and the old maps do not know new backends.
     references: HashMap<PathBuf, References>,
-    /// How much was copied so far; `None` before the first time. Once it is set, programs with the
-    /// new maps may be attached.
+    /// How many entries were copied so far; `None` before the first copy. After the first copy,
+    /// programs with the new maps may be attached.
     carried: Option<Carried>,
 }
 
@@ -183,7 +183,7 @@ impl Succession {
     }
 
     /// Copies everything that the new maps lack from the old ones. The new maps must contain the
-    /// services already. Returns how much was copied so far, over all calls.
+    /// services already. Returns how many entries were copied so far, over all calls.
     pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
         tell(&self.home, generation::BEHIND)?;
         let mut carried = self.carried.unwrap_or_default();
@@ -203,8 +203,8 @@ impl Succession {
         self.carried = Some(carried);
         Ok(carried)
     }
-    /// Does so for one old generation, whose directory is `source`. Returns how many entries did
-    /// not fit.
+    /// Like [`Self::carry`], for one old generation, whose directory is `source`. Returns how many
+    /// entries did not fit.
     fn carry_from(
         &self,
         source: &Path,

@@ -129,8 +129,8 @@ pub(super) fn carry_affinity<A: Family>(
     carry_held(source, target, A::AFFINITY, translate)
 }
 
-/// Copies the affinity of pods known to the socket hooks. `backends` are those of IPv4 and those of
-/// IPv6.
+/// Copies the affinity of pods known to the socket hooks. `backends` has the backends of IPv4, then
+/// those of IPv6.
 pub(super) fn carry_pods(
     source: &Path,
     target: &Path,

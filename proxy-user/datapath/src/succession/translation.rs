@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_go_where_their_names_are() {
+    fn fields_are_copied_to_the_fields_with_the_same_names() {
         let source = members([("gone", 0..2), ("a", 2..4), ("long", 4..8)]);
         let target = members([("long", 0..2), ("new", 2..4), ("a", 4..8)]);
         let mut translation = Translation::new(&source, &target, 8);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_a_number() {
+    fn a_value_that_is_a_plain_integer_is_copied() {
         let number = members([("", 0..4)]);
         let mut translation = Translation::new(&number, &number, 4);
         assert_eq!(translation.apply(&7_u32.to_ne_bytes()), Some(7_u32));

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_needs_room_for_what_it_keeps_and_half_as_many_others() {
+    fn a_flow_table_needs_room_for_kept_entries_and_half_as_many_others() {
         let counts = |kept, entries| FlowCounts {
             capacity: 4000,
             kept,

@@ -31,8 +31,8 @@ const PAGES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub filter: Filter,
-    /// The filter for socket calls. It is a separate one, because the kernel does not know why a
-    /// hook refused a call.
+    /// The filter for socket calls. A separate filter, because the kernel does not know why a hook
+    /// refused a call.
     pub calls: Filter,
     /// The maximum number of events per second; 0 means no limit.
     pub rate: u64,

@@ -43,7 +43,7 @@ fn connection(status: u32, protocol: u8, v4: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_is_read_whole() {
+fn a_conntrack_entry_is_parsed_with_all_its_fields() {
     let found = read(&connection(0x1ae, 6, true)).expect("a connection");
     assert_eq!(found.protocol, Protocol::TCP);
     assert_eq!(found.original.src, ([10, 0, 0, 1], 40_000).into());
@@ -59,7 +59,7 @@ fn a_connection_is_read_whole() {
 }
 
 #[test]
-fn it_is_the_tuples_that_say_where_a_connection_goes() {
+fn tuples_and_not_status_bits_tell_if_a_connection_is_translated() {
     // With IPVS no status bit is set.
     for status in [0x1ae, 0x18e] {
         let found = read(&connection(status, 6, true)).expect("a connection");
@@ -74,13 +74,13 @@ fn it_is_the_tuples_that_say_where_a_connection_goes() {
 }
 
 #[test]
-fn conntracks_connections_can_be_listed() {
+fn conntrack_entries_can_be_listed() {
     tracked(drop).expect("the kernel answers");
 }
 
 proptest::proptest! {
     #[test]
-    fn parser_never_panics(
+    fn the_conntrack_parser_never_panics(
         bytes: Vec<u8>, edits: Vec<(u16, u8)>, length in 0_usize..300,
     ) {
         _ = read(&bytes);

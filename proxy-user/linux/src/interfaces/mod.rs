@@ -49,8 +49,7 @@ pub struct Interface {
     pub veth_port: bool,
     /// Index of the bridge whose port the interface is; None if it is no bridge's port.
     pub bridge: Option<u32>,
-    /// The interface is a tun or tap device: a user-space program makes the frames that come in by
-    /// it.
+    /// The interface is a tun or tap device: a user-space program makes its incoming frames.
     pub made_by_program: bool,
     /// The interface is a veth and a port of an Open vSwitch: frames for the node have the address
     /// of the switch's own port.
@@ -78,8 +77,7 @@ pub struct Interface {
     pub driver: String,
     /// The name of a VLAN, macvlan or ipvlan device on top of the interface; None if there is none.
     pub carries: Option<String>,
-    /// VLAN interfaces on top of the interface have programs, and get their frames before a bridge
-    /// does.
+    /// A VLAN interface on top of the interface has programs, and no bridge takes its frames first.
     pub vlans: bool,
     /// Whether the interface is selected for XDP.
     pub uplink: bool,
@@ -114,10 +112,10 @@ impl Interface {
 /// The patterns of the configuration that select interfaces by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Patterns {
-    /// Patterns of names for tc programs; those with a leading `!` exclude. If there are any
-    /// others, they alone decide where the programs are attached.
+    /// Patterns of names for tc programs; those with a leading `!` exclude. If there are patterns
+    /// without `!`, they alone decide. Loopback always gets the programs, a bridge never.
     pub attach: Vec<String>,
-    /// Such patterns for XDP; without any, or with exclusions only, the uplinks are selected.
+    /// Such patterns for XDP; without patterns, or with exclusions only, the uplinks are selected.
     pub xdp: Vec<String>,
     pub pods: Option<PodInterfaces>,
 }
@@ -152,7 +150,7 @@ struct Link {
     kind: String,
     /// Index of the bridge, bond or VRF to which the interface belongs; None if it belongs to none.
     master: Option<u32>,
-    /// Index of the device below the interface, if it is a VLAN or the like.
+    /// Index of the device below the interface, if the interface is a VLAN or the like.
     lower: Option<u32>,
     loopback: bool,
     ethernet: bool,

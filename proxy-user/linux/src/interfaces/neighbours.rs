@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Follows the kernel's neighbours and the forwarding tables of its bridges by rtnetlink, and asks
-//! which neighbours are reached directly by a route. `pods` decides which pods can be handed
-//! packets from that.
+//! which neighbours are reached directly by a route. From that, `pods` decides which pods can be
+//! handed packets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -144,8 +144,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Waits for a message until `list_at` and takes those of some milliseconds; false if the
-    /// tables must be listed again.
+    /// Waits for a message until `list_at` and applies the messages of some milliseconds; false if
+    /// the tables must be listed again.
     async fn take_some(&mut self, messages: &mut Messages, list_at: Instant) -> bool {
         let Ok(Some(first)) = timeout_at(list_at, messages.next()).await else {
             return false;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_counts_while_its_link_layer_address_is_known_and_its_route_leads_there() {
+    fn a_neighbour_is_known_while_it_has_a_mac_and_a_route_by_its_interface() {
         let place = (3, IpAddr::from([10, 40, 1, 2]));
         let mut tables = Tables::default();
         tables.take(&pod(NeighbourState::Reachable), true);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_kept_when_its_bridge_forgets_it_and_follows_an_address_that_moves() {
+    fn a_learned_bridge_port_is_kept_after_it_expires_and_follows_a_moved_mac() {
         let learned = |port, state| {
             let mut message = message(AddressFamily::Bridge, port, state);
             message.attributes.push(NeighbourAttribute::Controller(3));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_by_a_gateway_does_not_end_at_the_neighbour() {
+    fn only_a_unicast_route_without_a_gateway_leads_to_the_neighbour() {
         let mut route = RouteMessage::default();
         route.header.kind = RouteType::Unicast;
         route.attributes = vec![RouteAttribute::Oif(3)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads interfaces and addresses by rtnetlink and waits for changes. It makes no decisions.
+//! Reads interfaces and addresses by rtnetlink and waits for changes. Makes no decisions.
 
 use std::{io, time::Duration};
 
@@ -209,8 +209,8 @@ impl Interfaces {
     }
 }
 
-/// Waits for a message until `list_at` and takes those of some milliseconds; false if everything
-/// must be listed again.
+/// Waits for a message until `list_at` and applies the messages of some milliseconds; false if
+/// everything must be listed again.
 async fn take_messages(
     messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
     seen: &mut Seen,
@@ -250,7 +250,7 @@ mod tests {
     type Message = NetlinkPayload<RouteNetlinkMessage>;
 
     #[tokio::test]
-    async fn a_new_interface_does_not_wait_until_the_kernel_falls_silent() {
+    async fn a_new_interface_is_seen_during_an_endless_stream_of_messages() {
         let without_end = stream::unfold(1, |index| async move {
             tokio::task::yield_now().await;
             Some((link(index, AddressFamily::Unspec, true), index + 1))
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_was_interrupted_or_has_no_end_is_not_believed() {
+    fn an_interrupted_or_truncated_netlink_dump_is_rejected() {
         use netlink_packet_core::{DoneMessage, NLM_F_MULTIPART, NetlinkHeader};
         let message = |flags, payload| {
             let mut header = NetlinkHeader::default();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_understood_or_missing_asks_for_a_list() {
+    async fn unknown_or_lost_messages_and_a_timeout_require_a_new_netlink_dump() {
         let list_at = Instant::now() + LIST_EVERY;
         for message in [Message::Overrun(Vec::new()), Message::Noop] {
             let mut messages = stream::iter([message]).boxed();

@@ -16,7 +16,7 @@ pub struct Neighbours {
     /// Neighbours that routes do not reach directly are left out.
     pub known: BTreeMap<(u32, IpAddr), Mac>,
     /// The index of the bridge port that leads to an Ethernet address. Key: the bridge's index and
-    /// that address.
+    /// the Ethernet address.
     pub ports: BTreeMap<(u32, Mac), u32>,
 }
 
@@ -141,8 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridged_pod_is_behind_the_port_that_its_bridge_has_learned_and_gets_frames_from_the_bridge()
-     {
+    fn a_bridged_pod_is_reached_by_its_learned_port_from_the_bridges_mac() {
         let all = [interface(3, InterfaceKind::Bridge), port(4), port(5)];
         assert_eq!(pod_links(&all, &neighbours(3)), [pod_link(4, 1400)]);
         let unlearned = Neighbours {
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_reached_where_something_would_be_skipped() {
+    fn a_pod_behind_an_unsuitable_interface_or_bridge_has_no_pod_link() {
         let pod_side = || interface(2, InterfaceKind::PodSide);
         let cases = [
             Interface {

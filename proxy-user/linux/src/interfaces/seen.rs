@@ -202,7 +202,7 @@ fn port_is_isolated(message: &LinkMessage) -> Option<bool> {
     })
 }
 
-/// True if both stand for the same address of the same interface in the kernel's list.
+/// True if both are the same address, with the same subnet, of the same interface.
 fn is_same(a: &Address, b: &Address) -> bool {
     (a.link, a.net, a.subnet) == (b.link, b.net, b.subnet)
 }
@@ -262,7 +262,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_link_that_is_missing_is_noticed() {
+    fn a_link_that_the_other_state_has_is_reported_as_lacking() {
         let (mut both, mut one) = (Seen::default(), Seen::default());
         for (seen, indices) in [(&mut both, &[1, 2][..]), (&mut one, &[1])] {
             for index in indices {

@@ -53,7 +53,7 @@ fn attached(patterns: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
+fn programs_attach_to_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
     assert_eq!(
         attached(&[]),
         ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
@@ -65,7 +65,7 @@ fn programs_belong_on_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
 #[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
 #[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
 #[case(&["cni0", "!lo"], &["lo"])]
-fn patterns_replace_detection_but_for_bridges_and_loopback(
+fn attach_patterns_replace_detection_except_for_bridges_and_loopback(
     #[case] patterns: &[&str],
     #[case] expected: &[&str],
 ) {
@@ -128,7 +128,7 @@ fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
 }
 
 #[test]
-fn addresses_that_can_never_be_chosen_take_no_room() {
+fn addresses_never_chosen_as_masquerade_source_are_left_out() {
     let mut addresses = vec![address(2, "192.0.2.1/24", true)];
     addresses.extend((10..30).map(|n| address(2, &format!("192.0.2.{n}/32"), true)));
     addresses.push(address(2, "198.51.100.1/24", true));
@@ -141,7 +141,7 @@ fn addresses_that_can_never_be_chosen_take_no_room() {
 }
 
 #[test]
-fn no_more_addresses_than_the_programs_know_and_of_each_family_its_own() {
+fn masquerade_sources_of_each_family_are_limited_in_number() {
     let mut addresses = vec![address(2, "192.0.2.100/32", true)];
     for n in 1..20 {
         addresses.push(address(2, &format!("10.{n}.0.1/16"), true));
@@ -163,7 +163,7 @@ fn no_more_addresses_than_the_programs_know_and_of_each_family_its_own() {
 #[case(PodInterfaces::Prefix("cni".into()), &["cni0", "veth1"])]
 // Packets from a bridge's port count under the bridge's name.
 #[case(PodInterfaces::Prefix("veth".into()), &[])]
-fn pods_are_behind_the_interfaces_that_are_said_so(
+fn pods_are_behind_interfaces_with_the_configured_name_or_prefix(
     #[case] pods: PodInterfaces,
     #[case] expected: &[&str],
 ) {
@@ -183,7 +183,7 @@ fn pods_are_behind_the_interfaces_that_are_said_so(
 #[case(&["!eth0.7"], None, false, false)]
 #[case(&[], Some(3), false, false)]
 #[case(&[], None, true, false)]
-fn a_vlans_frames_are_left_to_its_interface(
+fn vlan_frames_are_left_to_a_vlan_interface_that_has_programs(
     #[case] patterns: &[&str],
     #[case] bridge: Option<u32>,
     #[case] of_another_namespace: bool,
@@ -210,7 +210,7 @@ fn a_vlans_frames_are_left_to_its_interface(
 }
 
 #[test]
-fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
+fn a_port_with_another_mac_than_its_bridge_is_marked_as_bridge_port() {
     let mut links = node();
     links.push(link(10, "eth2", "", Some(3)));
     let interfaces = describe(&links, &[], &Patterns::default());
@@ -218,7 +218,7 @@ fn frames_are_addressed_to_the_bridge_where_a_port_has_another_address() {
 }
 
 #[test]
-fn pods_at_an_open_vswitch_are_told_by_their_ports() {
+fn only_veths_at_an_open_vswitch_are_marked_as_switch_ports() {
     let mut links = node();
     links.push(link(20, "ovs-system", "openvswitch", None));
     links.push(link(21, "pod-1", "veth", Some(20)));

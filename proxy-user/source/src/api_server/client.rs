@@ -231,7 +231,10 @@ mod tests {
     #[case("192.0.2.1:6443", "https://192.0.2.1:6443/")]
     #[case("http://127.0.0.1:8080", "http://127.0.0.1:8080/")]
     #[case("https://[fd00::1]:6443", "https://[fd00::1]:6443/")]
-    fn an_address_may_lack_its_scheme(#[case] given: &str, #[case] expected: &str) {
+    fn an_api_server_address_without_a_scheme_means_https(
+        #[case] given: &str,
+        #[case] expected: &str,
+    ) {
         assert_eq!(address(given).expect("an address").to_string(), expected);
     }
 
@@ -239,7 +242,7 @@ mod tests {
     #[case("ftp://192.0.2.1")]
     #[case("https://")]
     #[case("a b")]
-    fn what_is_no_address_is_named(#[case] given: &str) {
+    fn an_invalid_api_server_address_is_named_in_the_error(#[case] given: &str) {
         let fault = address(given).expect_err("no address");
         assert!(
             fault.contains(given) && fault.contains("write it like"),
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pods_authorities_are_known_before_the_first_connection() {
+    async fn the_service_account_gives_the_cluster_ca_and_the_token_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let pem = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
         std::fs::write(folder.path().join("ca.crt"), pem).expect("written");
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_without_a_service_account_is_told_of_the_file() {
+    async fn a_missing_service_account_ca_file_is_named_in_the_error() {
         let folder = tempfile::tempdir().expect("a folder");
         let server = address("192.0.2.1:6443").expect("an address");
         let fault = service_account(folder.path(), &server).await;

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_on_two_nodes_has_one_name_and_everything_fits() {
+    fn equal_warnings_of_two_nodes_have_one_event_name_within_size_limits() {
         let regarding = |name: &str, uid: &str| ObjectReference {
             name: Some(name.to_owned()),
             uid: Some(uid.to_owned()),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_healthy_has_an_event_of_another_type() {
+    fn a_healthy_nodes_event_is_normal_and_others_are_warnings() {
         let told = |news| {
             let regarding = ObjectReference {
                 name: Some("node-a".to_owned()),

@@ -35,11 +35,11 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// kube allows less than 295.
 const WATCH: RangeInclusive<u32> = 150..=290;
 
-/// KUBE: client-go's reflector waits so long before it lists again, and doubles the pause while
-/// that happens often. All nodes list again when a server has forgotten their version.
+/// KUBE: client-go's reflector waits this long before it lists again, and doubles the pause while
+/// it lists often. All nodes list again when a server has forgotten their version.
 const FIRST_RELIST: Duration = Duration::from_millis(800);
 const LAST_RELIST: Duration = Duration::from_secs(30);
-/// The pauses begin anew after so long without a list.
+/// After this long without a new list, the next pause is the first one again.
 const CALM: Duration = Duration::from_secs(120);
 
 /// The pause before asking again for a kind of object that the server does not know: the server may
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_says_nothing_is_said_in_words() {
+    fn a_watch_error_without_a_message_is_described() {
         let empty = watcher::Error::WatchError(Box::default());
         let said = in_words(&empty);
         assert!(

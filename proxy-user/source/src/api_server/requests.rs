@@ -60,8 +60,8 @@ impl Requests {
         }
     }
 
-    /// Counts an answer. `code` is None if there was none. `begun` is the time of the request; None
-    /// for a watch, whose duration says nothing.
+    /// Counts a request. `code`: the HTTP status; None without an answer. `begun`: the time of the
+    /// request; None for a watch, whose duration says nothing.
     pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {
         let (host, method) = (host.to_owned(), method.to_owned());
         if let Some(begun) = begun {

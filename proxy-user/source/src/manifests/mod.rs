@@ -202,7 +202,7 @@ impl Notes {
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if about_folder => {
                 self.lost = true;
             }
-            // The name now belongs to another file, or to none.
+            // The name now belongs to another file, or to no file.
             EventKind::Modify(ModifyKind::Name(_)) => {
                 for name in names {
                     writers.writing.remove(&name);

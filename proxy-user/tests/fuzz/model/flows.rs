@@ -93,7 +93,7 @@ impl Model {
         self.replies.insert(flow.reply(key.tuple.protocol), key);
         self.flows.insert(key, flow);
     }
-    /// Removes a flow with all of its entries; returns it, None if there is none.
+    /// Removes a flow with all of its entries; returns the flow, None if it does not exist.
     pub(crate) fn remove_flow(&mut self, key: Key) -> Option<Flow> {
         let flow = self.flows.remove(&key)?;
         self.replies.remove(&flow.reply(key.tuple.protocol));

@@ -77,7 +77,7 @@ fn goes_on(headers: &Headers) -> bool {
     headers.flags & (SYN | ACK | RST | FIN) == ACK
 }
 
-/// Returns the number by which the SYN or INIT of one connection differs from another's; 0 for UDP.
+/// Returns the number that distinguishes the SYNs or INITs of two connections; 0 for UDP.
 pub(crate) fn first_number(headers: &Headers) -> u32 {
     match headers.tuple.protocol {
         TCP => headers.sequence,

@@ -46,7 +46,7 @@ impl Model {
     }
 
     /// Judges a packet while the flow table is full. It must be dropped, and old entries must be
-    /// removed for the next packet. If there are few ports, it may instead have taken over a port.
+    /// removed for the next packet. With few ports, the flow may instead have taken over a port.
     fn masquerade_without_room(&mut self, v6: bool, seen: &Seen) -> Judgement {
         let (low, high) = self.settings.ports;
         if seen.counter != Counter::DroppedFlowTableFull && u32::from(high - low) < 8 * TRIES {

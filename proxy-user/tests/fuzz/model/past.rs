@@ -293,7 +293,7 @@ pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> 
 }
 
 /// Does the same as `older` and restores the MACs of the frame's arrival; true if the frame had
-/// left with those of a pod's link.
+/// left with the MACs of a pod's link.
 fn as_before(given: &[u8], headers: &Headers, frame: &[u8]) -> Result<(Vec<u8>, bool), String> {
     let mut back = older(frame, headers)?;
     let is_handed = back[..12] == [services::POD_MAC, Interface::PodA.mac()].concat();

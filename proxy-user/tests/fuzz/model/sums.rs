@@ -176,7 +176,7 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     expected == seen
 }
 
-/// Returns which checksum of a complete packet is wrong; None if none is.
+/// Returns which checksum of a complete packet is wrong; None if all are correct.
 pub(crate) fn fault(frame: &[u8]) -> Option<&'static str> {
     let headers = read(frame)?;
     let v6 = headers.is_v6();

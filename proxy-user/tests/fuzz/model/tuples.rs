@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which tuples a new flow may have: no two living flows have the same one.
+//! Which tuples a new flow may have: no two living flows have the same tuple.
 
 use std::net::SocketAddr;
 

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::link::NetkitMode;
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) uplink: Uplink,
-    /// The tunnel between the nodes; without one, they have routes to each other's pods.
+    /// The tunnel between the nodes; None: the nodes have routes to each other's pods.
     pub(super) tunnel: Option<Tunnel>,
     /// The interfaces that join each pod to its node.
     pub(super) pods: Pods,
@@ -60,7 +60,7 @@ pub(super) struct Tunnel {
     pub(super) link: &'static str,
     /// Whether the tunnel takes IPv6 packets.
     pub(super) v6: bool,
-    /// Whether its ends need each other's keys.
+    /// Whether the tunnel's ends need each other's keys.
     pub(super) keys: bool,
 }
 

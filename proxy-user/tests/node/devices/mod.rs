@@ -19,8 +19,8 @@ use rstest::rstest;
 use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
 use crate::world::World;
 
-/// The largest number of packets that may pass the stack with `redirect`: the first ones of a
-/// connection may. A transfer has three times as many at least, one of its directions half of that.
+/// The most packets of a flow that may pass the stack although they are redirected: its first ones.
+/// A transfer has at least three times as many, and one of its directions half of that.
 const FEW: u64 = 15;
 
 // Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
@@ -31,7 +31,7 @@ const FEW: u64 = 15;
 #[case::modules(&[GENEVE, IPIP, GRE, WIREGUARD, VLAN, BOND])]
 #[ignore = "needs netkit: `cargo xtask kernels` runs it on Linux 6.7 and newer"]
 #[case::netkit(&[NETKIT_L2, NETKIT_L3])]
-fn services_are_reached_through(
+fn services_are_reached_through_every_kind_of_interface(
     #[case] kinds: &[Kind],
     #[values(Stack, Auto)] forwarding: Forwarding,
 ) {

@@ -15,11 +15,11 @@ use super::lane::Flow;
 use crate::connection::{failed, limit};
 
 const LENGTH: usize = 300_000;
-/// How long to wait. With lost packets a transfer stalls; otherwise it takes milliseconds, in a
-/// virtual machine a second.
+/// How long to wait. If packets are lost, a transfer stalls; otherwise it takes milliseconds, or a
+/// second in a virtual machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
-/// The first attempts may be lost to neighbour resolution and path MTU discovery.
+/// How often to try: neighbour resolution and path MTU discovery may lose the first datagrams.
 const ATTEMPTS: usize = 4;
 
 /// Sends a request to the service and gets it back, over one connection.
@@ -65,8 +65,8 @@ pub(super) fn datagrams(flow: &Flow<'_>) -> io::Result<()> {
         })
     })?;
     client.connect(flow.service)?;
-    // The first length fits every interface, the second only those outside: an ICMP error tells the
-    // sender to fragment it.
+    // A datagram of the first length fits every interface, one of the second only those outside: an
+    // ICMP error makes the sender fragment it.
     let largest = 1500 - if flow.service.is_ipv6() { 48 } else { 28 };
     [1200, largest].into_iter().try_for_each(|length| {
         let request = pattern(length);

@@ -39,9 +39,9 @@ fn stops(world: &World, words: &str, make: impl FnOnce(), undo: impl FnOnce()) {
     agree(world, &[]).is_clean();
 }
 
-/// By default, too, the stack judges how a connection begins.
+/// By default, too, new connections pass the stack if it has firewall rules.
 #[test]
-fn a_rule_that_stops_beginnings_is_found_by_default() {
+fn with_default_settings_explain_finds_a_forward_chain_that_drops() {
     let world = World::serving();
     let _agent = world.start(7);
     let said = ask(&world, CLIENT, CART, &[]);
@@ -60,7 +60,7 @@ fn a_rule_that_stops_beginnings_is_found_by_default() {
 }
 
 #[test]
-fn whatever_stops_packets_beyond_portolan_is_found() {
+fn explain_finds_firewall_sysctl_and_route_settings_that_stop_packets() {
     let world = build();
     let chain = "add table inet firewall
 add chain inet firewall forward { type filter hook forward priority 0; policy drop; }
@@ -107,7 +107,7 @@ add chain inet firewall forward { type filter hook forward priority 0; policy dr
 }
 
 #[test]
-fn whatever_differs_without_stopping_packets_is_found() {
+fn explain_reports_differences_that_do_not_stop_packets() {
     let world = build();
     let accepts = "add table inet firewall
 add chain inet firewall forward { type filter hook forward priority 0; policy drop; }
@@ -176,7 +176,7 @@ add rule ip other services ip daddr 172.30.1.7 tcp dport 80 dnat to 10.40.1.20:8
 }
 
 #[test]
-fn a_program_that_is_missing_is_named_with_its_place() {
+fn explain_names_the_hook_of_a_detached_program() {
     let world = build();
     let index = world.index(&world.client_interface());
     for hook in ["ingress", "egress"] {
@@ -198,7 +198,7 @@ fn a_program_that_is_missing_is_named_with_its_place() {
 }
 
 #[test]
-fn an_endpoint_that_does_not_listen_is_found_by_a_probe() {
+fn explain_with_probe_finds_an_endpoint_that_does_not_listen() {
     let world = World::build();
     let deaf = Service::new("deaf", "172.30.1.6").target(8081);
     world.write("deaf.yaml", deaf);
@@ -216,7 +216,7 @@ fn an_endpoint_that_does_not_listen_is_found_by_a_probe() {
 }
 
 #[test]
-fn a_client_that_comes_in_by_another_interface_than_its_route_is_found_with_strict_rp_filter() {
+fn explain_finds_an_asymmetric_route_with_strict_rp_filter() {
     let world = World::serving();
     let outside = outside(&world);
     assert!(world.start_by_stack(7).stop().success());

@@ -5,7 +5,7 @@ use super::{CLIENT, run};
 use crate::{objects::service, world::World};
 
 #[test]
-fn bad_input_is_one_line_and_has_a_status_of_its_own() {
+fn bad_input_of_explain_prints_one_line_and_exits_with_2() {
     let world = World::build();
     let says = |flags: &[&str], words: &str| {
         let output = run(&world, flags);
@@ -40,7 +40,7 @@ fn bad_input_is_one_line_and_has_a_status_of_its_own() {
 }
 
 #[test]
-fn people_get_a_short_text_and_scripts_json_or_yaml() {
+fn explain_prints_a_short_text_or_yaml_and_its_help() {
     let world = World::build();
     world.write("cart.yaml", service("cart", "172.30.1.1"));
     assert!(world.start_by_stack(7).stop().success());

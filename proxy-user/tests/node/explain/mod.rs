@@ -105,7 +105,7 @@ impl Said {
         );
         assert_eq!(found["remedy"].is_string(), level != "note", "{found:#}");
     }
-    /// Expects that nothing but notes was found.
+    /// Expects that all findings are notes.
     #[track_caller]
     fn is_clean(&self) {
         assert_eq!(self.status, 0, "{:#}", self.report);
@@ -118,9 +118,9 @@ struct State {
     flows: Vec<Flow>,
     affinity: Vec<(AffinityKey<V4>, AffinityEntry)>,
     sockets: usize,
-    /// All counters but that of packets to no service: neighbours are looked up at any time.
+    /// All counters but that of packets to no service, which neighbour discovery raises.
     counters: Vec<u64>,
-    /// For each ring the numbers of entries pushed and emptied.
+    /// The number of entries pushed to, and removed from, each ring.
     rings: Vec<(u32, [u64; 2])>,
     ports: Vec<(u32, u64)>,
     direct: Vec<(u32, u32)>,
@@ -185,7 +185,7 @@ fn explain_quietly(world: &World, from: &str, to: &str, flags: &[&str]) -> Said 
     said
 }
 
-/// Joins a client to the node that is no pod.
+/// Connects a client that is no pod to the node.
 pub(crate) fn outside(world: &World) -> NetNs {
     let outside = NetNs::new("outside").expect("run as root");
     plug(world.node(), &outside, &[OUTSIDE]).expect("joined");

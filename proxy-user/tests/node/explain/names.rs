@@ -20,7 +20,7 @@ fn cart() -> Service {
 }
 
 #[test]
-fn pods_are_named_and_those_left_out_with_the_reason() {
+fn explain_names_pods_and_says_why_an_endpoint_is_not_selected() {
     let world = World::build();
     world.write("cart.yaml", cart());
     let agent = world.start_by_stack(7);
@@ -96,7 +96,7 @@ add chain inet firewall forward { type filter hook forward priority 0; policy dr
 }
 
 #[test]
-fn the_api_server_names_pods() {
+fn pods_are_named_by_the_api_server_in_explain_and_in_flows() {
     let world = World::build();
     let server = prepare(&world);
     server.apply(cart());

@@ -93,7 +93,7 @@ fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
         left_out["because"],
         "on another node, and the traffic policy is Local"
     );
-    // The Local policy does not bind pods: their traffic is short-circuited.
+    // The Local policy does not apply to pods: their traffic is short-circuited.
     let said = agree(&world, CLIENT, client, "10.40.0.1:30003");
     assert_eq!(said.endpoints(), ["10.40.1.21:8080"]);
 
@@ -120,7 +120,7 @@ fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
     assert_eq!(said.steps(), ["untouched"]);
     said.finds("differs", "no service has this address");
     said.finds("in-the-way", "there is no route");
-    // The destination is of no service, and answers.
+    // The destination belongs to no service, and answers.
     let said = agree(&world, CLIENT, client, SERVER);
     assert_eq!(
         (said.status, said.outcome()),
@@ -132,7 +132,7 @@ fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
 }
 
 #[test]
-fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
+fn explain_covers_sockets_of_node_processes_and_of_pods() {
     let world = World::serving();
     world.write("questions.yaml", questions());
     world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
@@ -166,7 +166,7 @@ fn a_process_of_the_node_and_a_pods_socket_are_asked_about_at_the_socket() {
 }
 
 #[test]
-fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
+fn explain_knows_affinity_and_open_connections_without_an_agent() {
     let world = World::build();
     let held = SessionAffinityConfig {
         client_ip: Some(ClientIPConfig {
@@ -218,7 +218,7 @@ fn affinity_and_an_open_connection_are_known_also_while_no_agent_runs() {
 }
 
 #[test]
-fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
+fn the_dry_run_of_explain_finds_inconsistent_maps() {
     let world = World::serving();
     assert!(world.start_by_stack(7).stop().success());
     explain(&world, CLIENT, CART, &[]).is_clean();
@@ -242,7 +242,7 @@ fn maps_that_the_programs_read_otherwise_are_told_by_the_dry_run() {
 }
 
 #[test]
-fn a_node_without_ipv4_is_asked_in_the_same_words() {
+fn explain_works_on_a_node_without_ipv4() {
     let world = World::build_without_v4();
     world.write("node.yaml", node_with(&[OF_V6[0]], Some(7)));
     world.write("six.yaml", Service::new("six", "fd00:30::1"));

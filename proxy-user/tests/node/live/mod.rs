@@ -29,7 +29,7 @@ const LINES: u16 = 16;
 /// The sequence that leaves the terminal's alternate screen.
 const BACK: &str = "\x1b[?1049l";
 
-/// A shell on a terminal of tmux; dropping this ends it.
+/// A shell in a terminal of tmux; dropping the value ends the shell.
 struct Tmux<'a> {
     world: &'a World,
     socket: PathBuf,
@@ -70,7 +70,7 @@ impl<'a> Tmux<'a> {
         lines.collect()
     }
 
-    /// Waits until the screen is as `is_it` wants.
+    /// Waits until `is_it` accepts the screen.
     fn wait(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let mut screen = String::new();
         wait(
@@ -131,7 +131,7 @@ fn pass_some(world: &World) {
 }
 
 #[test]
-fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
+fn the_live_top_reacts_to_keys_and_restores_the_terminal() {
     let world = World::build();
     used(&world);
     // Pods' packets are translated one by one in this configuration.
@@ -177,7 +177,7 @@ fn the_live_top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     }
 }
 
-/// A terminal of a given size, and all that a command has written to it so far.
+/// A terminal of a given size, and the output of a command so far.
 struct Terminal {
     master: File,
     slave: OwnedFd,
@@ -215,7 +215,7 @@ impl Terminal {
 }
 
 #[test]
-fn a_signal_and_the_end_of_the_maps_leave_the_terminal_as_it_was() {
+fn the_live_top_restores_the_terminal_on_a_signal_and_without_maps() {
     let world = World::build();
     used(&world);
     let agent = world.start(7);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The output of bpftool with its fields in the order of the layout, on fewer lines.
+//! Formats bpftool's output on fewer lines, with the fields in the order of the layout.
 
 use std::{
     collections::BTreeSet,

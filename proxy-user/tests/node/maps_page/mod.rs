@@ -28,7 +28,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/maps.md");
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p proxy-user -p lab --test node maps_page";
 const BEGIN: &str = "```console\n";
 const END: &str = "\n```\n";
-/// Texts that tell which element of a map the page shows, where the map has several.
+/// Texts in the element that the page shows, for maps with several elements.
 const TELLING: [(&str, &str); 7] = [
     ("frontends_v4", "[172,30,1,1]"),
     // Port 80; the other entry is for all other ports of the address.
@@ -51,7 +51,7 @@ fn login() -> Service {
         .only_for(&["203.0.113.0/24"])
 }
 
-/// Reads the maps of a node with bpftool; every map holds something.
+/// Reads the maps of a node with bpftool; no map is empty.
 struct Maps<'a> {
     world: &'a World,
 }
@@ -69,7 +69,7 @@ impl Maps<'_> {
         words
     }
 
-    /// The index of the array element that the page shows; none for a map that is no array.
+    /// The index of the array element that the page shows; None if the map is no array.
     fn index(&self, map: &str) -> Option<u32> {
         let value_of = |map: &str| {
             let element = self.ask(map);

@@ -42,7 +42,7 @@ fn of<'a>(all: &'a [(String, String, Json)], map: &str, word: &str) -> &'a Json 
 }
 
 #[test]
-fn the_commands_for_a_service_lead_from_its_address_to_its_endpoint() {
+fn services_bpftool_prints_commands_that_lead_from_frontend_to_endpoint() {
     let world = World::serving();
     world.write("login.yaml", login());
     world.write("questions.yaml", questions());

@@ -13,7 +13,7 @@ use transfer::{Learned, datagrams, fragments, stream};
 use world::{NARROW, Side, Through, Where, World};
 
 #[rstest]
-fn a_narrow_link_towards_the_backend_is_learned(
+fn both_ends_learn_the_path_mtu_of_a_narrow_link_to_the_backend(
     #[values(false, true)] v6: bool,
     #[values(
         Through::NodeSocket,
@@ -36,7 +36,7 @@ fn a_narrow_link_towards_the_backend_is_learned(
 }
 
 #[rstest]
-fn a_narrow_link_towards_the_client_is_learned(
+fn both_ends_learn_the_path_mtu_of_a_narrow_link_to_the_client(
     #[values(false, true)] v6: bool,
     #[values(
         Through::Preserved(Stack),

@@ -16,9 +16,9 @@ use super::world::{Through, World};
 use crate::connection::{failed, limit};
 
 const MIB: usize = 1 << 20;
-/// How long to wait. A transfer whose error was lost stalls; otherwise it takes milliseconds.
+/// How long to wait. A transfer stalls if its ICMP error is lost; otherwise it takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The answer that replaces one that was too large to be sent.
+/// The answer that is sent instead of one that is too large.
 const REFUSED: &[u8] = b"too large";
 
 /// The path MTU that each end's socket knows, in bytes.
@@ -102,7 +102,7 @@ pub(super) fn fragments(world: &World) -> io::Result<()> {
     })
 }
 
-/// Runs `part` while the backend sends `answer` to each datagram, or `REFUSED` where that is too
+/// Runs `part` while the backend sends `answer` to each datagram, or `REFUSED` if `answer` is too
 /// large.
 fn converse<T>(
     world: &World,

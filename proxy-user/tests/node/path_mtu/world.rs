@@ -73,7 +73,7 @@ pub(super) enum Side {
     Backend,
 }
 
-/// The one that finds a packet too large.
+/// The host that finds a packet too large and reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Where {
     /// The node itself.

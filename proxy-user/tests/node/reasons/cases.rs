@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cases: how each reason is provoked, and what is asked about it. Their order matters: the
-//! last ones fill up what others need.
+//! last cases fill tables that other cases need.
 
 use std::{
     net::{TcpListener, TcpStream, UdpSocket},
@@ -14,7 +14,7 @@ use super::{
     scene::{BALANCED, OUTSIDE, POD, QUESTIONS, Scene, TORN_PORT, at, from_port},
 };
 
-/// One reason.
+/// How one reason is provoked, and what `explain` must answer.
 pub(super) struct Case {
     pub(super) reason: Counter,
     /// Sets up the state that the case needs.
@@ -35,10 +35,10 @@ pub(super) enum Explain {
     DryRun(&'static str, &'static str),
     /// The policy's verdict, from which the reason follows.
     Policy(&'static str, &'static str, Counter),
-    /// A note, afterwards, that flows have met the reason; with the protocol. The dry run cannot
-    /// show it, because it has its own tables.
+    /// A note, after the case, that flows have met the reason; with the protocol. The dry run has
+    /// its own tables, so it cannot show the reason.
     Note(&'static str, &'static str, &'static str),
-    /// The reason why nobody can ask.
+    /// Explain cannot be asked; the text says why.
     CannotBeAsked(&'static str),
 }
 
@@ -240,7 +240,7 @@ fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {
     table.update(&key, &entry.sealed(&key)).expect("stored");
 }
 
-/// Makes the only slot of a service lead to an endpoint of another service, or back.
+/// Makes the only slot of a service refer to an endpoint of another service, or to its own again.
 fn tear(scene: &Scene<'_>, by: u32) {
     let backends = scene.table::<u32, Backend<V4>>(maps::BACKENDS_V4);
     let own = |id: &u32| backends.lookup(id).expect("readable").expect("an element");

@@ -29,7 +29,7 @@ fn reasons() -> BTreeSet<Counter> {
 }
 
 #[test]
-fn every_reason_of_a_drop_or_a_rejection_is_provoked_and_named_by_all_witnesses() {
+fn every_drop_or_reject_reason_is_named_by_counters_metrics_and_commands() {
     let world = World::serving();
     scene::write_objects(&world);
     let agent = world.start_configured(7, scene::CONFIG);
@@ -70,7 +70,7 @@ fn provoke(case: &Case, scene: &Scene<'_>, witnesses: &mut [Box<dyn Witness>]) {
 }
 
 #[test]
-fn no_reason_is_left_out() {
+fn every_drop_or_reject_reason_has_exactly_one_case() {
     let cases = CASES.iter().map(|case| case.reason);
     let mut named: Vec<_> = cases.collect();
     for (counter, why) in NOT_PROVOKED {

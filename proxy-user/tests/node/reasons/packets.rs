@@ -33,8 +33,8 @@ pub(super) fn ack(from: SocketAddrV4, to: SocketAddrV4, number: u32) -> Vec<u8> 
     packet
 }
 
-/// The number that acknowledges a packet, if the packet is the SYN-ACK of this server to this
-/// client.
+/// The number with which this client acknowledges the SYN-ACK of this server; None for other
+/// packets.
 pub(super) fn accepted(packet: &[u8], client: SocketAddrV4, server: SocketAddrV4) -> Option<u32> {
     let packet = SlicedPacket::from_ip(packet).ok()?;
     let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) =

@@ -32,11 +32,11 @@ pub(super) const CONFIG: &str = "portolan:
 pub(super) const POD: &str = "10.40.9.2";
 /// The address of a client behind `tun0` that is no pod.
 pub(super) const OUTSIDE: &str = "10.9.0.2";
-/// The address of a pod behind the device whose packets leave their checksum to be filled in.
+/// The address of a pod behind the device that leaves checksums of its packets to be computed.
 const ODD: &str = "10.40.9.3";
-/// A load balancer's address that allows none of these clients.
+/// A load balancer's address whose allowed source ranges exclude all clients here.
 pub(super) const BALANCED: &str = "203.0.113.4:80";
-/// The port of the endpoint to which no map leads.
+/// The target port of the service whose only slot a case makes inconsistent.
 pub(super) const TORN_PORT: u16 = 8099;
 
 /// Services for all cases.
@@ -101,7 +101,7 @@ impl<'a> Scene<'a> {
         self.tunnel.borrow_mut().send(packet).expect("sent");
     }
 
-    /// Makes a packet arrive that asks for a checksum to be filled in, far behind its header.
+    /// Makes a packet arrive whose checksum still has to be computed, far behind its headers.
     pub(super) fn send_odd(&self, from_port: u16, to: &str) {
         let from = SocketAddrV4::new(ODD.parse().expect("an address"), from_port);
         // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes after

@@ -67,7 +67,7 @@ impl Witness for Counters {
     }
 }
 
-/// `portolan explain`: asked about the flow before it happens; for `Note`, afterwards.
+/// `portolan explain`: asked about a flow before its packets; for `Note`, after them.
 pub(super) struct Explained;
 
 impl Witness for Explained {
@@ -103,7 +103,7 @@ impl Witness for Explained {
     fn at_the_end(&mut self, _: &Scene<'_>) {}
 }
 
-/// `/metrics`: every reason rises as in the map. The agent reads the map once a second.
+/// `/metrics`: the count of every reason rises as in the map, which the agent reads once a second.
 pub(super) struct Metrics(Counts);
 
 impl Metrics {
@@ -152,7 +152,7 @@ impl Witness for Metrics {
 #[derive(Default)]
 pub(super) struct Topped(Counts);
 
-/// The count of each reason: the sum of all service ports and of packets to none.
+/// The count of each reason: the sum over all service ports and over packets to no service.
 fn topped(scene: &Scene<'_>) -> Counts {
     let said = scene.world.json(&["top", "--reasons"]);
     let mut counts = Counts::new();

@@ -102,8 +102,8 @@ fn qdisc_deleted(node: &mut Node<'_>) -> bool {
     true
 }
 
-/// Detaches one of the links with a wanted name; false if there is none because maps have begun to
-/// grow.
+/// Detaches one of the links with a wanted name; false if no link is there because maps have begun
+/// to grow.
 fn detach_one(node: &mut Node<'_>, kind: &str, is_wanted: fn(&str) -> bool) -> bool {
     let all = pins(node.world);
     let names = all.iter().filter_map(|path| path.file_name()?.to_str());
@@ -131,7 +131,7 @@ fn program_before(node: &mut Node<'_>) -> bool {
     let egress = node.random.one_in(2);
     let world = node.world;
     let before = world.foreign(&interface, egress, ChainPosition::First);
-    // Ours moves before the foreign program, unless it has just done so.
+    // portolan's program moves before the foreign one, unless it has just done so.
     sleep(Duration::from_secs(3));
     drop(before);
     node.wait_until_well();

@@ -145,14 +145,14 @@ pub(crate) enum Harm {
     Sockets,
     /// New connections and sockets, but no open ones.
     New,
-    /// All requests that select a backend: all but open TCP connections.
+    /// All requests that select a backend: all except those on open TCP connections.
     Selection,
     /// All requests.
     All,
 }
 
 impl Harm {
-    /// Whether this request may fail meanwhile.
+    /// Whether this request may fail during the disturbance.
     pub(crate) const fn includes(self, kind: Kind, way: ClientKind, is_new: bool) -> bool {
         match self {
             Self::Nothing => false,

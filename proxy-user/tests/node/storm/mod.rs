@@ -41,7 +41,7 @@ const RATE: u64 = 200;
 const NEW: u32 = 4;
 
 #[test]
-fn nothing_is_lost_and_nobody_is_answered_by_another_in_a_storm() {
+fn no_request_is_lost_or_gets_a_wrong_backend_in_a_storm() {
     let seconds = number("PORTOLAN_STORM_SECONDS").unwrap_or(SECONDS);
     let seed = number("PORTOLAN_STORM_SEED").unwrap_or_else(of_today);
     let rate = number("PORTOLAN_STORM_RATE").unwrap_or(RATE);

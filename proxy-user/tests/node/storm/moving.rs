@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The endpoints of the service `Moving` over time: which of them may answer, and when a client may
-//! be moved to another one.
+//! The endpoints of the service `Moving` over time: which endpoint may answer, and when a client
+//! may get another one.
 
 use std::{
     sync::Mutex,
@@ -29,8 +29,8 @@ impl Moving {
         Self(Mutex::new(vec![first]))
     }
 
-    /// Records a change. With `at_once`, an agent follows it; otherwise [`Moving::settle`] tells
-    /// when.
+    /// Records a change. With `at_once`, an agent applies it now; otherwise [`Moving::settle`]
+    /// records when.
     pub(crate) fn change(&self, backends: u8, at_once: bool) {
         let mut sets = self.0.lock().expect("no panic");
         let now = Instant::now();
@@ -57,7 +57,7 @@ impl Moving {
         self.any(from, to, |set| set >> backend & 1 == 1)
     }
 
-    /// Whether it may have been no endpoint at some time between two moments.
+    /// Whether this backend may have been no endpoint at some time between two moments.
     pub(crate) fn may_be_left(&self, backend: u8, from: Instant, to: Instant) -> bool {
         self.any(from, to, |set| set >> backend & 1 == 0)
     }
@@ -71,7 +71,7 @@ impl Moving {
     }
 }
 
-/// Ends the earlier sets, after the allowance.
+/// Records that the sets so far are in force only until the end of [`ALLOWANCE`].
 fn close(sets: &mut [Set], now: Instant) {
     for set in sets.iter_mut().filter(|set| set.until.is_none()) {
         set.until = Some(now + ALLOWANCE);

@@ -76,12 +76,12 @@ impl<'a> Node<'a> {
         self.agent.as_ref().expect("it runs")
     }
 
-    /// Takes the agent out, for a caller that ends it.
+    /// Removes the agent from the node and returns it, for a caller that ends it.
     pub(crate) fn take(&mut self) -> Agent {
         self.agent.take().expect("it runs")
     }
 
-    /// Starts an agent and waits for nothing.
+    /// Starts an agent and does not wait for it.
     pub(crate) fn spawn(&mut self) {
         let flows = self.flows;
         let kubeconfig = self.objects.kubeconfig();
@@ -103,7 +103,7 @@ impl<'a> Node<'a> {
         self.follow();
     }
 
-    /// Gives the next agent other sizes of maps.
+    /// Changes the size of the flow table for the next agent.
     pub(crate) fn resize(&mut self) {
         self.flows += 1024 + self.random.below(1024);
     }
@@ -119,7 +119,7 @@ impl<'a> Node<'a> {
         status == 200 && is_alone && body.contains(r#""faultCount":0"#)
     }
 
-    /// Waits until this has lasted longer than the time between two looks at the maps: none is
+    /// Waits until all has been well for 1.5 s. The agent checks the maps more often, so no map is
     /// about to grow.
     pub(crate) fn settle(&self) {
         let mut since = Instant::now();

@@ -27,7 +27,7 @@ pub(crate) struct Asked {
     pub(crate) kind: Kind,
     pub(crate) way: ClientKind,
     pub(crate) local: Option<SocketAddr>,
-    /// When the same connection or client last had an answer; for a new one, when it began.
+    /// When this connection or client last got an answer, or when it began.
     pub(crate) since: Instant,
     pub(crate) begun: Instant,
     pub(crate) is_new: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
     pub(crate) requests: u64,
     pub(crate) lost: u64,
     pub(crate) wrong: u64,
-    /// Requests that were lost or wrong during damage by hand.
+    /// The number of requests that were lost or wrong during damage by hand.
     pub(crate) harmed: u64,
     pub(crate) repeated: u64,
     pub(crate) longest: Duration,
@@ -149,7 +149,7 @@ impl Record {
             && during(asked.since)
                 .any(|phase| phase.harm.includes(asked.kind, asked.way, asked.is_new));
         // A fault is counted for the last disturbance since `asked.since`, a good answer for the
-        // one in which it was asked.
+        // disturbance at the time of the request.
         let from = if fault.is_some() {
             asked.since
         } else {
@@ -210,7 +210,7 @@ impl Record {
         }
     }
 
-    /// The fault of an answer, if any; true if the answer is lost.
+    /// The fault of an answer, if any, as text; true if there was no answer.
     fn fault(&self, asked: &Asked, now: Instant) -> Option<(bool, String)> {
         let by = match &asked.answer {
             Ok(by) => *by,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::kinds::{ClientKind, Kind, Service};
 use crate::{connection::answer_as, world::World};
 
-/// The number of pods that answer; each answers with its number.
+/// The number of pods that answer; each pod sends its own number.
 pub(crate) const BACKENDS: u8 = 4;
 /// The backends of the services whose endpoints stay, as bits.
 pub(crate) const STEADY: u8 = 0b0111;

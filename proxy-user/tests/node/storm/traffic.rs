@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clients: each sends requests of one kind on one path, at its own pace, until it is told to
-//! end.
+//! The clients: each sends requests of one kind on one path, at its own pace, until `done` is set.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
@@ -19,7 +18,7 @@ use crate::connection::repeated;
 
 /// How long to wait for an answer: longer than a retransmission takes.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The numbers of open connections of a client.
+/// The number of open connections of a client.
 const HELD: usize = 3;
 const IDLE: usize = 10;
 
@@ -33,7 +32,7 @@ pub(crate) struct Client<'a> {
     pub(crate) done: &'a AtomicBool,
 }
 
-/// A number that no other request has.
+/// Returns a number that no other request has.
 fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -127,7 +126,7 @@ impl Line {
     }
 }
 
-/// An open connection or socket: the backend that answers, and when it last did.
+/// An open connection or socket: the backend that answers, and the time of its last answer.
 struct OpenLine {
     line: Line,
     by: u8,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The remains of another proxy, its rules and ended connections, do not stop our connections from
-//! beginning or going on.
+//! Rules and ended connections that another proxy has left do not harm connections through
+//! portolan.
 
 use std::{net::TcpStream, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn a_connection_that_begins_beside_the_others_rules_needs_none_of_them() {
+fn a_new_connection_beside_old_masquerade_rules_survives_their_removal() {
     const OTHERS: [(&str, &str, &str); 2] = [
         ("kube-proxy", "masquerading", ""),
         ("nat", "POSTROUTING", "KUBE-POSTROUTING"),
@@ -62,7 +62,7 @@ add chain ip {table} {chain} {{ type nat hook postrouting priority srcnat; }}
 }
 
 #[test]
-fn nf_conntrack_keeps_no_connection_to_a_service_that_has_ended() {
+fn conntrack_entries_of_closed_connections_to_a_service_are_removed() {
     const TIME_WAIT: u8 = 7;
     let world = World::build();
     serve(world.server(), STREAMS);
@@ -87,7 +87,8 @@ add chain ip firewall forward { type filter hook forward priority filter; }
 add rule ip firewall forward ct state invalid counter
 ";
     world.nft(other);
-    // Such a socket was given the endpoint's address, and its source port is free there.
+    // A client that connects directly to the endpoint can get the source port of the ended
+    // connection.
     let only = format!("{port} {port}");
     let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");

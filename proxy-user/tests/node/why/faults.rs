@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The faults: how each is made, how its client suffers, what helps. In the order of the page.
+//! How each fault is made, how its client suffers, and what helps, in the order of the page.
 
 use lab::node::foreign::ChainPosition;
 

@@ -20,7 +20,7 @@ struct Fault {
 }
 
 #[test]
-fn every_fault_of_the_page_is_found_by_its_command_and_gone_after_its_remedy() {
+fn commands_and_remedies_in_why_md_work_for_every_fault() {
     let scene = Scene::build();
     let sections = page::sections();
     let titles: Vec<_> = sections.iter().map(|section| section.title).collect();

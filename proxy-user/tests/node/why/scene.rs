@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The node of the faults: two pods, a client outside, and a service for each fault. Its programs
-//! serve without an agent, so that nothing is repaired.
+//! serve without an agent, so that no fault is repaired.
 
 use std::{net::TcpStream, process::Command, time::Duration};
 
@@ -84,18 +84,18 @@ impl Scene {
         named
     }
 
-    /// The node's own name of an interface of the page.
+    /// The node's own name of an interface that the page mentions.
     pub(super) fn interface<'a>(&'a self, page: &'a str) -> &'a str {
         let found = self.interfaces.iter().find(|(_, name)| *name == page);
         found.map_or(page, |(own, _)| own)
     }
 
-    /// Whether the client pod is accepted there.
+    /// Whether the client pod can connect to this address.
     pub(super) fn pod_reaches(&self, to: &str) -> bool {
         reaches(self.world.client(), to)
     }
 
-    /// Whether the client outside is accepted there.
+    /// Whether the client outside can connect to this address.
     pub(super) fn outside_reaches(&self, to: &str) -> bool {
         reaches(&self.outside, to)
     }

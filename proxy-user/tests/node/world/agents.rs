@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How agents, and the command that removes what they leave, start on the node of a [`World`].
+//! Starts agents, and the command that removes what they leave, on the node of a [`World`].
 
 use std::{
     ffi::OsStr,
@@ -78,12 +78,12 @@ impl World {
         agent
     }
 
-    /// Starts `portolan cleanup` for the pins of this node, by the binary of the last agent.
+    /// Starts `portolan cleanup` of the last agent's binary for the pins of this node.
     pub(crate) fn cleanup(&self, flags: &[&str]) -> Child {
         self.cleanup_by(&self.binary.borrow(), flags)
     }
 
-    /// Starts `portolan cleanup` by another binary.
+    /// Starts `portolan cleanup` of this binary.
     pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
         let mut command = Command::new(binary);
         command
@@ -93,17 +93,17 @@ impl World {
         self.begin(command.args(flags).stdout(Stdio::null()))
     }
 
-    /// Starts an agent that reads the manifests, with more flags, and waits for nothing.
+    /// Starts an agent that reads the manifests, with more flags; does not wait for it.
     pub(crate) fn spawn(&self, flags: &[&str]) -> Agent {
         self.spawn_by(&[], &[&["--manifests", &self.manifests()], flags].concat())
     }
 
-    /// Starts an agent that follows an API server, and waits for nothing.
+    /// Starts an agent that follows an API server; does not wait for it.
     pub(crate) fn follow(&self, kubeconfig: &str) -> Agent {
         self.spawn_by(&[], &["--kubeconfig", kubeconfig])
     }
 
-    /// Starts an agent through another program, which sets the agent's rights; waits for nothing.
+    /// Starts an agent through another program, which sets its rights; does not wait for it.
     pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent {
         let number = self.logs.get();
         self.logs.set(number + 1);

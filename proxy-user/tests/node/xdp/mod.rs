@@ -24,7 +24,7 @@ use crate::repair::pins;
 use world::{UPLINKS, World, ping, send};
 
 #[rstest]
-fn large_transfers_arrive_both_ways_and_datagrams_too(
+fn xdp_forwards_large_transfers_and_datagrams_in_both_directions(
     #[values(false, true)] v6: bool,
     #[values(Xdp::Native, Xdp::Generic)] xdp: Xdp,
 ) {
@@ -34,8 +34,8 @@ fn large_transfers_arrive_both_ways_and_datagrams_too(
     send(&mut near, &mut far, 300_000);
     send(&mut far, &mut near, 300_000);
     let [there, back] = world.taken();
-    // 300,000 bytes in segments of at most 1500, and their acknowledgements; the stack gets some
-    // packets on purpose.
+    // 300,000 bytes in segments of at most 1500 bytes, and their acknowledgements; XDP leaves some
+    // packets to the stack on purpose.
     assert!(there > 190 && back > 190, "{there} {back}");
 
     let (near, far) = world.datagrams();
@@ -54,7 +54,7 @@ fn large_transfers_arrive_both_ways_and_datagrams_too(
 }
 
 #[rstest]
-fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
+fn every_packet_is_counted_once_by_xdp_or_tc(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     const COUNT: u64 = 200;
     let world = World::new(false, xdp);
     world.wait_for_programs();
@@ -71,7 +71,7 @@ fn every_packet_is_counted_once(#[values(Xdp::Native, Xdp::Generic)] xdp: Xdp) {
     assert!(there > COUNT / 2 && back > COUNT / 2, "{there} {back}");
     let by_tc = of(Counter::ForwardedNew) + of(Counter::ForwardedHit);
     assert_eq!(there + by_tc, COUNT);
-    // Ingress translates both ends of the others.
+    // tc's ingress program translates both addresses of the others.
     assert!(of(Counter::Masqueraded) <= by_tc);
     assert_eq!(back + of(Counter::ReplyTranslated), COUNT);
     assert!(of(Counter::ReplyUnmasqueraded) <= of(Counter::ReplyTranslated));
@@ -128,7 +128,7 @@ fn with_firewall_rules_xdp_takes_only_what_the_stack_accepted() {
 }
 
 #[test]
-fn a_connection_goes_on_without_an_agent() {
+fn xdp_forwards_an_open_connection_while_no_agent_runs() {
     let mut world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
@@ -150,7 +150,9 @@ fn a_connection_goes_on_without_an_agent() {
 }
 
 #[rstest]
-fn another_address_of_the_next_hop_is_used_within_a_second(#[values(false, true)] has_agent: bool) {
+fn a_changed_mac_address_of_the_next_hop_is_used_within_2_seconds(
+    #[values(false, true)] has_agent: bool,
+) {
     let mut world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
@@ -200,7 +202,7 @@ fn a_connection_that_only_xdp_sees_is_not_idle() {
 }
 
 #[test]
-fn the_program_goes_with_the_setting_and_comes_back() {
+fn xdp_programs_are_attached_as_the_setting_says_after_each_restart() {
     let mut world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
@@ -247,7 +249,7 @@ fn the_program_goes_with_the_setting_and_comes_back() {
 }
 
 #[test]
-fn an_obstacle_is_named_and_its_interface_left_to_tc() {
+fn xdp_is_detached_and_the_reason_logged_if_others_must_see_packets() {
     let world = World::new(false, Xdp::Native);
     world.wait_for_programs();
     let (mut near, mut far) = world.connect();
@@ -282,7 +284,7 @@ fn an_obstacle_is_named_and_its_interface_left_to_tc() {
 }
 
 #[test]
-fn another_xdp_program_is_named_and_left_alone() {
+fn a_foreign_xdp_program_is_logged_and_kept() {
     let mut foreign = None;
     let mut world = World::prepared(false, Xdp::Native, |node| {
         let link = Foreign::at_xdp(node.node(), UPLINKS[0]);

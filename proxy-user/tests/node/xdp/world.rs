@@ -25,7 +25,7 @@ use crate::{
 const SOON: Duration = Duration::from_secs(5);
 
 pub(super) struct World {
-    /// The agent, until [`Self::end`].
+    /// The agent; None after [`Self::end`].
     agent: Option<Agent>,
     routed: Routed,
     service: SocketAddr,
@@ -52,7 +52,7 @@ impl World {
     pub(super) fn new(v6: bool, xdp: Xdp) -> Self {
         Self::prepared(v6, xdp, |_| {})
     }
-    /// Builds the same on a node that `prepare` has changed before.
+    /// Like `new`, on a node that `prepare` has changed before the agent starts.
     pub(super) fn prepared(v6: bool, xdp: Xdp, prepare: impl FnOnce(&world::World)) -> Self {
         let routed = Routed::build(v6);
         for way in [&routed.clients, &routed.backends] {
@@ -106,7 +106,7 @@ impl World {
         [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.node.count(counter))
     }
 
-    /// The same numbers, of 20 pings.
+    /// The same numbers for the packets of 20 pings.
     pub(super) fn taken_of_20(&self, near: &mut TcpStream, far: &mut TcpStream) -> [u64; 2] {
         let before = self.taken();
         for _ in 0..20 {

@@ -50,7 +50,7 @@ fn is_past(outcome: &Outcome) -> bool {
 }
 
 #[rstest]
-fn where_nothing_filters_a_connection_is_past_the_stack_from_its_syn_on(
+fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let (node, client, server) = prepare(a);
@@ -70,7 +70,7 @@ fn where_nothing_filters_a_connection_is_past_the_stack_from_its_syn_on(
 
 /// Test runs cannot show the tag by which egress makes a record.
 #[test]
-fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
+fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
     let (mut node, client, server) = prepare(IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
@@ -111,7 +111,7 @@ fn beside_filters_a_conversation_is_past_the_stack_by_a_fresh_record() {
 }
 
 #[rstest]
-fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_to_a_pod_with_a_removed_interface_take_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
     let (node, client, server) = prepare(a);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
@@ -121,7 +121,7 @@ fn a_pod_whose_link_has_gone_gets_nothing_past_the_stack(#[values(IPV4, IPV6)] a
 }
 
 #[rstest]
-fn a_pod_uses_its_own_address(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_with_another_pods_address_take_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
     const STRANGERS: u32 = 30;
     let (mut node, client, server) = prepare(a);
     node.network.ip(
@@ -136,7 +136,9 @@ fn a_pod_uses_its_own_address(#[values(IPV4, IPV6)] a: Addresses) {
 }
 
 #[rstest]
-fn what_is_no_backends_and_no_connection_is_left_alone(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let (node, client, server) = prepare(a);
     for packet in [
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
@@ -152,7 +154,9 @@ fn what_is_no_backends_and_no_connection_is_left_alone(#[values(IPV4, IPV6)] a: 
 }
 
 #[rstest]
-fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_from_an_interface_without_the_redirects_bit_take_the_stack(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let (mut node, client, server) = prepare(a);
     let syn = tcp(client, server, Tcp::Syn, b"");
     assert!(is_past(&node.ingress(&syn, CLIENTS)));
@@ -162,7 +166,9 @@ fn an_interface_without_the_agents_leave_hands_nothing_on(#[values(IPV4, IPV6)] 
 
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
-fn a_bridged_frame_arrives_as_it_was_sent(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let (mut node, client, server) = prepare(a);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&SERVERS_MAC);
@@ -188,7 +194,7 @@ fn a_bridged_frame_arrives_as_it_was_sent(#[values(IPV4, IPV6)] a: Addresses) {
 
 /// The frame is for the bridge itself, which routes it.
 #[rstest]
-fn a_frame_to_the_bridge_is_routed(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_frame_addressed_to_the_bridge_is_routed(#[values(IPV4, IPV6)] a: Addresses) {
     let (mut node, client, server) = prepare(a);
     let mut frame = tcp(client, server, Tcp::Syn, b"");
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
@@ -202,7 +208,9 @@ fn a_frame_to_the_bridge_is_routed(#[values(IPV4, IPV6)] a: Addresses) {
 
 /// Otherwise only one half of a connection would bypass the stack.
 #[rstest]
-fn both_interfaces_have_the_agents_leave(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_to_an_interface_without_the_redirects_bit_take_the_stack(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let (mut node, client, server) = prepare(a);
     node.world.set_interface(PODS, interface::PODS);
     let syn = tcp(client, server, Tcp::Syn, b"");

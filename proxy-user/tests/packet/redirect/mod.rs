@@ -22,7 +22,9 @@ use crate::{
 use node::{Node, OUTSIDE, PODS};
 
 #[rstest]
-fn a_connections_packets_leave_both_ways_one_hop_older(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_of_both_directions_are_redirected_with_a_lower_hop_limit(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let node = Node::new(a);
     let (client, backend) = (node.client(), node.backend());
     for (flags, counter) in [
@@ -46,7 +48,9 @@ fn a_connections_packets_leave_both_ways_one_hop_older(#[values(IPV4, IPV6)] a: 
 }
 
 #[rstest]
-fn a_masqueraded_clients_packets_leave_both_ways(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_of_a_masqueraded_flow_are_redirected_in_both_directions(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let node = Node::new(a);
     let (client, backend) = (node.addresses.outside_client(), node.backend());
     let there = node.ingress(&tcp(client, node.service(), Tcp::Syn, b""), OUTSIDE);
@@ -89,7 +93,7 @@ fn a_masqueraded_clients_packets_leave_both_ways(#[values(IPV4, IPV6)] a: Addres
 
 /// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
 #[rstest]
-fn packets_to_a_pod_that_the_agent_knows_are_handed_to_its_link(
+fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let mut node = Node::new(a);
@@ -134,7 +138,7 @@ enum Why {
 }
 
 #[rstest]
-fn what_needs_the_stack_is_left_to_it(
+fn packets_that_need_the_stack_are_not_redirected(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(
         Why::Expired,
@@ -195,7 +199,9 @@ fn what_needs_the_stack_is_left_to_it(
 }
 
 #[rstest]
-fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_and_segments_of_exactly_the_interface_mtu_are_redirected(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let node = Node::new(a);
     let fits = 1400 - headers(node.addresses.backend);
     for (port, payload, segment) in [(1, fits, 0), (2, 3000, fits)] {
@@ -207,7 +213,7 @@ fn what_just_fits_the_interface_leaves_whole_or_to_be_cut(#[values(IPV4, IPV6)] 
 
 /// The kernel resolves the next hop's address and keeps the packet until then.
 #[rstest]
-fn a_next_hop_need_not_be_resolved(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_to_an_unresolved_next_hop_are_redirected(#[values(IPV4, IPV6)] a: Addresses) {
     let node = Node::new(a);
     node.remove("neigh");
     let packet = tcp(node.client(), node.service(), Tcp::Syn, b"");
@@ -218,7 +224,7 @@ fn a_next_hop_need_not_be_resolved(#[values(IPV4, IPV6)] a: Addresses) {
 /// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node
 /// forwards them nevertheless.
 #[test]
-fn a_bridged_pods_frames_leave_whomever_they_are_addressed_to() {
+fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
     let mut node = Node::new(IPV4);
     let mut packet = tcp(node.client(), node.service(), Tcp::Syn, b"");
     packet[5] ^= 0xf0;

@@ -51,7 +51,7 @@ impl Filtered {
         };
         self.node.ingress(&packet, PODS).verdict
     }
-    /// Records for one direction that its packets left by an interface, so long ago.
+    /// Records for one direction that a packet left by an interface; `age` in nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
         let record = Offload::new(interface, monotonic() - age);
         self.change(|of, offload| {
@@ -89,7 +89,7 @@ fn each_direction_leaves_past_the_stack_by_its_own_fresh_record() {
 }
 
 #[test]
-fn another_route_than_the_recorded_one_is_the_stacks() {
+fn packets_take_the_stack_if_the_route_differs_from_the_record() {
     let world = Filtered::new();
     world.establish();
     world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
@@ -98,7 +98,7 @@ fn another_route_than_the_recorded_one_is_the_stacks() {
 
 /// Past the stack no reverse path filter would see it.
 #[test]
-fn a_reply_by_another_interface_than_its_pods_is_the_stacks() {
+fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
     let mut world = Filtered::new();
     world.establish();
     world.record(FlowKind::REPLY, PODS, 0);
@@ -121,7 +121,7 @@ fn a_reply_by_another_interface_than_its_pods_is_the_stacks() {
 #[case(Tcp::Syn)]
 #[case(Tcp::Fin)]
 #[case(Tcp::Rst)]
-fn the_stack_sees_how_a_connection_begins_and_ends(#[case] flags: Tcp) {
+fn syns_fins_and_resets_take_the_stack(#[case] flags: Tcp) {
     let world = Filtered::new();
     world.establish();
     world.record(FlowKind::ORIGINAL, PODS, 0);
@@ -129,7 +129,7 @@ fn the_stack_sees_how_a_connection_begins_and_ends(#[case] flags: Tcp) {
 }
 
 #[test]
-fn a_connection_that_is_not_established_is_the_stacks() {
+fn packets_of_an_unestablished_connection_take_the_stack() {
     let world = Filtered::new();
     assert_eq!(world.send(true, Tcp::Syn), NEXT);
     world.record(FlowKind::ORIGINAL, PODS, 0);
@@ -140,7 +140,7 @@ fn a_connection_that_is_not_established_is_the_stacks() {
 }
 
 #[test]
-fn tcp_is_the_stacks_if_connection_tracking_is_not_liberal() {
+fn tcp_takes_the_stack_if_conntrack_is_not_liberal() {
     let mut world = Filtered::new();
     world.establish();
     world.record(FlowKind::ORIGINAL, PODS, 0);

@@ -58,7 +58,7 @@ fn with_default_route(a: Addresses) -> Node {
 #[case::unspecified("::")]
 #[case::multicast("ff0e::9")]
 #[case::mapped("::ffff:10.40.1.9")]
-fn a_source_that_no_client_beyond_the_node_has_is_the_stacks_to_judge(#[case] source: IpAddr) {
+fn packets_from_a_local_or_invalid_source_address_take_the_stack(#[case] source: IpAddr) {
     let node = with_default_route(Addresses::like(source));
     assert_eq!(verdicts(&node, node.addresses.pod), all(REDIRECT));
     assert_eq!(verdicts(&node, source), all(NEXT));
@@ -67,14 +67,14 @@ fn a_source_that_no_client_beyond_the_node_has_is_the_stacks_to_judge(#[case] so
 #[rstest]
 #[case::v4("127.0.0.1")]
 #[case::v6("::1")]
-fn a_loopback_source_is_left_untouched(#[case] source: IpAddr) {
+fn packets_from_a_loopback_address_pass_unchanged(#[case] source: IpAddr) {
     let node = with_default_route(Addresses::like(source));
     let packet = tcp(at(source, 40_000), node.service(), Tcp::Syn, b"");
     node.ingress(&packet, PODS).expect_untouched(&packet);
 }
 
 #[rstest]
-fn a_spoofed_source_of_a_masqueraded_flow_is_left_to_the_stack_both_ways(
+fn a_masqueraded_flow_from_a_node_address_takes_the_stack_in_both_directions(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let mut node = with_default_route(a);
@@ -91,7 +91,7 @@ fn a_spoofed_source_of_a_masqueraded_flow_is_left_to_the_stack_both_ways(
 }
 
 #[test]
-fn ipv4_options_are_the_stacks() {
+fn packets_with_ipv4_options_take_the_stack() {
     let node = Node::new(IPV4);
     let client = node.client();
     let packet = with_options(tcp(client, node.service(), Tcp::Syn, b""), 1);
@@ -102,7 +102,7 @@ fn ipv4_options_are_the_stacks() {
 /// Options for the hops on the path, options for the receiver, a routing header without segments
 /// left.
 #[rstest]
-fn ipv6_extension_headers_are_the_stacks(#[values(0, 60, 43)] kind: u8) {
+fn packets_with_ipv6_extension_headers_take_the_stack(#[values(0, 60, 43)] kind: u8) {
     let node = Node::new(IPV6);
     let (client, service) = (node.client(), node.service());
     let plain = tcp(client, service, Tcp::Syn, b"");
@@ -114,7 +114,7 @@ fn ipv6_extension_headers_are_the_stacks(#[values(0, 60, 43)] kind: u8) {
 
 /// Later fragments have no ports, so a rule by ports could not hold for all of them.
 #[test]
-fn fragments_are_the_stacks() {
+fn fragments_take_the_stack() {
     const MORE: u8 = 0x20;
     let node = Node::new(IPV4);
     let client = node.client();
@@ -126,7 +126,9 @@ fn fragments_are_the_stacks() {
 }
 
 #[rstest]
-fn an_interface_without_the_agents_leave_redirects_nothing(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_from_an_interface_without_the_redirects_bit_take_the_stack(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let mut node = Node::new(a);
     let packet = |port| tcp(at(node.addresses.pod, port), node.service(), Tcp::Syn, b"");
     let [first, second] = [1, 2].map(packet);

@@ -34,7 +34,7 @@ fn verdict(node: &Node, port: u16) -> u32 {
 }
 
 #[rstest]
-fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_routing_rule_by_bridge_applies_to_packets_from_its_ports(#[values(IPV4, IPV6)] a: Addresses) {
     let mut node = node(a);
     node.network.add_rule(a, "iif br0 lookup 100");
     assert_eq!(verdict(&node, 1), NEXT, "no port of the bridge");
@@ -44,7 +44,7 @@ fn a_rule_by_a_bridge_holds_for_packets_from_its_ports(#[values(IPV4, IPV6)] a: 
 }
 
 #[rstest]
-fn a_rule_by_protocol_and_ports_holds(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_routing_rule_by_protocol_and_ports_applies(#[values(IPV4, IPV6)] a: Addresses) {
     let node = node(a);
     node.network
         .add_rule(a, "ipproto tcp sport 40000-40001 dport 8080 lookup 100");
@@ -54,7 +54,7 @@ fn a_rule_by_protocol_and_ports_holds(#[values(IPV4, IPV6)] a: Addresses) {
 
 /// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
 #[rstest]
-fn of_several_next_hops_a_connections_ports_choose_one(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_connections_ports_select_one_of_several_next_hops(#[values(IPV4, IPV6)] a: Addresses) {
     let mut node = Node::new(a);
     node.remove("route");
     let (policy, backend) = if a.is_v6() {

@@ -15,7 +15,7 @@ use crate::{
 use node::{INSIDE, Node, OUTSIDE, REDIRECT, TX};
 
 #[rstest]
-fn both_ends_of_a_known_flows_packets_are_translated_at_once(
+fn xdp_translates_source_and_destination_of_a_known_flows_packets(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(false, true)] udp: bool,
 ) {
@@ -38,7 +38,7 @@ fn both_ends_of_a_known_flows_packets_are_translated_at_once(
 }
 
 #[rstest]
-fn what_goes_back_by_its_own_interface_is_sent_there(#[values(IPV4, IPV6)] a: Addresses) {
+fn xdp_sends_packets_back_out_of_the_interface_they_came_in_by(#[values(IPV4, IPV6)] a: Addresses) {
     let node = Node::new(a, false);
     let source = node.establish();
     node.move_backend_outside();
@@ -51,7 +51,7 @@ fn what_goes_back_by_its_own_interface_is_sent_there(#[values(IPV4, IPV6)] a: Ad
 }
 
 #[test]
-fn a_driver_that_sends_nothing_back_gets_it_by_redirecting() {
+fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
     let node = Node::new(IPV4, false);
     node.establish();
     let abilities = Abilities {
@@ -64,7 +64,7 @@ fn a_driver_that_sends_nothing_back_gets_it_by_redirecting() {
 }
 
 #[test]
-fn a_datagram_without_a_checksum_keeps_none() {
+fn xdp_keeps_a_udp_checksum_of_zero() {
     let node = Node::new(IPV4, true);
     node.establish();
     let mut packet = node.question(b"none");
@@ -90,7 +90,7 @@ fn packets_taken_by_xdp_are_in_the_traffic_counters(#[values(IPV4, IPV6)] a: Add
     assert_eq!(after.connections, before.connections);
 }
 
-/// The entry of a kind; there is one flow.
+/// The entry of this kind of the only flow.
 fn entry(node: &Node, kind: FlowKind) -> FlowEntry<V4> {
     let all = node.world.all_flows::<V4>(maps::FLOWS_V4);
     let mut found = all.into_iter().filter(|entry| entry.kind == kind);
@@ -104,7 +104,7 @@ fn age(node: &Node) {
 }
 
 #[test]
-fn a_flow_that_only_xdp_sees_stays_alive_by_either_direction() {
+fn packets_of_either_direction_at_xdp_update_the_flows_last_seen() {
     let node = Node::new(IPV4, false);
     let source = node.establish();
     node.taken(&node.answer(source, b""), INSIDE);
@@ -122,7 +122,7 @@ fn a_flow_that_only_xdp_sees_stays_alive_by_either_direction() {
 }
 
 #[test]
-fn acknowledged_numbers_are_followed_in_both_directions() {
+fn xdp_stores_acknowledged_sequence_numbers_of_both_directions() {
     let node = Node::new(IPV4, false);
     let source = node.establish();
     let ack = |number| numbered(node.client(), node.service(), Tcp::Ack, (1001, number), b"");
@@ -163,7 +163,7 @@ fn tc_accepts_the_fin_of_a_connection_that_xdp_carried() {
 }
 
 #[rstest]
-fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(
+fn a_changed_neighbour_is_used_at_once_after_the_agents_new_epoch(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
     let node = Node::new(a, false);
@@ -177,7 +177,7 @@ fn another_neighbour_is_used_at_once_when_the_agent_has_seen_it(
 }
 
 #[test]
-fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
+fn once_a_second_a_datagram_passes_to_tc_to_verify_its_frontend() {
     let node = Node::new(IPV4, true);
     node.establish();
     node.taken(&node.question(b"in time"), OUTSIDE);
@@ -193,7 +193,7 @@ fn a_datagram_is_left_to_tc_once_a_second_which_asks_whose_the_frontend_is() {
 }
 
 #[test]
-fn another_neighbour_is_used_after_a_second_without_an_agent() {
+fn without_an_agent_a_changed_neighbour_is_used_after_a_second() {
     let node = Node::new(IPV4, false);
     node.establish();
     node.taken(&node.question(b""), OUTSIDE);
@@ -205,7 +205,7 @@ fn another_neighbour_is_used_after_a_second_without_an_agent() {
 }
 
 #[test]
-fn what_just_fits_the_route_is_taken() {
+fn xdp_takes_packets_up_to_the_route_mtu_with_a_hop_limit_above_one() {
     let node = Node::new(IPV4, true);
     node.establish();
     let fits = node.question(&[0; 1400 - 28]);

@@ -12,7 +12,9 @@ use crate::{
 };
 
 #[rstest]
-fn segments_that_change_a_flow_and_packets_of_none(#[values(IPV4, IPV6)] a: Addresses) {
+fn xdp_passes_state_changing_segments_and_packets_of_no_flow_to_tc(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
     let node = Node::new(a, false);
     let source = node.establish();
     let (client, service, backend) = (node.client(), node.service(), node.backend());
@@ -35,7 +37,7 @@ fn segments_that_change_a_flow_and_packets_of_none(#[values(IPV4, IPV6)] a: Addr
 #[case::fragment(|packet: &mut Vec<u8>| packet[20] |= 0x20)]
 #[case::later_fragment(|packet: &mut Vec<u8>| packet[21] = 1)]
 #[case::options(|packet: &mut Vec<u8>| packet[14] = 0x46)]
-fn frames_that_only_the_stack_may_judge(#[case] change: fn(&mut Vec<u8>)) {
+fn xdp_passes_foreign_tagged_cut_and_fragmented_frames_to_tc(#[case] change: fn(&mut Vec<u8>)) {
     let node = Node::new(IPV4, false);
     node.establish();
     let mut packet = node.question(b"payload");
@@ -56,7 +58,7 @@ enum Entry {
 }
 
 #[rstest]
-fn flows_that_are_not_settled(
+fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
     #[values(
         Entry::WithoutChoice,
         Entry::NeedsStack,
@@ -112,7 +114,10 @@ const DOES_NOT_SEND: Abilities = Abilities {
     let (backend, length) = (node.addresses.backend, length(node.addresses));
     node.network.ip(&format!("addr add {backend}/{length} dev lo\n"));
 })]
-fn ways_that_only_the_stack_knows(#[values(IPV4, IPV6)] a: Addresses, #[case] obstruct: fn(&Node)) {
+fn xdp_passes_packets_without_a_usable_route_or_interface_to_tc(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[case] obstruct: fn(&Node),
+) {
     let node = Node::new(a, false);
     node.establish();
     let question = node.question(b"");
@@ -123,7 +128,7 @@ fn ways_that_only_the_stack_knows(#[values(IPV4, IPV6)] a: Addresses, #[case] ob
 }
 
 #[test]
-fn a_datagram_whose_backend_has_gone() {
+fn xdp_passes_a_datagram_of_a_removed_backend_to_tc() {
     let mut node = Node::new(IPV4, true);
     node.establish();
     let question = node.question(b"");
@@ -133,7 +138,7 @@ fn a_datagram_whose_backend_has_gone() {
 }
 
 #[test]
-fn a_datagram_before_the_client_has_answered_in_turn() {
+fn xdp_passes_datagrams_of_an_unanswered_flow_to_tc() {
     let node = Node::new(IPV4, true);
     let (client, service) = (node.client(), node.service());
     let first = udp(client, service, b"first");

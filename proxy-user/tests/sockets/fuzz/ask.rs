@@ -16,7 +16,7 @@ pub(crate) struct Outlook {
     pods: Vec<u8>,
     /// True if there must be an answer from one of the pods.
     pub(crate) answers: bool,
-    /// The error with which the call must fail; 0: with any error, None: it must not fail.
+    /// The errno with which the call must fail. 0: any error; None: the call must succeed.
     fails: Option<i32>,
     /// The sources that an answer may have as the application sees them.
     from: Vec<SocketAddr>,
@@ -152,7 +152,7 @@ impl Model {
             Fate::Refused => Outlook::failure(libc::ECONNREFUSED),
             Fate::Dropped if talk.kind.place == From::Node => Outlook::failure(libc::EPERM),
             Fate::Untouched(Some(pod)) => {
-                // If the pod is a backend too, its answers may have the service's address.
+                // If the pod is also a backend, its answers may have the service's address.
                 let led = talk.led.iter().filter(|(one, _)| *one == pod);
                 let from = led.map(|(_, to)| *to).chain([to]);
                 Outlook {

@@ -30,7 +30,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
-fn sockets_go_as_the_model_says() {
+fn random_socket_sequences_match_the_model() {
     let seconds = number("PORTOLAN_FUZZ_SECONDS").unwrap_or(10);
     let seed = number("PORTOLAN_FUZZ_SEED").unwrap_or_else(of_today);
     println!(
@@ -87,7 +87,7 @@ fn shrink(
 }
 
 #[test]
-fn kept_sequences_of_sockets_go_as_the_model_says() {
+fn stored_socket_sequences_match_the_model() {
     let mut node = Node::open();
     let mut failed = Vec::new();
     for (path, sequence) in kept::sequences("tests/sockets/kept") {

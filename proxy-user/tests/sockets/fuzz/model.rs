@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 pub(crate) struct Talk {
     pub(crate) kind: Kind,
     pub(crate) peer: Option<Peer>,
-    /// Addresses to which it has sent datagrams, and the backend that got them (None: unknown).
+    /// Addresses to which the socket has sent datagrams, and the backend of each (None: unknown).
     pub(crate) sent: HashMap<SocketAddr, Option<Backend>>,
     /// The service address that was last used with each pod. Key: the pod, and true for IPv6.
     pub(crate) last: HashMap<(u8, bool), SocketAddr>,
@@ -49,7 +49,7 @@ pub(crate) struct Talk {
     /// True if a connect has run the hook. If the kernel then refused the connect, the hook's entry
     /// still exists, but only `portolan sockets` shows it.
     pub(crate) tried: bool,
-    /// The address of its last successful connect; None before the first.
+    /// The address of the last successful connect; None before the first one.
     pub(crate) was_connected: Option<SocketAddr>,
 }
 
@@ -60,7 +60,7 @@ impl Talk {
     }
 }
 
-/// What an operation on a socket has led to.
+/// The result of an operation on a socket.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
     /// An answer came; the number is the client's own port.
@@ -97,9 +97,9 @@ impl Model {
     pub(crate) fn is_foreign(kind: Kind, to: SocketAddr) -> bool {
         kind.family == Family::V6 && plain(to).is_ipv4()
     }
-    /// Returns true if the operation makes no sense or the model cannot predict its result: another
-    /// family than that of an earlier connect, any address after a connect to loopback (its source
-    /// reaches nobody else), or an unclear destination.
+    /// Returns true if the model cannot predict the result of the operation: another family than
+    /// that of an earlier connect, any address after a connect to loopback (the socket's source
+    /// address then reaches only loopback), or an unclear destination.
     pub(crate) fn is_senseless(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
         let was = talk.was_connected.map(plain);

@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Model {
-    /// Records the backend that an answer shows, and what is now possible for later messages.
+    /// Records the backend that an answer shows, and what later messages may now get.
     pub(crate) fn note(
         &mut self,
         socket: u8,

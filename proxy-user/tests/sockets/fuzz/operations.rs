@@ -14,7 +14,7 @@ pub(crate) struct Wanted {
     pub(crate) affinity: bool,
     /// True for `internalTrafficPolicy: Local`.
     pub(crate) local: bool,
-    /// True if it also has an IPv4 endpoint on another node. Only with `local`.
+    /// True if the service also has an IPv4 endpoint on another node. Only with `local`.
     pub(crate) far: bool,
 }
 

@@ -32,7 +32,8 @@ pub(crate) enum Fate {
     Dropped,
     /// No service has the address; the number is that of a pod that has it.
     Untouched(Option<u8>),
-    /// An endpoint on another node may get it. That node does not exist, so anything may happen.
+    /// An endpoint on another node may get the message. That node does not exist, so the result is
+    /// not known.
     Unclear,
 }
 
@@ -41,7 +42,7 @@ struct Live {
     incarnations: BTreeMap<u8, u64>,
 }
 
-/// The services, and (`held`) the backends of session affinity. Key: service, client's place, IPv6.
+/// The services. `held`: the backends of session affinity, by service, client's place, and IPv6.
 #[derive(Default)]
 pub(crate) struct Services {
     live: BTreeMap<u8, Live>,

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_whole_with_its_last_byte() {
+    fn an_http_answer_is_complete_only_with_its_last_byte() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nname";
         assert!(is_whole(answer));
         assert!((0..answer.len()).all(|length| !is_whole(&answer[..length])));

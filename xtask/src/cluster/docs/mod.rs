@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_of_the_pages_is_tried_or_left_out_for_a_reason() {
+    fn every_command_in_the_pages_is_run_or_left_out_for_a_reason() {
         for command in page::all().unwrap() {
             let tried = STEPS.iter().any(|step| match step {
                 Step::Busy(page, section, part)
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_on_its_page() {
+    fn every_command_left_out_is_on_its_page() {
         let commands = page::all().unwrap();
         for left_out in LEFT_OUT {
             let found = commands.iter().any(|command| is_meant(left_out, command));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_page_stand_for_what_is_here() {
+    fn placeholders_in_the_pages_are_replaced_by_the_clusters_names() {
         for (line, expected) in [
             ("kubectl get nodes", "kubectl get nodes"),
             (

@@ -109,7 +109,7 @@ fn read(text: &str, first_line: usize, subject: &str, found: &mut Vec<Mention>) 
     plain(&text[at..], at, &mut push);
 }
 
-/// Returns the position of the next run of exactly `ticks` backticks; None if there is none.
+/// Returns the position of the next run of exactly `ticks` backticks; None without such a run.
 fn closing(text: &str, ticks: usize) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_knows_its_row_or_heading() {
+    fn a_mention_has_its_table_row_or_heading_as_subject() {
         let text = "## proxy-user\n`a`\n\n| `xtask` | `b` |\n| --- | --- |\n`c`";
         let subjects: Vec<_> = in_markdown(text)
             .into_iter()

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_nowhere_is_complained_about_with_its_line() {
+    fn a_missing_path_is_reported_with_its_line() {
         let found = complaints("README.md", "Begin\nwith `proxy-user/src/agent.rs`.");
         assert_eq!(found.len(), 1);
         let start = "README.md:2: `proxy-user/src/agent.rs` does not exist; ";
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_a_packages_row_is_a_file_of_that_package() {
+    fn a_file_name_in_a_packages_table_row_means_a_file_of_that_package() {
         let row = |name: &str| format!("| proxy-user | the agent | `{name}` |");
         assert_eq!(complaints("README.md", &row("agent.rs")).len(), 1);
         assert_eq!(complaints("README.md", &row("agent/mod.rs")).len(), 0);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_source_defines_is_complained_about() {
+    fn an_undefined_rust_name_is_reported() {
         for (path, text) in [
             ("README.md", "`agent::Gone`"),
             ("proxy-user/src/main.rs", "//! Called by `gone::Agent`."),

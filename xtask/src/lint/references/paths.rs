@@ -35,7 +35,7 @@ impl Tree {
         Self { entries }
     }
 
-    /// Returns the paths that a reference means: several with braces, none if it is no path.
+    /// Returns the paths that a reference means: several with braces; no path for other texts.
     pub(super) fn paths_of(&self, mention: &Mention) -> Vec<String> {
         let text = match mention.kind {
             Kind::Link => mention.text.split('#').next().unwrap_or_default(),
@@ -93,7 +93,7 @@ impl Tree {
     }
 
     /// Returns the path in the clone of the folder or file `text`, relative to `from` or to the
-    /// root; None if there is none.
+    /// root; None if it does not exist.
     pub(super) fn folder(&self, text: &str, from: &str) -> Option<String> {
         [from, ""]
             .into_iter()

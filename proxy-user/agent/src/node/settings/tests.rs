@@ -51,7 +51,7 @@ pub(crate) fn config(text: &str) -> Config {
 }
 
 #[test]
-fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
+fn internal_ips_come_from_node_object_then_flag_then_interfaces() {
     let named = node("{type: InternalIP, address: 192.168.41.2}");
     let fallback = fallback_ips("node-a", Some(&named), &[], &interfaces());
     assert_eq!(fallback, (ips(&["fd00:c0::2"]), None));
@@ -63,7 +63,7 @@ fn the_node_object_comes_before_the_flag_and_that_before_the_interfaces() {
 }
 
 #[test]
-fn by_node_cidr_only_this_nodes_pods_are_pods() {
+fn with_node_cidr_only_pods_of_this_node_are_recognised() {
     let config = config("detectLocalMode: NodeCIDR\nclusterCIDR: 10.0.0.0/8\n");
     let mut own = node("");
     let told = |node: Option<&Node>| {
@@ -89,7 +89,7 @@ fn by_node_cidr_only_this_nodes_pods_are_pods() {
 }
 
 #[test]
-fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
+fn own_addresses_include_interfaces_except_those_of_ipvs() {
     let mut all = interfaces();
     let own = own_addresses(&config(""), &all);
     let of_first = all[0].addresses[0].addr();
@@ -107,7 +107,7 @@ fn own_are_the_addresses_of_interfaces_but_not_those_that_ipvs_needs() {
 }
 
 #[test]
-fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for() {
+fn cluster_ip_ranges_to_drop_beyond_the_maps_limit_give_a_warning() {
     let ranges = |count: usize| -> BTreeSet<IpNet> {
         (0..count)
             .map(|n| format!("10.{n}.0.0/16").parse().expect("a range"))
@@ -132,7 +132,7 @@ fn what_nobody_has_been_given_is_dropped_in_as_many_ranges_as_there_is_room_for(
 }
 
 #[test]
-fn a_guessed_address_is_told() {
+fn a_guessed_internal_ip_gives_a_warning() {
     let (taken, warning) = fallback_ips("node-a", Some(&node("")), &[], &interfaces());
     assert_eq!(taken, ips(&["192.168.40.2", "fd00:c0::2"]));
     assert_eq!(

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_counts_once_it_has_lasted_though_its_reason_changes() {
+    fn a_fault_makes_a_node_unhealthy_after_a_grace_time_whatever_its_reason() {
         let start = Instant::now();
         let mut faults = faults(Area::Interfaces, &["interface eth0"], start);
         assert_eq!(ill(&facts(&faults, start + GRACE), start + GRACE), None);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_lists_or_with_old_changes_is_ill_but_alive() {
+    fn a_node_without_lists_or_with_late_changes_is_unhealthy_but_alive() {
         let (none, start) = (Faults::default(), Instant::now());
         let mut facts = facts(&none, start);
         facts.is_listed = false;

@@ -77,13 +77,13 @@ fn finds(host: &Host, level: Level, words: &str) {
 }
 
 #[test]
-fn a_host_that_stops_nothing_has_nothing_to_say() {
+fn a_host_that_blocks_nothing_has_no_findings() {
     assert_eq!(findings(&host()), []);
     assert_eq!(code_of([].into_iter()), 0);
 }
 
 #[test]
-fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
+fn a_missing_program_is_a_finding_only_on_the_packets_path() {
     let mut one = host();
     one.incoming.as_mut().expect("it").hooks[1].ours = false;
     finds(
@@ -109,7 +109,7 @@ fn a_program_that_is_missing_matters_where_the_packet_meets_it() {
 }
 
 #[test]
-fn foreign_programs_are_told_by_their_place() {
+fn foreign_programs_on_the_path_are_findings_with_their_position() {
     let mut one = host();
     let police = || ChainMember {
         name: "program 4 (police)".into(),
@@ -140,7 +140,7 @@ fn foreign_programs_are_told_by_their_place() {
 }
 
 #[test]
-fn a_source_is_believed_by_its_route() {
+fn rp_filter_is_a_finding_where_the_route_back_is_another() {
     let mut one = host();
     one.to_client = Some(leaves(8));
     finds(&one, Note, "leads through another one");
@@ -162,7 +162,7 @@ fn a_source_is_believed_by_its_route() {
 }
 
 #[test]
-fn forwarding_matters_to_what_is_forwarded() {
+fn disabled_ip_forwarding_is_a_finding_for_forwarded_packets_only() {
     let mut one = host();
     one.not_forwarding = Some("net.ipv4.ip_forward".into());
     one.endpoints[0].routed = Routed::Refused;
@@ -175,7 +175,7 @@ fn forwarding_matters_to_what_is_forwarded() {
 }
 
 #[test]
-fn one_bad_endpoint_of_two_only_differs() {
+fn one_unreachable_endpoint_of_two_is_a_finding_of_level_differs() {
     let bad = [
         (Routed::None, None, "there is no route"),
         (Routed::Ended("prohibit"), None, "of kind prohibit"),
@@ -234,7 +234,7 @@ fn a_chain_that_drops_is_in_the_way_unless_something_accepts() {
 }
 
 #[test]
-fn what_others_hold_is_counted_with_an_example() {
+fn connections_that_conntrack_sends_elsewhere_are_counted() {
     let mut one = host();
     one.tracked = vec![
         SentElsewhere {

@@ -18,7 +18,7 @@ pub(super) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// Reads the cluster IP of each family; None if the service has none that can be served. KUBE:
+    /// Reads the cluster IP of each family; None for a family without a valid one. KUBE:
     /// `clusterIPs` has one address per family; an object without it has only `clusterIP`.
     pub(super) fn cluster_ips(&mut self, spec: &ServiceSpec) -> (Option<V4>, Option<V6>) {
         let single = spec.cluster_ip.as_deref().unwrap_or_default();

@@ -13,7 +13,7 @@ fn external(name: &str, cluster_ip: &str, created: &str) -> String {
 }
 
 #[test]
-fn the_older_service_has_a_frontend_that_two_want_and_the_other_gets_it_later() {
+fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
     let mut cluster = Cluster::new(&external(
         "a",
         "172.30.0.1",
@@ -89,7 +89,7 @@ fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
 }
 
 #[test]
-fn an_external_ip_that_is_anothers_cluster_ip_is_refused() {
+fn an_external_ip_equal_to_another_services_cluster_ip_is_not_served() {
     let yaml =
         service("a", "172.30.0.1", "") + &service("b", "172.30.0.2", ", externalIPs: [172.30.0.1]");
     let cluster = Cluster::new(&yaml);
@@ -100,7 +100,7 @@ fn an_external_ip_that_is_anothers_cluster_ip_is_refused() {
 }
 
 #[test]
-fn one_cluster_ip_is_guarded_for_one_service_only() {
+fn a_cluster_ip_of_two_services_is_guarded_for_one_of_them_only() {
     let yaml = service("a", "172.30.0.1", "")
         + &service("b", "172.30.0.1", "").replace("port: 80", "port: 81");
     let cluster = Cluster::new(&yaml);
@@ -110,7 +110,7 @@ fn one_cluster_ip_is_guarded_for_one_service_only() {
 }
 
 #[test]
-fn two_ports_of_one_service_cannot_share_a_number() {
+fn of_two_service_ports_with_one_number_the_first_gets_the_cluster_ip() {
     let yaml = service("cart", "172.30.0.1", "").replace(
         "[{name: http, port: 80}]",
         "[{name: http, port: 80, nodePort: 30080}, {name: web, port: 80, nodePort: 30081}]",

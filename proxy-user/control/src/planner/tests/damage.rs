@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn the_manifests_are_whole_without_damage() {
+fn the_undamaged_manifests_can_be_planned() {
     for (file, text) in [("a.yaml", YAML), ("a.json", JSON)] {
         let plans = planned(file, text).expect("readable");
         assert!(plans.iter().any(|plan| !plan.ports.is_empty()), "{file}");

@@ -109,7 +109,7 @@ endpoints: [{addresses: [10.40.1.2]}, {addresses: [10.40.1.1]}]
 }
 
 #[test]
-fn an_endpoint_in_several_slices_is_one_and_counts_by_the_best_that_is_said_of_it() {
+fn an_endpoint_in_several_slices_counts_once_with_the_best_conditions() {
     let slices = slice(
         "cart-1",
         "cart",
@@ -129,7 +129,7 @@ fn an_endpoint_in_several_slices_is_one_and_counts_by_the_best_that_is_said_of_i
 }
 
 #[test]
-fn each_family_has_its_own_endpoints_and_a_family_without_cluster_ip_has_none() {
+fn each_family_with_a_cluster_ip_has_its_own_endpoints_and_others_none() {
     let yaml = "
 apiVersion: v1
 kind: Service
@@ -180,7 +180,7 @@ endpoints: [{addresses: [10.40.1.2]}]
 }
 
 #[test]
-fn a_slice_that_moves_takes_its_endpoints_along() {
+fn a_slice_relabelled_to_another_service_moves_its_endpoints_there() {
     let services = service("a", "172.30.0.1", "") + &service("b", "172.30.0.2", "");
     let endpoints = [endpoint(1, "node-a", READY)];
     let mut cluster = Cluster::new(&(services + &slice("s", "a", &endpoints)));

@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn a_cluster_ip_of_the_nodes_own_is_not_served_and_is_again_when_it_has_gone() {
+fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
     let own: std::net::IpAddr = "172.30.0.1".parse().expect("an address");
     let yaml = service(
         "cart",
@@ -47,7 +47,7 @@ fn a_cluster_ip_of_the_nodes_own_is_not_served_and_is_again_when_it_has_gone() {
     true,
     true
 )]
-fn each_kind_of_frontend_has_the_sets_its_policy_names(
+fn traffic_policies_choose_the_endpoint_sets_of_each_frontend_kind(
     #[case] policy: &str,
     #[case] internal_local: bool,
     #[case] external_local: bool,
@@ -92,7 +92,7 @@ fn each_kind_of_frontend_has_the_sets_its_policy_names(
 }
 
 #[test]
-fn the_annotation_decides_about_the_selection_and_the_setting_where_there_is_none() {
+fn the_selection_annotation_takes_precedence_over_the_setting() {
     let yaml = |name: &str, address: &str, annotations: &str| {
         let rest = ", type: NodePort";
         let annotations = format!("metadata: {{annotations: {{{annotations}}}, ");
@@ -126,7 +126,7 @@ fn the_annotation_decides_about_the_selection_and_the_setting_where_there_is_non
 }
 
 #[test]
-fn external_policy_local_of_a_cluster_ip_service_counts_only_with_external_ips() {
+fn external_policy_local_of_a_cluster_ip_service_needs_external_ips() {
     let policy = ", type: ClusterIP, externalTrafficPolicy: Local";
     let with = service(
         "with",
@@ -161,7 +161,7 @@ fn affinity_has_its_timeout_and_flag(#[case] rest: &str, #[case] timeout: u32) {
 }
 
 #[test]
-fn an_address_that_one_service_names_twice_is_one_frontend() {
+fn an_address_listed_twice_by_a_service_gets_one_frontend() {
     let rest = ", type: LoadBalancer, externalIPs: [192.0.2.1, 192.0.2.1], loadBalancerSourceRanges: [203.0.113.0/24]}\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}";
     let plan = port(
         &Cluster::new(&service("cart", "172.30.0.1", rest)),
@@ -185,7 +185,10 @@ fn an_address_that_one_service_names_twice_is_one_frontend() {
     "clusterIP: 172.30.0.1",
     ", labels: {service.kubernetes.io/service-proxy-name: other}"
 )]
-fn services_for_others_are_not_served_until_that_ends(#[case] spec: &str, #[case] labels: &str) {
+fn headless_external_name_and_foreign_services_are_not_served(
+    #[case] spec: &str,
+    #[case] labels: &str,
+) {
     let unserved = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop{labels}}}\nspec: {{{spec}, externalIPs: [192.0.2.1], ports: [{{name: http, port: 80}}]}}\n",
     );

@@ -11,7 +11,7 @@ use crate::testing::{Cluster, endpoint, service, slice};
 #[case::draining_here(&[(1, "node-a", DRAINING)], 0)]
 #[case::unready_here(&[(1, "node-a", UNREADY)], 0)]
 #[case::none_here(&[(1, "node-b", READY)], 0)]
-fn health_counts_ready_endpoints_of_this_node(
+fn a_health_check_counts_ready_endpoints_of_this_node(
     #[case] endpoints: &[(u8, &str, &str)],
     #[case] expected: usize,
 ) {
@@ -30,7 +30,7 @@ fn health_counts_ready_endpoints_of_this_node(
 }
 
 #[test]
-fn a_node_port_that_gets_the_packets_of_a_health_check_is_told() {
+fn a_node_port_equal_to_a_health_check_node_port_gives_a_warning() {
     let with_node_port = |name: &str, ip: &str, rest: &str, port: &str| {
         service(name, ip, rest).replace("port: 80", &format!("port: 80, nodePort: {port}"))
     };
@@ -72,7 +72,7 @@ fn a_node_port_that_gets_the_packets_of_a_health_check_is_told() {
 #[case(", type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 31000")]
 #[case(", type: NodePort, externalTrafficPolicy: Local, healthCheckNodePort: 31000")]
 #[case(", type: LoadBalancer, externalTrafficPolicy: Local")]
-fn only_local_balancers_with_a_port_are_asked_for_health(#[case] rest: &str) {
+fn only_load_balancers_with_policy_local_and_a_port_have_health_checks(#[case] rest: &str) {
     let cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
     assert_eq!(cluster.plan("shop/cart").0.health_check, None);
 }

@@ -22,7 +22,7 @@ const UNREADY_PLAIN: &str = ", conditions: {ready: false}";
 #[case::this_nodes(&[HERE, THERE, THERE], &[1])]
 #[case::no_one_for_this_node_then_its_zones(&[THERE, A, B], &[1, 2])]
 #[case::one_without_node_hints_then_zones(&[HERE, A, B], &[1, 2])]
-fn hints_narrow_the_cluster_set_when_they_are_whole(
+fn topology_hints_narrow_the_cluster_set_only_if_they_are_complete(
     #[case] hints: &[&str],
     #[case] expected: &[u8],
 ) {

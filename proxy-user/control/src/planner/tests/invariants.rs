@@ -24,7 +24,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn plans_hold_what_the_datapath_counts_on(
+    fn plans_keep_the_invariants_that_the_datapath_relies_on(
         slices in prop::collection::vec(prop::collection::vec(any_endpoint(), 0..6), 0..4),
         policies in prop::sample::select(vec!["", ", internalTrafficPolicy: Local", ", externalTrafficPolicy: Local"]),
     ) {

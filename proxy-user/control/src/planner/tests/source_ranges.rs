@@ -19,7 +19,7 @@ fn balancer(ranges: &str) -> String {
 #[case::blanks_are_trimmed("[' 203.0.113.0/24 ']", &["203.0.113.0/24"], true)]
 #[case::the_other_family_leaves_this_one_open("['2001:db8::/32']", &["2001:db8::/32"], false)]
 #[case::a_range_with_the_node_lets_the_balancers_address_in("[192.168.0.0/16]", &["192.168.0.0/16", "198.51.100.1/32"], true)]
-fn source_ranges_count_for_the_balancers_address_only(
+fn source_ranges_restrict_only_load_balancer_ips(
     #[case] ranges: &str,
     #[case] expected: &[&str],
     #[case] restricted: bool,
@@ -56,7 +56,7 @@ const CLOSED: &str = "so no client may use the IPv4 load balancer IPs; correct t
 #[case::the_unreadable_one_looks_like_the_other_familys("[203.0.113.0/24, '2001:db8::/200']", true, &[UNREADABLE])]
 #[case::only_the_other_family_is_named("['2001:db8::/32']", false, &["so every client may use the IPv4 load balancer IPs; add ranges of IPv4, or 0.0.0.0/0 if this is meant"])]
 #[case::both_families("[203.0.113.0/24, '2001:db8::/32']", true, &[])]
-fn a_list_with_an_unreadable_range_opens_no_family(
+fn an_unreadable_source_range_opens_no_address_family(
     #[case] ranges: &str,
     #[case] restricted: bool,
     #[case] warned: &[&str],

@@ -220,7 +220,7 @@ mod tests {
     #[case("10.0.0.1:7", "10.96.0.1:80", Protocol::UDP)]
     #[case("[fd00::1]:7", "[fd00::2]:80", Protocol::TCP)]
     #[case("[fd00::1]:7", "[fd00::2]:80", Protocol::SCTP)]
-    fn a_packet_reads_back_as_it_was_written(
+    fn an_encoded_packet_is_decoded_unchanged(
         #[case] src: SocketAddr,
         #[case] dst: SocketAddr,
         #[case] protocol: Protocol,

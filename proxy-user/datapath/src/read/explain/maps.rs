@@ -197,8 +197,8 @@ impl<A: Family> FamilyMaps<A> {
         Ok(found)
     }
 
-    /// Returns the backend that a client has affinity to; `None` if there is none, or if the
-    /// backend no longer serves or is not in this set.
+    /// Returns the backend that a client has affinity to; `None` if the client has no affinity, or
+    /// if the backend no longer serves or is not in this set.
     pub(super) fn held(
         &self,
         record: &Record<A>,

@@ -65,8 +65,8 @@ pub struct Explained {
     pub to: Vec<SocketAddr>,
     /// True if the policy allows only endpoints on this node.
     pub local_only: bool,
-    /// True if the policy replaces the client's address (masquerades). Leaves out of account a
-    /// client that is itself the endpoint.
+    /// True if the policy replaces the client's address (masquerades). Does not consider a client
+    /// that is itself the endpoint.
     pub masquerades: bool,
     pub affinity: Option<AffineEndpoint>,
     /// The known connection that the packet belongs to.
@@ -89,8 +89,8 @@ pub struct MatchedFrontend {
     pub flags: ServiceFlags,
     pub service_id: u32,
     pub affinity_timeout: u32,
-    /// The number of slots of the block for clients inside the cluster; `external` is that for all
-    /// others.
+    /// The number of slots of the block for clients inside the cluster; `external` is the number
+    /// for all other clients.
     pub internal: u32,
     pub external: u32,
     /// The address ranges of the clients that may use the frontend; empty if all may.

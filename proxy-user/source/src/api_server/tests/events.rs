@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_report_becomes_an_event_once() {
+async fn repeated_reports_create_only_one_kubernetes_event() {
     const FOUND: &str = "/api/v1/namespaces/shop/services";
     let fake = Fake::start().await;
     let mut object = service("cart", 1);

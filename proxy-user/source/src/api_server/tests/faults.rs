@@ -12,7 +12,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_watch_that_ends_in_the_middle_of_an_object_goes_on_where_it_was() {
+async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
     let fake = Fake::start().await;
     fake.script(
         SERVICES,
@@ -34,7 +34,7 @@ async fn a_watch_that_ends_in_the_middle_of_an_object_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn what_went_while_events_were_lost_is_noticed() {
+async fn objects_deleted_while_a_watch_had_expired_are_removed() {
     let fake = Fake::start().await;
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
     fake.script(
@@ -62,7 +62,7 @@ async fn what_went_while_events_were_lost_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_is_named_and_tried_again_until_it_answers() {
+async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     let fake = Fake::start().await;
     fake.script(
         SERVICES,
@@ -91,7 +91,7 @@ async fn a_server_that_refuses_is_named_and_tried_again_until_it_answers() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_ranges_of_cluster_ips_has_none() {
+async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     let fake = Fake::start().await;
     let unknown = Answer::Status(404, "the server could not find the requested resource");
     fake.script(SERVICE_CIDRS, [unknown]);

@@ -131,7 +131,7 @@ impl Heard {
 }
 
 #[tokio::test]
-async fn nothing_is_complete_before_every_list_is() {
+async fn the_source_is_complete_only_after_every_list() {
     let fake = Fake::start().await;
     let wait = Duration::from_millis(300);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
@@ -162,7 +162,7 @@ async fn nothing_is_complete_before_every_list_is() {
 }
 
 #[tokio::test]
-async fn where_lists_are_not_streamed_they_come_page_by_page() {
+async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
     let fake = Fake::start().await;
     let refusal = Answer::Status(422, "sendInitialEvents: Forbidden: the feature is disabled");
     fake.script(
@@ -190,7 +190,7 @@ async fn where_lists_are_not_streamed_they_come_page_by_page() {
 }
 
 #[tokio::test]
-async fn events_twice_out_of_order_or_about_nothing_known_do_no_harm() {
+async fn watch_events_repeated_out_of_order_or_of_unknown_objects_are_harmless() {
     let fake = Fake::start().await;
     fake.script(
         SERVICES,
@@ -212,7 +212,7 @@ async fn events_twice_out_of_order_or_about_nothing_known_do_no_harm() {
 }
 
 #[tokio::test]
-async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
+async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
     let fake = Fake::start().await;
     let now = Timestamp::now();
     let [before, after] = [-60, 60].map(|seconds| now + SignedDuration::from_secs(seconds));
@@ -235,7 +235,7 @@ async fn when_endpoints_changed_is_told_of_changes_after_the_start_only() {
 }
 
 #[tokio::test]
-async fn ranges_of_cluster_ips_are_asked_for_by_those_who_need_them() {
+async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     let fake = Fake::start().await;
     let mut heard = Heard::from(&fake);
     heard.until("all lists", |heard| heard.complete).await;

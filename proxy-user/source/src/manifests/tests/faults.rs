@@ -11,7 +11,7 @@ use super::{Follower, put, service};
 use crate::{ObjectSource, SourceError, manifests::Manifests};
 
 #[tokio::test]
-async fn a_malformed_file_changes_nothing_and_is_told_once() {
+async fn a_malformed_file_changes_no_object_and_gives_one_warning() {
     let folder = TempDir::new().expect("a folder");
     put(folder.path(), "a.yaml", &service("cart", 80));
     put(folder.path(), "b.yaml", &service("till", 81));
@@ -59,7 +59,7 @@ async fn a_file_malformed_from_the_start_keeps_the_list_incomplete_until_it_is_m
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_text_is_told() {
+async fn a_manifest_file_that_is_not_text_gives_a_warning() {
     let folder = TempDir::new().expect("a folder");
     fs::write(folder.path().join("a.yaml"), [0xff, 0xfe, 0x00]).expect("write");
     let mut follower = Follower::start(folder.path());
@@ -73,7 +73,7 @@ async fn a_file_that_is_no_text_is_told() {
 }
 
 #[tokio::test]
-async fn an_unknown_kind_is_told_and_the_rest_of_the_file_works() {
+async fn an_unknown_kind_gives_a_warning_and_the_rest_of_the_file_is_applied() {
     let folder = TempDir::new().expect("a folder");
     let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n".to_owned()
         + &service("cart", 80);
@@ -89,7 +89,7 @@ async fn an_unknown_kind_is_told_and_the_rest_of_the_file_works() {
 }
 
 #[tokio::test]
-async fn of_one_object_in_two_files_the_first_file_by_name_counts() {
+async fn an_object_in_two_files_is_taken_from_the_first_by_name() {
     let folder = TempDir::new().expect("a folder");
     put(folder.path(), "b.yaml", &service("cart", 80));
     let mut follower = Follower::start(folder.path());
@@ -158,7 +158,7 @@ async fn a_folder_that_does_not_exist_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_folder_that_vanishes_takes_nothing_along_and_is_followed_again_when_it_returns() {
+async fn objects_stay_while_their_folder_is_away_and_are_followed_when_it_is_back() {
     let parent = TempDir::new().expect("a folder");
     let folder = parent.path().join("manifests");
     fs::create_dir(&folder).expect("create");

@@ -104,7 +104,7 @@ fn describe(change: &Change) -> String {
 }
 
 #[tokio::test]
-async fn the_first_batch_has_everything_and_says_so() {
+async fn the_first_batch_has_all_manifests_and_is_complete() {
     let folder = TempDir::new().expect("a folder");
     put(
         folder.path(),
@@ -127,7 +127,7 @@ async fn the_first_batch_has_everything_and_says_so() {
 }
 
 #[tokio::test]
-async fn an_empty_folder_is_complete() {
+async fn an_empty_manifest_folder_is_complete() {
     let folder = TempDir::new().expect("a folder");
     let mut follower = Follower::start(folder.path());
     assert!(follower.changes().await.is_empty());
@@ -135,7 +135,7 @@ async fn an_empty_folder_is_complete() {
 }
 
 #[tokio::test]
-async fn only_what_differs_is_sent_and_a_file_takes_effect_together() {
+async fn only_changed_objects_of_a_file_are_sent_and_in_one_batch() {
     let folder = TempDir::new().expect("a folder");
     put(
         folder.path(),
@@ -158,7 +158,7 @@ async fn only_what_differs_is_sent_and_a_file_takes_effect_together() {
 }
 
 #[test]
-fn the_source_ends_when_nobody_listens() {
+fn the_manifest_source_ends_when_its_receiver_is_dropped() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let folder = TempDir::new().expect("a folder");
     let source = Manifests::new(folder.path(), Converter::new("node-a"));

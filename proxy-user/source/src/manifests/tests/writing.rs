@@ -21,7 +21,7 @@ fn age(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_file_that_is_being_written_is_not_read_however_well_its_beginning_parses() {
+async fn a_file_is_not_read_while_it_is_written_even_if_its_beginning_is_valid() {
     let folder = TempDir::new().expect("a folder");
     put(
         folder.path(),
