@@ -22,9 +22,10 @@ static SHADOW: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static RING_SIZE: Global<u32> = Global::new(1);
 
-/// See [`hash_key`].
+/// See [`hash_key`]. Not 0 here: LLVM gives one address to equal constants, so the 0 that a program
+/// writes into a map would become the key.
 #[unsafe(no_mangle)]
-static HASH_KEY: Global<u64> = Global::new(0);
+static HASH_KEY: Global<u64> = Global::new(0x9e37_79b9_85eb_ca6b);
 
 /// Returns the bit of the packet mark by which ingress asks egress to give the packet the node's
 /// address.
