@@ -2,10 +2,18 @@
 //! The live `top`: reads keys and maps, and draws the screen until the command ends. Restores the
 //! terminal however the command ends.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, IsTerminal},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use control::causes::chain;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
@@ -95,7 +103,10 @@ fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
             return Ok(false);
         }
         let turn = if view.is_paused { TURN } else { left.min(TURN) };
-        if !event::poll(turn).context("wait for keys")? {
+        if !has_terminal(turn)? {
+            return Ok(true);
+        }
+        if !event::poll(Duration::ZERO).context("wait for keys")? {
             continue;
         }
         match event::read().context("read a key")? {
@@ -106,6 +117,28 @@ fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
             _ => {}
         }
     }
+}
+
+/// Waits for input, at most `turn`; returns false if the terminal has hung up, as that of a `kubectl
+/// exec` whose connection has broken. crossterm would read such a terminal in a loop without end.
+fn has_terminal(turn: Duration) -> Result<bool> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        // crossterm reads /dev/tty then.
+        std::thread::sleep(turn);
+        return Ok(true);
+    }
+    let mut polled = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let turn = PollTimeout::try_from(turn).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut polled, turn) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => return Err(error).context("wait for input"),
+    }
+    let ended = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    let [polled] = polled;
+    Ok(!polled
+        .revents()
+        .is_some_and(|found| found.intersects(ended)))
 }
 
 /// Returns the key that was pressed; None if it has no meaning in `top`.

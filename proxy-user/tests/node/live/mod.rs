@@ -12,9 +12,12 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::{
-    signal::Signal,
-    termios::{LocalFlags, tcgetattr},
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    sys::{
+        signal::Signal,
+        termios::{LocalFlags, tcgetattr},
+    },
 };
 
 use crate::{
@@ -193,6 +196,9 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
+        // Or the command would keep its own terminal from hanging up.
+        let alone = FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC);
+        fcntl(&terminal.master, alone).expect("a flag");
         Self {
             master: terminal.master.into(),
             slave: terminal.slave,
@@ -236,6 +242,15 @@ fn the_live_top_restores_the_terminal_on_a_signal_and_without_maps() {
         assert!(child.wait().expect("it ends").success(), "{signal}");
         assert!(terminal.edits_lines(), "{signal}");
     }
+    // The terminal hangs up, and no signal says so: a broken `kubectl exec`.
+    let mut terminal = Terminal::new();
+    let mut child = start(&terminal);
+    terminal.wait("[services]");
+    drop(terminal);
+    let limit = Duration::from_secs(20);
+    wait(limit, "it ends without its terminal", String::new, || {
+        child.try_wait().expect("its state").is_some()
+    });
     let mut terminal = Terminal::new();
     let mut child = start(&terminal);
     terminal.wait("[services]");
