@@ -119,8 +119,8 @@ fn wait(view: &mut View, stop: &Stop, next: Instant) -> Result<bool> {
     }
 }
 
-/// Waits for input, at most `turn`; returns false if the terminal has hung up, as that of a `kubectl
-/// exec` whose connection has broken. crossterm would read such a terminal in a loop without end.
+/// Waits for input, at most `turn`; returns false if the terminal has hung up, as after a broken
+/// connection of `kubectl exec`. crossterm would read such a terminal in a loop without end.
 fn has_terminal(turn: Duration) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
