@@ -152,7 +152,7 @@ pub(crate) fn answer_questions(pod: &NetNs) {
     let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
     let answering = answering.expect("the pod").expect("a socket");
     thread::spawn(move || {
-        let mut buffer = [0; 64];
+        let mut buffer = [0; 65_536];
         while let Ok((length, from)) = answering.recv_from(&mut buffer) {
             _ = answering.send_to(&buffer[..length], from);
         }
@@ -161,9 +161,14 @@ pub(crate) fn answer_questions(pod: &NetNs) {
 
 /// A UDP socket in a pod, connected to [`crate::objects::questions`].
 pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
+    asking_at(pod, "172.30.1.9:53")
+}
+
+/// A UDP socket in a pod, connected to this address and port.
+pub(crate) fn asking_at(pod: &NetNs, to: &str) -> UdpSocket {
     let asking = pod.enter(|| {
         let asking = UdpSocket::bind("0.0.0.0:0")?;
-        asking.connect("172.30.1.9:53")?;
+        asking.connect(to)?;
         asking.set_read_timeout(Some(Duration::from_secs(5)))?;
         io::Result::Ok(asking)
     });
@@ -175,8 +180,20 @@ pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
 pub(crate) fn ask(socket: &UdpSocket, text: &str) {
     socket.send(text.as_bytes()).expect("sent");
     let mut answer = [0; 64];
-    let length = socket.recv(&mut answer).expect("an answer");
+    let length = receive(socket, &mut answer);
     assert_eq!(&answer[..length], text.as_bytes());
+}
+
+/// Receives a datagram; returns its length. With a time limit, a signal to the test's process ends
+/// the call early, and the kernel does not repeat it.
+#[track_caller]
+pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
+    loop {
+        match socket.recv(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => return received.expect("an answer"),
+        }
+    }
 }
 
 /// Limits the time of each read and write on a stream.

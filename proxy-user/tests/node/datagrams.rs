@@ -4,41 +4,18 @@
 
 use std::{
     net::UdpSocket,
-    thread,
     time::{Duration, Instant},
 };
 
-use lab::node::netns::NetNs;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 use crate::{
     agent::{Agent, eventually},
-    connection::ask,
+    connection::{answer_questions, ask, asking_at, receive},
     objects::questions,
     past_the_stack::{POLICY, RENEWALS, judge},
     world::World,
 };
-
-/// Sends every datagram back, however large.
-fn echo(pod: &NetNs) {
-    let socket = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
-    let socket = socket.expect("the pod").expect("a socket");
-    thread::spawn(move || {
-        let mut buffer = [0; 65_536];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            _ = socket.send_to(&buffer[..length], from);
-        }
-    });
-}
-
-fn connected(pod: &NetNs, to: &str) -> UdpSocket {
-    let socket = pod.enter(|| UdpSocket::bind("0.0.0.0:0"));
-    let socket = socket.expect("the pod").expect("a socket");
-    socket.connect(to).expect("an address");
-    let patience = Some(Duration::from_secs(5));
-    socket.set_read_timeout(patience).expect("a limit");
-    socket
-}
 
 fn wait_until_past(world: &World, agent: &Agent, socket: &UdpSocket) {
     eventually("datagrams leave past the stack", agent, || {
@@ -60,7 +37,7 @@ fn ask_in_a_batch(socket: &UdpSocket) {
     let mut seen = [false; 10];
     let mut answer = [0; 65_536];
     while seen.contains(&false) {
-        let length = socket.recv(&mut answer).expect("an answer");
+        let length = receive(socket, &mut answer);
         assert_eq!(length, SEGMENT);
         let number = answer[0];
         assert!(answer[..length].iter().all(|byte| *byte == number));
@@ -73,7 +50,7 @@ fn ask_in_fragments(socket: &UdpSocket) {
     let text: Vec<u8> = (0..4_000_u32).map(|at| (at % 251) as u8).collect();
     socket.send(&text).expect("sent");
     let mut answer = [0; 65_536];
-    let length = socket.recv(&mut answer).expect("an answer");
+    let length = receive(socket, &mut answer);
     assert_eq!(answer[..length], text);
 }
 
@@ -81,11 +58,11 @@ fn ask_in_fragments(socket: &UdpSocket) {
 fn single_fragmented_and_batched_datagrams_pass_while_records_are_renewed() {
     let world = World::build();
     judge(&world, POLICY);
-    echo(world.server());
+    answer_questions(world.server());
     world.write("questions.yaml", questions());
     let agent = world.start_by_packet(7, "portolan: {forwarding: auto}\n");
     for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
-        let socket = connected(world.client(), to);
+        let socket = asking_at(world.client(), to);
         wait_until_past(&world, &agent, &socket);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(10) {

@@ -20,7 +20,7 @@ use crate::{
     connection::Open,
     objects::service,
     repair::table,
-    world::{World, at},
+    world::{World, at, packets},
 };
 
 const SERVICE: &str = "172.30.1.1:80";
@@ -42,13 +42,8 @@ fn link(world: &World) -> Option<LocalPod> {
 
 /// The number of packets that the pod's own interface has received.
 fn received(world: &World) -> u64 {
-    let device = world.server().feed("cat", &["/proc/net/dev"], "");
-    let device = device.expect("the pod's counters");
-    let line = device
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("eth0:"));
-    let mut words = line.expect("its interface").split_whitespace();
-    words.nth(1).expect("packets").parse().expect("a number")
+    let [received, _] = packets(world.server(), "eth0");
+    received
 }
 
 /// Makes a connection; true if none of its packets were forwarded by the node's stack.
@@ -115,6 +110,16 @@ const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
 pub(crate) fn judge(world: &World, rules: &str) {
     world.nft(rules);
     world.node().suit_conntrack().expect("conntrack");
+}
+
+/// A node that serves, with the rules of a CNI or without any.
+fn serving(with_rules: bool) -> (World, Agent) {
+    let world = World::build();
+    if with_rules {
+        judge(&world, POLICY);
+    }
+    let agent = start(&world, "auto");
+    (world, agent)
 }
 
 /// The number of packets that the stack forwards while a connection asks this many questions.
@@ -197,11 +202,7 @@ fn conntrack_keeps_an_idle_connection_that_was_busy_past_the_stack() {
 #[test]
 fn a_rule_that_is_added_later_stops_open_connections_within_20_seconds() {
     for with_rules in [true, false] {
-        let world = World::build();
-        if with_rules {
-            judge(&world, POLICY);
-        }
-        let agent = start(&world, "auto");
+        let (world, agent) = serving(with_rules);
         let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
         for open in &mut open {
             wait_until_past(&world, &agent, open);
@@ -296,11 +297,7 @@ fn ask_from(world: &World, port: u16, to: &str) -> String {
 #[test]
 fn a_pod_that_is_replaced_while_no_agent_runs_is_reached_under_the_same_address() {
     for with_rules in [true, false] {
-        let world = World::build();
-        if with_rules {
-            judge(&world, POLICY);
-        }
-        let agent = start(&world, "auto");
+        let (world, agent) = serving(with_rules);
         for to in [SERVICE, BACKEND] {
             let mut open = world.connect(to).expect("it connects");
             wait_until_past(&world, &agent, &mut open);

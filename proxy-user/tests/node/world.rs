@@ -315,6 +315,17 @@ impl World {
     }
 }
 
+/// The numbers of packets that a host's interface has received and sent.
+pub(crate) fn packets(host: &NetNs, interface: &str) -> [u64; 2] {
+    let devices = host.feed("cat", &["/proc/net/dev"], "");
+    let devices = devices.expect("the interfaces' counters");
+    let own = format!("{interface}:");
+    let mut lines = devices.lines();
+    let line = lines.find_map(|line| line.trim().strip_prefix(&own));
+    let words: Vec<_> = line.expect("the interface").split_whitespace().collect();
+    [1, 9].map(|column: usize| words[column].parse().expect("a number"))
+}
+
 /// Parses an address and port.
 pub(crate) fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
