@@ -40,7 +40,7 @@ pub(super) const ABSENT: &[Absent] = &[
             "rest_client_transport_*",
         ],
         why: "They measure client-go's inside. `rest_client_requests_total` and `rest_client_request_duration_seconds` are here, and \
-            `portolan_watch_last_event_timestamp_seconds` says when each watch was last heard of.",
+            `portolan_watch_last_byte_timestamp_seconds` says when each watch was last heard of.",
     },
     Absent {
         names: &["go_*"],

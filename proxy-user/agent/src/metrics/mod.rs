@@ -75,6 +75,12 @@ impl Metrics {
             "Time until the API server answers, watches left out",
             requests.durations.clone(),
         );
+        add_seconds(
+            &mut registry,
+            "portolan_watch_last_byte_timestamp",
+            "Time of the last byte from the API server in the watch on a kind of objects; without changes the server sends a bookmark each minute",
+            requests.last_bytes.clone(),
+        );
         registry.register_collector(Box::new(process::Process));
         registry.register_collector(Box::new(AtScrape {
             pin_dir,

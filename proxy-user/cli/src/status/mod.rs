@@ -92,6 +92,9 @@ struct Sync {
     /// Each kind of objects, with the seconds since the API server or folder last sent something
     /// about it.
     heard_seconds: Vec<(String, u64)>,
+    /// The seconds since the last byte of the watch that has been silent for the longest time; None
+    /// without an API server.
+    silent_seconds: Option<u64>,
 }
 
 /// Prints the status, perhaps again and again. The exit status is 1 if there are problems.
@@ -224,17 +227,22 @@ fn sync(metrics: &str) -> Sync {
     let value = |name: &str| metric(metrics, name);
     let count = |name: &str| value(name).unwrap_or_default() as u64;
     let last = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
-    let heard = metrics.lines().filter_map(|line| {
-        let rest = line.strip_prefix("portolan_watch_last_event_timestamp_seconds{kind=\"")?;
-        let (kind, at) = rest.split_once("\"} ")?;
-        Some((kind.to_owned(), age(at.parse().ok()?)))
-    });
+    let ages = |name: &str| {
+        let lines = metrics.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?.strip_prefix("{kind=\"")?;
+            let (kind, at) = rest.split_once("\"} ")?;
+            Some((kind.to_owned(), age(at.parse().ok()?)))
+        });
+        lines.collect::<Vec<_>>()
+    };
+    let silent = ages("portolan_watch_last_byte_timestamp_seconds");
     Sync {
         last_seconds: value(last).map(age),
         pending_changes: count("kubeproxy_sync_proxy_rules_service_changes_pending")
             + count("kubeproxy_sync_proxy_rules_endpoint_changes_pending"),
         failed_services: count("portolan_services_failed"),
-        heard_seconds: heard.collect(),
+        heard_seconds: ages("portolan_watch_last_event_timestamp_seconds"),
+        silent_seconds: silent.into_iter().map(|(_, seconds)| seconds).max(),
     }
 }
 
@@ -266,11 +274,13 @@ mod tests {
 kubeproxy_sync_proxy_rules_endpoint_changes_pending 3
 portolan_services_failed 1
 portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1.0
+portolan_watch_last_byte_timestamp_seconds{kind=\"Service\"} 1.0
 kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
 ";
         let sync = sync(metrics);
         assert_eq!((sync.pending_changes, sync.failed_services), (5, 1));
         assert_eq!(sync.heard_seconds.len(), 1);
+        assert!(sync.silent_seconds > Some(1_000_000_000));
         assert!(sync.last_seconds > Some(1_000_000_000));
     }
 

@@ -146,6 +146,10 @@ fn agent(status: &Status) -> (String, Tone) {
     (parts.join(", "), good_or(Tone::Bad, code == 200))
 }
 
+/// A watch that is silent for longer than this, in seconds, is dead: the server sends a bookmark each
+/// minute. The alert `PortolanWatchSilent` has the same limit.
+const SILENT: u64 = 180;
+
 fn sync(status: &Status) -> (String, Tone) {
     let Some(sync) = &status.sync else {
         return ("not known without the agent".to_owned(), Tone::Warn);
@@ -160,7 +164,9 @@ fn sync(status: &Status) -> (String, Tone) {
     }
     let heard = sync.heard_seconds.iter();
     parts.extend(heard.map(|(kind, seconds)| format!("{kind} heard {} ago", duration(*seconds))));
-    let is_good = sync.failed_services == 0 && sync.last_seconds.is_some();
+    let silent = sync.silent_seconds.filter(|seconds| *seconds > SILENT);
+    parts.extend(silent.map(|seconds| format!("no byte of a watch for {}", duration(seconds))));
+    let is_good = sync.failed_services == 0 && sync.last_seconds.is_some() && silent.is_none();
     (parts.join(", "), Tone::Bad.when(!is_good))
 }
 

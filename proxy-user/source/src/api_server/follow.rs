@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists and watches one kind of object until the agent ends; reports faults and tries again.
-//! `api_server` starts one such task for each kind.
+//! `api_server` starts one such task for each kind. KUBE: what client-go's reflector does.
 
-use std::{fmt::Debug, ops::RangeInclusive, pin::pin, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use control::{
     causes::chain,
     model::{Kind, Original},
 };
-use futures_util::StreamExt;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
-use kube::{
-    Api, Resource,
-    runtime::watcher::{self, Event, watcher},
-};
+use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout},
+};
+
+use super::{
+    protobuf,
+    watch::{Failure, Objects, Watch},
+    wire::Watched,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -31,9 +33,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 /// nothing.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// How long a watch lasts, in seconds: drawn, so that the watches of a fleet do not end together.
-/// kube allows less than 295.
-const WATCH: RangeInclusive<u32> = 150..=290;
+/// KUBE: how long client-go's watches last, in seconds: drawn, so that the watches of a fleet do
+/// not end together.
+const WATCH: RangeInclusive<u64> = 300..=600;
+/// KUBE: a watch that ends sooner than this is asked for again after a pause.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// KUBE: client-go's reflector waits this long before it lists again, and doubles the pause while
 /// it lists often. All nodes list again when a server has forgotten their version.
@@ -46,9 +50,21 @@ const CALM: Duration = Duration::from_secs(120);
 /// have been upgraded by then.
 const UPGRADE: Duration = Duration::from_secs(300);
 
+const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
 
 /// A change of the objects of one kind.
+pub(super) enum Event<K> {
+    /// A list begins.
+    Init,
+    /// An object was added or changed, or is in the list.
+    Apply(K),
+    Delete(K),
+    /// The list ends: what was not in it exists no more.
+    InitDone,
+}
+
+/// A change of the objects of some kind.
 pub(super) enum News {
     Service(Box<Event<Service>>),
     EndpointSlice(Box<Event<EndpointSlice>>),
@@ -65,154 +81,233 @@ pub(super) enum Message {
     Fine(Kind),
 }
 
-/// Selects the objects of a kind to follow; empty texts select all.
-#[derive(Default)]
-pub(super) struct Selector {
-    pub(super) labels: String,
-    pub(super) fields: String,
-}
-
 /// A kind of object that is listed and watched.
 pub(super) trait Followed:
-    Original + Resource + Clone + Debug + DeserializeOwned + Send + 'static
+    Original + Resource<DynamicType = ()> + DeserializeOwned + Send + 'static
 {
+    /// What the server sends as protobuf.
+    type Protobuf: prost::Message + Default + Into<Self>;
     /// Whether the API server may be too old to know the kind.
     const IS_OPTIONAL: bool = false;
+    fn news(event: Event<Self>) -> News;
 }
-impl Followed for Service {}
-impl Followed for EndpointSlice {}
-impl Followed for Node {}
-/// KUBE: part of `networking.k8s.io/v1` since 1.33.
-impl Followed for ServiceCIDR {
-    const IS_OPTIONAL: bool = true;
+
+macro_rules! followed {
+    ($($kind:ty => $news:ident $(, $optional:literal)?;)*) => {
+        $(impl Followed for $kind {
+            type Protobuf = protobuf::$news;
+            $(const IS_OPTIONAL: bool = $optional;)?
+            fn news(event: Event<Self>) -> News {
+                News::$news(Box::new(event))
+            }
+        })*
+    };
+}
+followed! {
+    Service => Service;
+    EndpointSlice => EndpointSlice;
+    Node => Node;
+    // KUBE: part of `networking.k8s.io/v1` since 1.33.
+    ServiceCIDR => ServiceCidr, true;
+}
+
+/// The receiver of the messages is gone.
+struct Unheard;
+
+/// Why a watch ended.
+enum Ended {
+    Unheard(Unheard),
+    Failed(Failure),
+}
+
+impl From<Unheard> for Ended {
+    fn from(unheard: Unheard) -> Self {
+        Self::Unheard(unheard)
+    }
+}
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// Follows a kind of object until the messages' receiver is gone.
-pub(super) async fn follow<K: Followed>(
-    api: Api<K>,
-    selector: Selector,
-    news: fn(Box<Event<K>>) -> News,
+pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sender<Message>) {
+    let follower = Follower {
+        objects,
+        sender: sender.clone(),
+        version: None,
+        is_streamed: true,
+        failing: None,
+    };
+    tokio::select! {
+        Unheard = follower.run() => {}
+        () = sender.closed() => {}
+    }
+}
+
+struct Follower<K> {
+    objects: Objects<K>,
     sender: mpsc::Sender<Message>,
-) {
-    let mut config = watcher::Config::default();
-    if !selector.labels.is_empty() {
-        config = config.labels(&selector.labels);
-    }
-    if !selector.fields.is_empty() {
-        config = config.fields(&selector.fields);
-    }
-    config = config.timeout(fastrand::u32(WATCH));
-    // Uses streamed lists if the server has them (KUBE: 1.32 and later), otherwise lists by pages.
-    let mut streamed = true;
-    let mut relists = Relists::default();
-    loop {
-        let config = if streamed {
-            config.clone().streaming_lists()
-        } else {
-            config.clone()
-        };
-        match until_stuck(watcher(api.clone(), config), news, &sender, &mut relists).await {
-            Ended::Unheard => return,
-            Ended::NotStreamed => streamed = false,
-            Ended::Gone => relists.pause().await,
-            Ended::Unknown => {
-                for event in [Event::Init, Event::InitDone] {
-                    let none = Message::News(news(event.into()));
-                    if sender.send(none).await.is_err() {
-                        return;
-                    }
-                }
-                sleep(UPGRADE).await;
-            }
-        }
-    }
+    /// The version up to which everything was sent; None if the next request is for a list.
+    version: Option<String>,
+    /// Whether lists are streamed, as by servers since 1.32. Others send them whole.
+    is_streamed: bool,
+    /// The pauses between attempts, while attempts fail.
+    failing: Option<ExponentialBackoff>,
 }
 
-/// Why a watcher was dropped.
-enum Ended {
-    /// The receiver of the messages is gone.
-    Unheard,
-    /// The server does not stream lists.
-    NotStreamed,
-    /// The server no longer has the version of the list to continue from. The watcher would ask for
-    /// that version again and again.
-    Gone,
-    /// The server does not know the kind of object, which is an optional one.
-    Unknown,
-}
-
-async fn until_stuck<K: Followed>(
-    events: impl futures_util::Stream<Item = watcher::Result<Event<K>>>,
-    news: fn(Box<Event<K>>) -> News,
-    sender: &mpsc::Sender<Message>,
-    relists: &mut Relists,
-) -> Ended {
-    let mut events = pin!(events);
-    // The pauses between attempts, while attempts fail.
-    let mut failing: Option<ExponentialBackoff> = None;
-    loop {
-        let wait = if failing.is_some() {
-            SETTLED
-        } else {
-            Duration::MAX
-        };
-        let next = tokio::select! {
-            next = timeout(wait, events.next()) => next,
-            () = sender.closed() => return Ended::Unheard,
-        };
-        let message = match next {
-            Err(_) => {
-                failing = None;
-                Message::Fine(K::KIND)
-            }
-            // A watcher never ends by itself.
-            Ok(None) => return Ended::Gone,
-            Ok(Some(Ok(event))) => {
-                // `Init` only announces a list: the server has not answered yet.
-                if !matches!(event, Event::Init)
-                    && failing.take().is_some()
-                    && sender.send(Message::Fine(K::KIND)).await.is_err()
-                {
-                    return Ended::Unheard;
+impl<K: Followed> Follower<K> {
+    async fn run(mut self) -> Unheard {
+        let (mut relists, mut rewatches) = (Pauses::default(), Pauses::default());
+        loop {
+            let begun = Instant::now();
+            let failure = match self.once().await {
+                Ok(()) if begun.elapsed() >= SHORT => continue,
+                Ok(()) => {
+                    rewatches.pause().await;
+                    continue;
                 }
-                Message::News(news(event.into()))
-            }
-            Ok(Some(Err(error))) => match fault_of(&error) {
-                Fault::NotStreamed => return Ended::NotStreamed,
-                Fault::Gone => return Ended::Gone,
-                Fault::Unknown if K::IS_OPTIONAL => return Ended::Unknown,
-                // This is no fault: the watcher lists again by itself.
-                Fault::Relist => {
+                Err(Ended::Unheard(unheard)) => return unheard,
+                Err(Ended::Failed(failure)) => failure,
+            };
+            match failure.code() {
+                Some(GONE) => {
+                    self.version = None;
                     relists.pause().await;
-                    continue;
                 }
-                Fault::Unknown | Fault::Other => {
-                    let fault = Message::Fault(K::KIND, in_words(&error));
-                    if sender.send(fault).await.is_err() {
-                        return Ended::Unheard;
+                Some(NOT_FOUND) if K::IS_OPTIONAL => {
+                    for event in [Event::Init, Event::InitDone] {
+                        if let Err(unheard) = self.send(event).await {
+                            return unheard;
+                        }
                     }
-                    let pause = failing
-                        .get_or_insert_with(|| pauses(FIRST_PAUSE, LAST_PAUSE))
-                        .next();
-                    sleep(pause.unwrap_or(LAST_PAUSE)).await;
-                    continue;
+                    sleep(UPGRADE).await;
                 }
-            },
-        };
-        if sender.send(message).await.is_err() {
-            return Ended::Unheard;
+                _ if failure.is_no_streaming() => self.is_streamed = false,
+                _ => {
+                    if let Err(unheard) = self.report(&failure).await {
+                        return unheard;
+                    }
+                }
+            }
         }
+    }
+
+    /// Lists if nothing is listed yet, and watches until the watch ends.
+    async fn once(&mut self) -> Result<(), Ended> {
+        if self.version.is_none() && !self.is_streamed {
+            self.list().await?;
+        }
+        let lasts = Duration::from_secs(fastrand::u64(WATCH));
+        let version = self.version.as_deref();
+        let mut watch = self.objects.watch(version, lasts).await?;
+        if self.version.is_none() {
+            self.send(Event::Init).await?;
+        }
+        while let Some(event) = self.next(&mut watch).await? {
+            let version = match event {
+                Watched::Applied(object) => {
+                    let version = object.meta().resource_version.clone();
+                    self.send(Event::Apply(object)).await?;
+                    version
+                }
+                Watched::Deleted(object) => {
+                    let version = object.meta().resource_version.clone();
+                    self.send(Event::Delete(object)).await?;
+                    version
+                }
+                Watched::Bookmark { version, ends_list } => {
+                    if ends_list && self.version.is_none() {
+                        self.send(Event::InitDone).await?;
+                        self.version = Some(version.clone());
+                    }
+                    Some(version)
+                }
+                Watched::Failed(_) => None,
+            };
+            // A list that breaks off in the middle has no version: its objects come in any order.
+            if self.version.is_some() && version.is_some() {
+                self.version = version;
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&mut self) -> Result<(), Ended> {
+        let mut more = String::new();
+        loop {
+            let page = self.objects.list(&more).await?;
+            if more.is_empty() {
+                self.send(Event::Init).await?;
+            }
+            for object in page.items {
+                self.send(Event::Apply(object)).await?;
+            }
+            more = page.more;
+            if more.is_empty() {
+                self.send(Event::InitDone).await?;
+                self.version = Some(page.version);
+                return Ok(self.settle().await?);
+            }
+        }
+    }
+
+    /// Returns the next event of a watch.
+    async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
+        loop {
+            if self.failing.is_none() {
+                return Ok(watch.next().await?);
+            }
+            match timeout(SETTLED, watch.next()).await {
+                Err(_) => self.settle().await?,
+                Ok(next) => {
+                    let next = next?;
+                    if next.is_some() {
+                        self.settle().await?;
+                    }
+                    return Ok(next);
+                }
+            }
+        }
+    }
+
+    /// Notes that the kind can be followed.
+    async fn settle(&mut self) -> Result<(), Unheard> {
+        if self.failing.take().is_some() {
+            self.tell(Message::Fine(K::KIND)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports a failure, and waits before the next attempt.
+    async fn report(&mut self, failure: &Failure) -> Result<(), Unheard> {
+        self.tell(Message::Fault(K::KIND, chain(failure))).await?;
+        let pauses = self
+            .failing
+            .get_or_insert_with(|| pauses(FIRST_PAUSE, LAST_PAUSE));
+        let pause = pauses.next().unwrap_or(LAST_PAUSE);
+        sleep(pause + failure.retry_after().unwrap_or_default()).await;
+        Ok(())
+    }
+
+    async fn send(&self, event: Event<K>) -> Result<(), Unheard> {
+        self.tell(Message::News(K::news(event))).await
+    }
+
+    async fn tell(&self, message: Message) -> Result<(), Unheard> {
+        self.sender.send(message).await.map_err(|_| Unheard)
     }
 }
 
-/// The pauses before lists that are asked for again.
+/// Growing pauses before something that should not happen often.
 #[derive(Default)]
-struct Relists {
+struct Pauses {
     /// The pauses to come, and when the last one ended.
     recent: Option<(ExponentialBackoff, Instant)>,
 }
 
-impl Relists {
+impl Pauses {
     async fn pause(&mut self) {
         let recent = self.recent.take();
         let mut pauses = recent
@@ -232,83 +327,4 @@ fn pauses(first: Duration, last: Duration) -> ExponentialBackoff {
         .with_jitter()
         .without_max_times()
         .build()
-}
-
-enum Fault {
-    NotStreamed,
-    /// The request itself was answered with HTTP status 410 (gone). The watcher would repeat the
-    /// same request.
-    Gone,
-    /// A message within a watch has the code 410 (gone). The watcher then lists again by itself.
-    Relist,
-    /// The server does not know the kind of object.
-    Unknown,
-    Other,
-}
-
-/// Describes an error of a watch for operators. A server, or a proxy before it, may end a watch
-/// with a Status in which nothing is set; that gets a text of its own.
-fn in_words(error: &watcher::Error) -> String {
-    let (attempt, status) = match error {
-        watcher::Error::WatchError(status) => ("watching", status),
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => ("starting to watch", status),
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) => ("listing", status),
-        watcher::Error::WatchFailed(kube::Error::Api(status)) => ("watching", status),
-        _ => return chain(error),
-    };
-    if status.code != 0 || !status.message.is_empty() || !status.reason.is_empty() {
-        return chain(error);
-    }
-    format!(
-        "{attempt} ended with an error in which the server says neither a code nor a reason (an empty Status), as servers do that stop or are overloaded"
-    )
-}
-
-fn fault_of(error: &watcher::Error) -> Fault {
-    const NOT_FOUND: u16 = 404;
-    const BAD_REQUEST: u16 = 400;
-    const INVALID: u16 = 422;
-    match error {
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => match status.code {
-            GONE => Fault::Gone,
-            BAD_REQUEST | INVALID if status.message.contains("sendInitialEvents") => {
-                Fault::NotStreamed
-            }
-            NOT_FOUND => Fault::Unknown,
-            _ => Fault::Other,
-        },
-        // The server refused the next page of a list, because the list is too old by now.
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == GONE => {
-            Fault::Gone
-        }
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == NOT_FOUND => {
-            Fault::Unknown
-        }
-        watcher::Error::WatchError(status) if status.code == GONE => Fault::Relist,
-        _ => Fault::Other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::core::Status;
-
-    use super::*;
-
-    #[test]
-    fn a_watch_error_without_a_message_is_described() {
-        let empty = watcher::Error::WatchError(Box::default());
-        let said = in_words(&empty);
-        assert!(
-            said.starts_with("watching ended with an error in which"),
-            "{said}"
-        );
-        let full = Status {
-            code: 500,
-            message: "etcd is away".into(),
-            ..Status::default()
-        };
-        let said = in_words(&watcher::Error::WatchError(Box::new(full)));
-        assert!(said.contains("etcd is away"), "{said}");
-    }
 }

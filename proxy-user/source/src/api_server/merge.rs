@@ -10,9 +10,8 @@ use control::{
     warnings::Topic,
 };
 use k8s_openapi::{api::discovery::v1::EndpointSlice, jiff::Timestamp};
-use kube::runtime::watcher::Event;
 
-use super::follow::{Followed, Message, News};
+use super::follow::{Event, Followed, Message, News};
 
 /// KUBE: the annotation of an EndpointSlice with the time of the change that caused its endpoints
 /// to change, for the latency metric.
@@ -89,7 +88,10 @@ impl Merger {
         match message {
             Message::News(News::Service(event)) => self.event(*event),
             Message::News(News::EndpointSlice(event)) => {
-                if let Event::Apply(slice) = &*event {
+                // A list repeats objects that changed long ago.
+                if let Event::Apply(slice) = &*event
+                    && self.slices.listing.is_none()
+                {
                     self.note_trigger(slice);
                 }
                 self.event(*event);
@@ -134,7 +136,7 @@ impl Merger {
         let kind = K::KIND;
         match event {
             Event::Init => self.known(kind).listing = Some(HashSet::new()),
-            Event::InitApply(object) | Event::Apply(object) => {
+            Event::Apply(object) => {
                 match object.convert(&mut self.converter) {
                     Ok((object, warnings)) => self.upsert(kind, object, warnings),
                     // The object has no name. A real server never sends such an object, and no

@@ -7,9 +7,12 @@ mod client;
 mod events;
 mod follow;
 mod merge;
+mod protobuf;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod watch;
+mod wire;
 
 use control::{
     change::Batch,
@@ -21,7 +24,6 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
-use kube::Api;
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
@@ -30,9 +32,10 @@ use tokio::{
 use super::{ObjectSource, SourceError};
 
 pub use client::Access;
-use follow::{News, Selector, follow};
+use follow::follow;
 use merge::Merger;
 pub use requests::Requests;
+use watch::{Objects, Selector};
 
 /// The most changes per batch while a list arrives. So there are few batches, but a queue never
 /// holds an entire list.
@@ -117,35 +120,20 @@ impl ObjectSource for ApiServer {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
-        watches.spawn(follow(
-            Api::<Service>::all(client.clone()),
-            services,
-            News::Service,
-            sender.clone(),
-        ));
-        watches.spawn(follow(
-            Api::<EndpointSlice>::all(client.clone()),
-            slices,
-            News::EndpointSlice,
-            sender.clone(),
-        ));
-        watches.spawn(follow(
-            Api::<Node>::all(client.clone()),
-            own_node,
-            News::Node,
-            sender.clone(),
-        ));
+        let requests = &self.requests;
+        let objects = Objects::<Service>::new(&client, &services, requests);
+        watches.spawn(follow(objects, sender.clone()));
+        let objects = Objects::<EndpointSlice>::new(&client, &slices, requests);
+        watches.spawn(follow(objects, sender.clone()));
+        let objects = Objects::<Node>::new(&client, &own_node, requests);
+        watches.spawn(follow(objects, sender.clone()));
         if let Some(reports) = self.reports {
             watches.spawn(events::publish(client.clone(), self.node_name, reports));
         }
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {
-            watches.spawn(follow(
-                Api::<ServiceCIDR>::all(client),
-                Selector::default(),
-                News::ServiceCidr,
-                sender,
-            ));
+            let objects = Objects::<ServiceCIDR>::new(&client, &Selector::default(), requests);
+            watches.spawn(follow(objects, sender));
         } else {
             drop(sender);
             merger.leave_out(Kind::ServiceCidr);

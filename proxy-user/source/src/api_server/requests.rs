@@ -3,15 +3,17 @@
 //! client-go's names. It is a layer around the HTTP client; `metrics` shows the results.
 
 use std::{
+    sync::atomic::AtomicU64,
     task::{Context, Poll},
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use control::model::Kind;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 use tower::{Layer, Service};
 
@@ -20,6 +22,14 @@ use tower::{Layer, Service};
 pub struct Requests {
     pub answers: Family<Answer, Counter>,
     pub durations: Family<Asked, Histogram, fn() -> Histogram>,
+    /// When the last byte of a watch was received, in seconds since 1970.
+    pub last_bytes: Family<Watched, Gauge<f64, AtomicU64>>,
+}
+
+/// The label of a watch.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct Watched {
+    kind: String,
 }
 
 /// KUBE: the labels of `rest_client_requests_total`.
@@ -47,6 +57,7 @@ impl Default for Requests {
         Self {
             answers: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            last_bytes: Family::default(),
         }
     }
 }
@@ -58,6 +69,15 @@ impl Requests {
             requests: self.clone(),
             host: host.to_owned(),
         }
+    }
+
+    /// Notes that something of the watch on a kind was received just now. KUBE: without changes
+    /// the server sends a bookmark each minute.
+    pub fn received(&self, kind: Kind) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let kind = kind.to_string();
+        let last = self.last_bytes.get_or_create(&Watched { kind });
+        last.set(now.unwrap_or_default().as_secs_f64());
     }
 
     /// Counts a request. `code`: the HTTP status; None without an answer. `begun`: the time of the

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     fs,
+    io::Write,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,9 +13,10 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    http::{HeaderMap, Method, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,6 +38,11 @@ pub(super) enum Answer {
         cut: usize,
         open: bool,
     },
+    /// The events of a watch that stays open, each in a gzip member of its own. KUBE: so servers
+    /// since 1.37 compress a watch that begins with a list.
+    Zipped(Vec<Value>),
+    /// The answer with the header Retry-After, in seconds.
+    RetryAfter(u16, Box<Self>),
     After(Duration, Box<Self>),
 }
 
@@ -108,6 +115,16 @@ impl Answer {
     pub(super) fn close(self) -> Self {
         self.cut(0)
     }
+    /// Returns the same watch, compressed.
+    pub(super) fn zipped(self) -> Self {
+        let Self::Lines { lines, .. } = self else {
+            panic!("only a watch is compressed")
+        };
+        Self::Zipped(lines)
+    }
+    pub(super) fn retry_after(self, seconds: u16) -> Self {
+        Self::RetryAfter(seconds, Box::new(self))
+    }
     pub(super) fn after(self, wait: Duration) -> Self {
         Self::After(wait, Box::new(self))
     }
@@ -118,8 +135,26 @@ impl Answer {
                 tokio::time::sleep(wait).await;
                 Box::pin(answer.give()).await
             }
+            Self::RetryAfter(seconds, answer) => {
+                let mut answer = Box::pin(answer.give()).await;
+                let headers = answer.headers_mut();
+                headers.insert(header::RETRY_AFTER, seconds.into());
+                answer
+            }
             Self::Status(code, message) => status(code, message),
             Self::Page(page) => json_response(Body::from(page.to_string())),
+            Self::Zipped(lines) => {
+                let members = stream::iter(lines.into_iter().map(|line| {
+                    let mut member = GzEncoder::new(Vec::new(), Compression::fast());
+                    writeln!(member, "{line}")?;
+                    member.finish()
+                }));
+                let body = Body::from_stream(members.chain(stream::pending()));
+                let mut answer = json_response(body);
+                let gzip = HeaderValue::from_static("gzip");
+                answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
+                answer
+            }
             Self::Lines { lines, cut, open } => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
                 text.truncate(text.len() - cut);

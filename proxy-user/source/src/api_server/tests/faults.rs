@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests a server that refuses, forgets, or ends a watch in the middle.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -88,6 +88,63 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     heard
         .until("the end of the fault", |heard| heard.faults.is_empty())
         .await;
+}
+
+#[tokio::test]
+async fn a_watch_error_without_a_message_is_described() {
+    let fake = Fake::start().await;
+    let watch = |status| Answer::watch(&[("ERROR", status)]);
+    let full = json!({"code": 500, "message": "etcd is away"});
+    fake.script(
+        SERVICES,
+        [
+            Answer::initial(&[service("one", 1)])
+                .close()
+                .after(Duration::from_secs(1)),
+            watch(json!({})),
+            watch(full),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    for text in [
+        "watching was refused: the server says neither",
+        "etcd is away",
+    ] {
+        heard
+            .until(text, |heard| {
+                heard.faults.iter().any(|fault| fault.reason.contains(text))
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_names_a_time_is_not_asked_before() {
+    let fake = Fake::start().await;
+    let refusal = Answer::Status(429, "too many requests").retry_after(2);
+    fake.script(SERVICES, [refusal, Answer::initial(&[service("one", 1)])]);
+    let begun = Instant::now();
+    let mut heard = Heard::from(&fake);
+    heard.until("the list", |heard| heard.has(&["one"])).await;
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_at_once_is_asked_for_again_with_growing_pauses() {
+    let fake = Fake::start().await;
+    let ended: [Answer; 100] = std::array::from_fn(|_| Answer::watch(&[]).close());
+    let first = [Answer::initial(&[service("one", 1)]).close()];
+    let answers: Vec<_> = first.into_iter().chain(ended).take(100).collect();
+    fake.script::<100>(
+        SERVICES,
+        answers.try_into().unwrap_or_else(|_| panic!("100")),
+    );
+    let mut heard = Heard::from(&fake);
+    heard.until("the list", |heard| heard.has(&["one"])).await;
+    // Pauses of 0.8 to 1.6 s, then 1.6 to 3.2 s, and so on.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let asked = fake.asked(SERVICES).len();
+    assert!((2..=4).contains(&asked), "{asked} requests");
 }
 
 #[tokio::test]

@@ -183,10 +183,27 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
         .await;
     let asked = fake.asked(SERVICES);
     assert!(
-        asked[1].contains("limit=500") && asked[2].contains("continue=next"),
+        !asked[1].contains("continue=") && asked[2].contains("continue=next"),
         "{asked:?}"
     );
+    assert!(asked[3].contains("resourceVersion=2"), "{asked:?}");
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+}
+
+#[tokio::test]
+async fn a_compressed_watch_is_read_event_by_event() {
+    let fake = Fake::start().await;
+    let watch = Answer::initial(&[service("one", 5)]);
+    let watch = watch.then(&[("ADDED", service("two", 6)), ("DELETED", service("one", 7))]);
+    fake.script(SERVICES, [watch.zipped()]);
+    let mut heard = Heard::from(&fake);
+    // The watch stays open: nothing waits for its end.
+    heard
+        .until("the last event", |heard| {
+            heard.has(&["two"]) && heard.complete
+        })
+        .await;
+    assert_eq!(fake.asked(SERVICES).len(), 1);
 }
 
 #[tokio::test]

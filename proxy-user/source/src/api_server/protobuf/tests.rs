@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Decodes what a real kube-apiserver 1.36 sent. The files in `recorded` are its answers to
+//! `curl -H 'Accept: application/vnd.kubernetes.protobuf'` and `-H 'Accept: application/json'`, the
+//! latter without managedFields.
+
+use std::{fs, io::Write, path::Path};
+
+use control::model::{Converter, Object, Original};
+use flate2::write::GzEncoder;
+use http::{HeaderMap, header::CONTENT_ENCODING};
+use k8s_openapi::api::{
+    core::v1 as core, discovery::v1 as discovery, networking::v1 as networking,
+};
+use prost::{
+    Message,
+    bytes::{Bytes, BytesMut},
+};
+use rstest::rstest;
+
+use super::{RawExtension, Unknown, WatchEvent};
+use crate::api_server::{
+    follow::Followed,
+    wire::{Compression, Encoding, GZIP, Page, Unreadable, Watched},
+};
+
+fn recorded(file: &str) -> Bytes {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api_server/protobuf/recorded");
+    fs::read(folder.join(file))
+        .expect("a recorded answer")
+        .into()
+}
+
+/// What the agent makes of a list, with the versions and annotations of its objects.
+fn read<K: Followed>(page: &Page<K>) -> Vec<(Object, Option<String>, String)> {
+    let mut converter = Converter::new("node-a");
+    let objects = page.items.iter().map(|original| {
+        let (object, warnings) = original.convert(&mut converter).expect("it has a name");
+        assert_eq!(warnings, []);
+        let metadata = original.meta();
+        let annotations = format!("{:?}", metadata.annotations);
+        (object, metadata.resource_version.clone(), annotations)
+    });
+    objects.collect()
+}
+
+fn compare<K: Followed>(name: &str, count: usize) {
+    let list = |encoding: Encoding, ending| {
+        let page = encoding.list::<K>(&recorded(&format!("{name}.{ending}")));
+        page.expect("a list")
+    };
+    let protobuf = list(Encoding::Protobuf, "protobuf");
+    let json = list(Encoding::Json, "json");
+    assert_eq!(protobuf.items.len(), count);
+    assert_eq!(read(&protobuf), read(&json));
+    assert_eq!(protobuf.version, json.version);
+    assert!(protobuf.version.parse::<u64>().is_ok());
+}
+
+#[test]
+fn the_agent_reads_the_same_of_an_object_in_protobuf_and_in_json() {
+    compare::<core::Service>("services", 2);
+    compare::<discovery::EndpointSlice>("endpointslices", 2);
+    compare::<core::Node>("nodes", 1);
+    compare::<networking::ServiceCIDR>("servicecidrs", 2);
+}
+
+/// A watch as the server sends it: each event in a gzip member of its own, if they are compressed.
+fn watch(is_compressed: bool) -> Vec<u8> {
+    let plain = recorded("streamed-list.protobuf");
+    if !is_compressed {
+        return plain.to_vec();
+    }
+    let mut rest = BytesMut::from(&plain[..]);
+    let mut members = Vec::new();
+    while let Some(event) = Encoding::Protobuf.take_event(&mut rest).expect("events") {
+        let mut member = GzEncoder::new(members, flate2::Compression::fast());
+        let length = u32::try_from(event.len()).expect("short").to_be_bytes();
+        let written = member.write_all(&length);
+        written
+            .and_then(|()| member.write_all(&event))
+            .expect("compressed");
+        members = member.finish().expect("compressed");
+    }
+    members
+}
+
+#[rstest]
+fn a_streamed_list_is_read_however_it_is_received(
+    #[values(1, 7, 1 << 20)] piece: usize,
+    #[values(false, true)] is_compressed: bool,
+) {
+    let mut headers = HeaderMap::new();
+    if is_compressed {
+        headers.insert(CONTENT_ENCODING, GZIP);
+    }
+    let mut compression = Compression::of(&headers);
+    let mut received = BytesMut::new();
+    let mut events = Vec::new();
+    for bytes in watch(is_compressed).chunks(piece) {
+        compression.add(bytes, &mut received).expect("gzip");
+        while let Some(event) = Encoding::Protobuf
+            .take_event(&mut received)
+            .expect("events")
+        {
+            let event = Encoding::Protobuf.event::<core::Service>(event);
+            events.push(match event.expect("an event") {
+                Watched::Applied(service) => service.metadata.name.expect("a name"),
+                Watched::Bookmark {
+                    version,
+                    ends_list: true,
+                } => {
+                    version.parse::<u64>().expect("a version");
+                    "end".to_owned()
+                }
+                _ => panic!("another event"),
+            });
+        }
+    }
+    assert!(received.is_empty());
+    assert_eq!(events, ["cart", "plain", "end"]);
+}
+
+#[test]
+fn a_refusal_and_the_error_of_a_watch_are_understood() {
+    let refusal = recorded("refusal.protobuf");
+    let status = Encoding::Protobuf.status(&refusal).expect("a status");
+    assert_eq!(status.code, 422);
+    assert!(status.message.contains("sendInitialEvents"), "{status:?}");
+    let event = WatchEvent {
+        kind: "ERROR".to_owned(),
+        object: Some(RawExtension { raw: refusal }),
+    };
+    let event = Encoding::Protobuf.event::<core::Node>(event.encode_to_vec().into());
+    let Ok(Watched::Failed(error)) = event else {
+        panic!("another event")
+    };
+    assert_eq!(error, status);
+}
+
+#[test]
+fn what_is_no_protobuf_of_kubernetes_is_an_error() {
+    let too_long = [0xff; 8];
+    let mut received = BytesMut::from(&too_long[..]);
+    let taken = Encoding::Protobuf.take_event(&mut received);
+    assert!(matches!(taken, Err(Unreadable::TooLong(0xffff_ffff))));
+    let naked = Bytes::from(Unknown::default().encode_to_vec());
+    for bytes in [naked, Bytes::from_static(b"{}"), Bytes::new()] {
+        let list = Encoding::Protobuf.list::<core::Node>(&bytes);
+        assert!(matches!(list, Err(Unreadable::NoEnvelope)));
+    }
+}
+
+#[test]
+fn changed_bytes_are_an_error_or_another_object_but_never_a_panic() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let whole = recorded("endpointslices.protobuf");
+    let mut refused = 0;
+    for _ in 0..2_000 {
+        let mut bytes = whole.to_vec();
+        for _ in 0..4 {
+            let place = random.usize(..bytes.len());
+            bytes[place] = random.u8(..);
+        }
+        bytes.truncate(random.usize(4..=bytes.len()));
+        let list = Encoding::Protobuf.list::<discovery::EndpointSlice>(&bytes.into());
+        let Ok(page) = list else {
+            refused += 1;
+            continue;
+        };
+        for slice in page.items {
+            drop(slice.convert(&mut Converter::new("node-a")));
+        }
+    }
+    assert!((1_000..2_000).contains(&refused), "{refused}");
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Asks the API server for lists and watches of one kind of object. `follow` decides when.
+
+use std::{fmt, marker::PhantomData, time::Duration};
+
+use form_urlencoded::Serializer;
+use http::{
+    Request, Response, StatusCode,
+    header::{ACCEPT, ACCEPT_ENCODING, RETRY_AFTER},
+};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use prost::bytes::{Bytes, BytesMut};
+
+use super::{
+    follow::Followed,
+    requests::Requests,
+    wire::{ACCEPTED, Compression, Encoding, GZIP, Page, Status, Unreadable, Watched},
+};
+
+/// Why the server gave no answer, or not the one that was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{asked} was refused: {}", said(status))]
+    Refused { asked: Asked, status: Status },
+    #[error("{asked} failed")]
+    Broken {
+        asked: Asked,
+        #[source]
+        error: kube::Error,
+    },
+    #[error("the watch ended inside an event")]
+    Cut,
+    #[error("the answer to {asked} is not understood")]
+    Unreadable {
+        asked: Asked,
+        #[source]
+        error: Unreadable,
+    },
+}
+
+/// A request to the API server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    List,
+    Watch,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::List => "listing",
+            Self::Watch => "watching",
+        })
+    }
+}
+
+/// Describes a refusal for operators. A server, or a proxy before it, may end a watch with a Status
+/// in which nothing is set; that gets a text of its own.
+fn said(status: &Status) -> String {
+    let Status {
+        code,
+        message,
+        reason,
+        ..
+    } = status;
+    match (code, &**message, &**reason) {
+        (0, "", "") => "the server says neither a code nor a reason (an empty Status), as servers do that stop or are overloaded".to_owned(),
+        (code, message, "") => format!("{message} (status {code})"),
+        (code, message, reason) => format!("{message}: {reason} (status {code})"),
+    }
+}
+
+impl Failure {
+    /// Returns the HTTP status; None if the server gave none.
+    pub(super) fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(status.code),
+            _ => None,
+        }
+    }
+    /// Whether the server refused to stream a list, because it does not know how.
+    pub(super) fn is_no_streaming(&self) -> bool {
+        const BAD_REQUEST: u16 = 400;
+        const INVALID: u16 = 422;
+        match self {
+            Self::Refused { status, .. } => {
+                matches!(status.code, BAD_REQUEST | INVALID)
+                    && status.message.contains("sendInitialEvents")
+            }
+            _ => false,
+        }
+    }
+    /// Returns how long the server wants not to be asked again. KUBE: `Retry-After`.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let Self::Refused { status, .. } = self else {
+            return None;
+        };
+        let seconds = status.details.as_ref()?.retry_after_seconds?;
+        Some(Duration::from_secs(seconds.into()))
+    }
+}
+
+/// Selects the objects of a kind to follow; empty texts select all.
+#[derive(Clone, Default)]
+pub(super) struct Selector {
+    pub(super) labels: String,
+    pub(super) fields: String,
+}
+
+/// The objects of a kind, at the server.
+pub(super) struct Objects<K> {
+    client: Client,
+    selector: Selector,
+    requests: Requests,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Followed> Objects<K> {
+    pub(super) fn new(client: &Client, selector: &Selector, requests: &Requests) -> Self {
+        Self {
+            client: client.clone(),
+            selector: selector.clone(),
+            requests: requests.clone(),
+            kind: PhantomData,
+        }
+    }
+
+    /// Asks for the list as it is now, or for its next part, which `more` of the last one names.
+    ///
+    /// KUBE: without a version the list is the most recent one, which servers since 1.31 have in
+    /// their cache. A list of any version could be older than what is in the maps.
+    pub(super) async fn list(&self, more: &str) -> Result<Page<K>, Failure> {
+        let asked = Asked::List;
+        let part = [("continue", more)];
+        let part = if more.is_empty() { &[][..] } else { &part };
+        let answer = self.send(asked, self.uri(part)).await?;
+        let encoding = Encoding::of(answer.headers());
+        let body = collected(asked, answer).await?;
+        self.requests.received(K::KIND);
+        let page = encoding.list(&body);
+        page.map_err(|error| Failure::Unreadable { asked, error })
+    }
+
+    /// Begins a watch from a version; without one, a watch that begins with the list as it is now.
+    pub(super) async fn watch(
+        &self,
+        version: Option<&str>,
+        lasts: Duration,
+    ) -> Result<Watch<K>, Failure> {
+        let asked = Asked::Watch;
+        let lasts = lasts.as_secs().to_string();
+        let watch = [
+            ("watch", "true"),
+            ("timeoutSeconds", &lasts),
+            ("allowWatchBookmarks", "true"),
+        ];
+        let from = match version {
+            Some(version) => &[("resourceVersion", version)][..],
+            None => &[
+                ("sendInitialEvents", "true"),
+                ("resourceVersionMatch", "NotOlderThan"),
+            ],
+        };
+        let answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
+        self.requests.received(K::KIND);
+        Ok(Watch {
+            encoding: Encoding::of(answer.headers()),
+            compression: Compression::of(answer.headers()),
+            body: answer.into_body(),
+            received: BytesMut::new(),
+            requests: self.requests.clone(),
+            kind: PhantomData,
+        })
+    }
+
+    /// Returns the path and query of a request for the selected objects.
+    fn uri(&self, parameters: &[(&str, &str)]) -> String {
+        let Selector { labels, fields } = &self.selector;
+        let selectors = [("fieldSelector", &**fields), ("labelSelector", labels)];
+        let selectors = selectors
+            .iter()
+            .filter(|(_, selector)| !selector.is_empty());
+        let path = format!("{}?", K::url_path(&(), None));
+        let query = path.len();
+        let mut uri = Serializer::for_suffix(path, query);
+        uri.extend_pairs(selectors.chain(parameters));
+        uri.finish()
+    }
+
+    /// Sends a request; an answer without success is a failure.
+    async fn send(&self, asked: Asked, uri: String) -> Result<Response<Body>, Failure> {
+        let broken = |error| Failure::Broken { asked, error };
+        let request = Request::get(uri)
+            .header(ACCEPT, ACCEPTED)
+            .header(ACCEPT_ENCODING, GZIP);
+        let request = request.body(Body::empty());
+        let request = request.map_err(|error| broken(kube::Error::HttpError(error)))?;
+        let answer = self.client.send(request).await.map_err(broken)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let code = answer.status();
+        let retry_after = answer.headers().get(RETRY_AFTER).cloned();
+        let encoding = Encoding::of(answer.headers());
+        let body = collected(asked, answer).await?;
+        let mut status = encoding.status(&body).unwrap_or_else(|| text(code, &body));
+        status.code = code.as_u16();
+        if let Some(seconds) = retry_after.and_then(|text| text.to_str().ok()?.parse().ok()) {
+            status.details.get_or_insert_default().retry_after_seconds = Some(seconds);
+        }
+        Err(Failure::Refused { asked, status })
+    }
+}
+
+async fn collected(asked: Asked, answer: Response<Body>) -> Result<Bytes, Failure> {
+    let mut compression = Compression::of(answer.headers());
+    let body = answer.into_body().collect_bytes().await;
+    let body = body.map_err(|error| Failure::Broken { asked, error })?;
+    let mut plain = BytesMut::new();
+    let added = compression.add(&body, &mut plain);
+    added.map_err(|error| Failure::Unreadable { asked, error })?;
+    Ok(plain.freeze())
+}
+
+/// Makes a status of an answer that is only text, as of a proxy in between.
+fn text(code: StatusCode, body: &Bytes) -> Status {
+    const MAX: usize = 200;
+    let text = String::from_utf8_lossy(body);
+    let text = text.get(..text.floor_char_boundary(MAX)).unwrap_or(&text);
+    Status {
+        message: text.trim().to_owned(),
+        reason: code.canonical_reason().unwrap_or_default().to_owned(),
+        ..Status::default()
+    }
+}
+
+/// The events of a watch.
+pub(super) struct Watch<K> {
+    encoding: Encoding,
+    compression: Compression,
+    body: Body,
+    /// What was received and is no whole event yet.
+    received: BytesMut,
+    requests: Requests,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Followed> Watch<K> {
+    /// Returns the next event; None at the end of the watch. Nothing is lost if the future is
+    /// dropped.
+    pub(super) async fn next(&mut self) -> Result<Option<Watched<K>>, Failure> {
+        let asked = Asked::Watch;
+        let unreadable = |error| Failure::Unreadable { asked, error };
+        loop {
+            let event = self.encoding.take_event(&mut self.received);
+            if let Some(event) = event.map_err(unreadable)? {
+                return match self.encoding.event(event).map_err(unreadable)? {
+                    Watched::Failed(status) => Err(Failure::Refused { asked, status }),
+                    event => Ok(Some(event)),
+                };
+            }
+            let Some(frame) = self.body.frame().await else {
+                let is_whole = self.received.iter().all(u8::is_ascii_whitespace);
+                return if is_whole {
+                    Ok(None)
+                } else {
+                    Err(Failure::Cut)
+                };
+            };
+            let frame = frame.map_err(|error| Failure::Broken { asked, error })?;
+            if let Ok(data) = frame.into_data() {
+                self.requests.received(K::KIND);
+                let added = self.compression.add(&data, &mut self.received);
+                added.map_err(unreadable)?;
+            }
+        }
+    }
+}
