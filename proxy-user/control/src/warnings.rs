@@ -185,7 +185,7 @@ pub trait Reporter: Send + Sync + Debug {
 
 /// The warnings of one topic.
 #[derive(Debug, Default)]
-struct Held {
+struct TopicWarnings {
     /// Tells the object from a later one with the same name.
     uid_hash: u64,
     warnings: Vec<Warning>,
@@ -194,7 +194,7 @@ struct Held {
 /// All warnings that hold at present.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
-    held: Arc<Mutex<HashMap<Topic, Held>>>,
+    held: Arc<Mutex<HashMap<Topic, TopicWarnings>>>,
     reporter: Option<Arc<dyn Reporter>>,
 }
 
@@ -210,8 +210,8 @@ impl Warnings {
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
         self.replace_of(topic, 0, warnings);
     }
-    /// Replaces the warnings of a topic about an object with this `object::uid_hash`. Equal warnings
-    /// are new if it is another object with the same name.
+    /// Replaces the warnings of a topic about an object with this `object::uid_hash`. Equal
+    /// warnings are new if it is another object with the same name.
     pub fn replace_of(&self, topic: Topic, uid_hash: u64, warnings: Vec<Warning>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let previous = held.remove(&topic).unwrap_or_default();
@@ -232,7 +232,7 @@ impl Warnings {
             }
         }
         if !warnings.is_empty() {
-            held.insert(topic, Held { uid_hash, warnings });
+            held.insert(topic, TopicWarnings { uid_hash, warnings });
         }
     }
     /// Reports the health of a node.
