@@ -263,7 +263,7 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
         // A shadow writes no events to Kubernetes, because it does not serve the objects.
         return run_with(config, file, &node_name, source, Warnings::default());
     }
-    let (source, warnings) = source.with_events();
+    let (source, warnings) = source.with_events(config.object_events);
     run_with(config, file, &node_name, source, warnings)
 }
 

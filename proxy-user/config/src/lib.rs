@@ -111,6 +111,8 @@ pub struct Config {
     pub log_format: LogFormat,
     pub log_packets: bool,
     pub per_service_metrics: bool,
+    /// Whether warnings about Services and EndpointSlices become Kubernetes events.
+    pub object_events: bool,
     pub kubeconfig: Option<PathBuf>,
     /// kube-proxy's settings that are given in the file or as flags but have no effect in portolan.
     pub unused: Vec<String>,
@@ -195,6 +197,7 @@ impl Default for Config {
             log_format: LogFormat::default(),
             log_packets: false,
             per_service_metrics: false,
+            object_events: true,
             kubeconfig: None,
             unused: Vec::new(),
             ignored_flags: Vec::new(),

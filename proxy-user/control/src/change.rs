@@ -51,3 +51,16 @@ pub struct Batch {
     /// Of the changed EndpointSlices in this batch, those whose [`Trigger`] is known.
     pub triggers: Vec<Trigger>,
 }
+
+impl Batch {
+    /// Returns the `uid_hash` of the object that a topic is about, if the batch has this object;
+    /// otherwise 0.
+    pub fn uid_hash(&self, topic: &Topic) -> u64 {
+        let Topic::Object(key) = topic else { return 0 };
+        let newest = self.changes.iter().rev().find_map(|change| match change {
+            Change::Upsert(object) if object.key() == *key => Some(object),
+            _ => None,
+        });
+        newest.map_or(0, Object::uid_hash)
+    }
+}

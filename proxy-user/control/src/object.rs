@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Names of Kubernetes objects, and warnings about them. Plain values, used everywhere.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 /// Namespace and name of a Kubernetes object. An object of a kind without namespaces has an empty
 /// one.
@@ -30,6 +34,17 @@ impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Returns a hash of an object's uid; 0 without a uid. It differs from that of an earlier object
+/// with the same name, and is the same on every node.
+pub fn uid_hash(uid: Option<&str>) -> u64 {
+    let hash = |uid: &str| {
+        let mut hasher = DefaultHasher::new();
+        uid.hash(&mut hasher);
+        hasher.finish()
+    };
+    uid.map_or(0, hash)
 }
 
 /// A problem of an object that an operator should know about; the rest of the object still works.

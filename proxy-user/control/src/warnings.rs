@@ -3,6 +3,9 @@
 //! them. A new warning is logged, all that hold can be listed, and those about objects are reported
 //! for Kubernetes events.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashMap, HashSet},
     fmt::Debug,
@@ -155,6 +158,8 @@ pub struct NamedWarning {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     pub object: ObjectKey,
+    /// `object::uid_hash` of a Service or EndpointSlice; 0 of other kinds, or if it is not known.
+    pub uid_hash: u64,
     pub news: News,
     pub reason: String,
 }
@@ -174,12 +179,22 @@ pub enum News {
 /// must not wait.
 pub trait Reporter: Send + Sync + Debug {
     fn report(&self, report: Report);
+    /// A warning about the object that was reported with this reason has ended.
+    fn withdraw(&self, object: &ObjectKey, reason: &str);
+}
+
+/// The warnings of one topic.
+#[derive(Debug, Default)]
+struct TopicWarnings {
+    /// Tells the object from a later one with the same name.
+    uid_hash: u64,
+    warnings: Vec<Warning>,
 }
 
 /// All warnings that hold at present.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
-    held: Arc<Mutex<HashMap<Topic, Vec<Warning>>>>,
+    held: Arc<Mutex<HashMap<Topic, TopicWarnings>>>,
     reporter: Option<Arc<dyn Reporter>>,
 }
 
@@ -193,18 +208,31 @@ impl Warnings {
     }
     /// Replaces the warnings of a topic; an empty list removes them.
     pub fn replace(&self, topic: Topic, warnings: Vec<Warning>) {
+        self.replace_of(topic, 0, warnings);
+    }
+    /// Replaces the warnings of a topic about an object with this `object::uid_hash`. Equal
+    /// warnings are new if it is another object with the same name.
+    pub fn replace_of(&self, topic: Topic, uid_hash: u64, warnings: Vec<Warning>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let previous: HashSet<&Warning> = held.get(&topic).into_iter().flatten().collect();
-        for warning in warnings.iter().filter(|w| !previous.contains(w)) {
+        let previous = held.remove(&topic).unwrap_or_default();
+        let object = topic.object();
+        let [lasting, arrived] = if previous.uid_hash == uid_hash {
+            [&warnings, &previous.warnings].map(HashSet::from_iter)
+        } else {
+            [HashSet::new(), HashSet::new()]
+        };
+        if let (Some(object), Some(reporter)) = (&object, &self.reporter) {
+            let ended = previous.warnings.iter().filter(|w| !lasting.contains(w));
+            ended.for_each(|warning| reporter.withdraw(object, &warning.reason));
+        }
+        for warning in warnings.iter().filter(|w| !arrived.contains(w)) {
             tracing::warn!(page = topic.page(), "{warning}");
-            if let Some(object) = topic.object() {
-                self.report(object, News::Warning, &warning.reason);
+            if let Some(object) = object.clone() {
+                self.report(object, uid_hash, News::Warning, &warning.reason);
             }
         }
-        if warnings.is_empty() {
-            held.remove(&topic);
-        } else {
-            held.insert(topic, warnings);
+        if !warnings.is_empty() {
+            held.insert(topic, TopicWarnings { uid_hash, warnings });
         }
     }
     /// Reports the health of a node.
@@ -213,14 +241,15 @@ impl Warnings {
             kind: Kind::Node,
             name: ObjectName::new("", node),
         };
-        self.report(object, news, reason);
+        self.report(object, 0, news, reason);
     }
-    fn report(&self, object: ObjectKey, news: News, reason: &str) {
+    fn report(&self, object: ObjectKey, uid_hash: u64, news: News, reason: &str) {
         let Some(reporter) = &self.reporter else {
             return;
         };
         reporter.report(Report {
             object,
+            uid_hash,
             news,
             reason: reason.to_owned(),
         });
@@ -229,7 +258,7 @@ impl Warnings {
     pub fn by_topic(&self) -> Vec<(Topic, Warning)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let each = held.iter().flat_map(|(topic, about)| {
-            let about = about.iter();
+            let about = about.warnings.iter();
             about.map(move |warning| (topic.clone(), warning.clone()))
         });
         let mut all: Vec<_> = each.collect();
@@ -250,76 +279,9 @@ impl Warnings {
     /// Returns every warning that holds, sorted.
     pub fn all(&self) -> Vec<Warning> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = held.values().flatten().cloned().collect();
+        let held = held.values().flat_map(|held| &held.warnings);
+        let mut all: Vec<_> = held.cloned().collect();
         all.sort_unstable();
         all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn warning(reason: &str) -> Warning {
-        Warning {
-            object: "Service shop/cart".into(),
-            reason: reason.into(),
-        }
-    }
-
-    #[test]
-    fn a_topics_new_warnings_replace_its_old_ones_and_no_others() {
-        let warnings = Warnings::default();
-        warnings.replace(Topic::Apply, vec![warning("a"), warning("b")]);
-        warnings.replace(Topic::Node, vec![warning("c")]);
-        warnings.replace(Topic::Apply, vec![warning("b")]);
-        assert_eq!(warnings.all(), [warning("b"), warning("c")]);
-        warnings.replace(Topic::Apply, Vec::new());
-        assert_eq!(warnings.all(), [warning("c")]);
-    }
-
-    #[derive(Debug, Default)]
-    struct Reports(Mutex<Vec<Report>>);
-
-    impl Reports {
-        fn take(&self) -> Vec<Report> {
-            std::mem::take(&mut self.0.lock().expect("the lock"))
-        }
-    }
-    impl Reporter for Reports {
-        fn report(&self, report: Report) {
-            self.0.lock().expect("the lock").push(report);
-        }
-    }
-    fn reported() -> (Warnings, Arc<Reports>) {
-        let reports = Arc::<Reports>::default();
-        let reporter: Arc<dyn Reporter> = Arc::clone(&reports) as _;
-        (Warnings::reported_to(reporter), reports)
-    }
-
-    #[test]
-    fn foreign_programs_before_ours_are_reported_on_the_node_object() {
-        let (warnings, reports) = reported();
-        let topic = Topic::ForeignPrograms("node-a".into());
-        warnings.replace(topic, vec![warning("a program")]);
-        let objects = reports.take().into_iter().map(|report| report.object);
-        assert_eq!(
-            objects.map(|o| o.to_string()).collect::<Vec<_>>(),
-            ["Node node-a"]
-        );
-    }
-
-    #[test]
-    fn a_new_warning_about_a_service_is_reported_once() {
-        let (warnings, reports) = reported();
-        let cart = ObjectName::new("shop", "cart");
-        warnings.replace(Topic::Apply, vec![warning("of the node")]);
-        for _ in 0..2 {
-            warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
-        }
-        let reports = reports.take();
-        assert_eq!(reports.len(), 1, "only one");
-        assert_eq!(reports[0].reason, "conflict");
-        assert_eq!(reports[0].object.to_string(), "Service shop/cart");
     }
 }

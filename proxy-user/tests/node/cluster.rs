@@ -11,7 +11,12 @@ use lab::{bpf, node::foreign::ChainPosition};
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{agent::eventually, objects::service, server::prepare, world::World};
+use crate::{
+    agent::{eventually, within},
+    objects::service,
+    server::prepare,
+    world::World,
+};
 
 pub(crate) const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
@@ -181,7 +186,11 @@ fn a_service_whose_external_ip_is_taken_gets_a_warning_event() {
     }
     let agent = world.follow(&server.kubeconfig());
     let events = || server.kubectl("events -n shop --for service/second");
-    eventually("the event", &agent, || events().contains("198.51.100.7"));
+    // A node waits up to 30 s, in which another could write it.
+    let limit = Duration::from_secs(60);
+    within(limit, "the event", &agent, || {
+        events().contains("198.51.100.7")
+    });
     let events = events();
     // The server sends events of its own too.
     let ours: Vec<_> = events

@@ -84,9 +84,13 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     let asked = explain::run(&world, &[&from[..], &token].concat());
     let said = String::from_utf8_lossy(&asked.stderr);
     assert!(said.contains("there is no pod shop/gone"), "{said}");
-    // The agent has no other permissions.
     let user = "--as=system:serviceaccount:kube-system:portolan";
+    for verb in ["get", "create"] {
+        server.kubectl(&format!("auth can-i {verb} events.events.k8s.io {user}"));
+    }
+    // The agent has no other permissions.
     for (verb, kind) in [
+        ("list", "events"),
         ("get", "secrets"),
         ("create", "pods"),
         ("list", "pods"),

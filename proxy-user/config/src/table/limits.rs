@@ -277,5 +277,17 @@ pub(super) const LOGS: Group = Group {
             what: "Add the metric `portolan_service_flows`: the flows on the packet path, one line for each service.",
             when: "Switch it on if you need it and have few services: every scrape walks the whole flow table.",
         },
+        Setting {
+            key: "portolan.objectEvents",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.object_events),
+            unset: None,
+            what: "Write warnings about Services and EndpointSlices as events of these objects, so that `kubectl describe` shows them. \
+                One node writes each event. Every other node asks for it by name once, after up to half a minute, and for no more than \
+                one in 15 s: 5000 nodes ask 170 times a second on average while there are new warnings, after a restart as well. \
+                Events about the node itself are always written.",
+            when: "Switch it off if that is too much for the API server. The warnings are in the log, in `portolan warnings` and in \
+                `portolan_warnings` in any case.",
+        },
     ],
 };

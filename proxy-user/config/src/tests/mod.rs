@@ -71,6 +71,7 @@ portolan:
   logLevel: debug
   logPackets: true
   perServiceMetrics: true
+  objectEvents: false
 ";
     let config = config(text).expect("valid");
     assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
@@ -82,7 +83,7 @@ portolan:
     assert_eq!(config.capacities.sockets, 1031);
     assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
     assert_eq!(config.log_level, "debug");
-    assert!(config.log_packets && config.serve_link_local);
+    assert!(config.log_packets && config.serve_link_local && !config.object_events);
     assert_eq!(
         config.kubeconfig.as_deref(),
         Some(Path::new("/etc/kubeconfig"))

@@ -9,7 +9,7 @@ use k8s_openapi::api::discovery::v1 as discovery;
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, LABEL_HEADLESS, has_label, parse};
-use crate::object::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning, uid_hash};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 
@@ -17,6 +17,8 @@ const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndpointSlice {
     pub name: ObjectName,
+    /// `object::uid_hash` of the original, for events about it.
+    pub uid_hash: u64,
     /// None if this agent ignores the slice: it has no service label, belongs to another proxy, or
     /// lists host names.
     pub service: Option<ObjectName>,
@@ -88,6 +90,7 @@ impl Converter {
             service: None,
             ports: Box::default(),
             endpoints: Endpoints::V4(Box::default()),
+            uid_hash: uid_hash(object.metadata.uid.as_deref()),
             name,
         };
         if has_label(&object.metadata, LABEL_HEADLESS) {

@@ -108,6 +108,14 @@ impl Object {
             name: self.name().clone(),
         }
     }
+    /// Returns the object's `object::uid_hash`; 0 for a kind that does not keep it.
+    pub fn uid_hash(&self) -> u64 {
+        match self {
+            Self::Service(service) => service.uid_hash,
+            Self::EndpointSlice(slice) => slice.uid_hash,
+            Self::Node(_) | Self::ServiceCidr(_) => 0,
+        }
+    }
 }
 
 /// An object in the agent's own form, and the warnings about faulty parts of the original.

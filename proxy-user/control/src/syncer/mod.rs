@@ -110,9 +110,10 @@ impl Syncer {
     }
 
     /// Adds the changes and warnings that a source has sent to the cluster state.
-    pub fn fold(&mut self, batch: Batch) {
-        for (topic, warnings) in batch.warnings {
-            self.warnings.replace(topic, warnings);
+    pub fn fold(&mut self, mut batch: Batch) {
+        for (topic, warnings) in std::mem::take(&mut batch.warnings) {
+            let uid_hash = batch.uid_hash(&topic);
+            self.warnings.replace_of(topic, uid_hash, warnings);
         }
         // A removed object may free map entries for a service that did not fit.
         if batch.changes.iter().any(|c| matches!(c, Change::Delete(_))) {
@@ -302,7 +303,9 @@ impl Syncer {
             } else {
                 self.warned.insert(name.clone());
             }
-            self.warnings.replace(Topic::Plan(name.clone()), warnings);
+            let uid_hash = service.map_or(0, |service| service.uid_hash);
+            let topic = Topic::Plan(name.clone());
+            self.warnings.replace_of(topic, uid_hash, warnings);
         }
         for (set, lacks) in self.no_local.iter_mut().zip(plan.lacks_local_endpoints()) {
             if lacks {

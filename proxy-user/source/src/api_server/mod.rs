@@ -17,7 +17,7 @@ mod wire;
 use control::{
     change::Batch,
     model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
-    warnings::{Report, Warnings},
+    warnings::Warnings,
 };
 use k8s_openapi::api::{
     core::v1::{Node, Service},
@@ -50,7 +50,7 @@ pub struct ApiServer {
     node_name: String,
     converter: Converter,
     service_cidrs: bool,
-    reports: Option<mpsc::Receiver<Report>>,
+    reports: Option<events::Reports>,
     requests: Requests,
 }
 
@@ -84,10 +84,10 @@ impl ApiServer {
         }
     }
     /// Also returns an empty set of warnings. The source makes Kubernetes events of what is
-    /// reported about objects through it.
+    /// reported through it: about the node, and if `of_objects`, about Services and EndpointSlices.
     #[must_use]
-    pub fn with_events(self) -> (Self, Warnings) {
-        let (warnings, reports) = events::reported();
+    pub fn with_events(self, of_objects: bool) -> (Self, Warnings) {
+        let (warnings, reports) = events::reported(of_objects);
         let source = Self {
             reports: Some(reports),
             ..self

@@ -49,9 +49,18 @@ impl Addresses<'_> {
 
     pub(super) fn external_ips(&mut self, spec: &ServiceSpec, service: &Service) -> Box<[IpAddr]> {
         let texts = spec.external_ips.iter().flatten();
-        texts
-            .filter_map(|text| self.served("externalIP", text, service))
-            .collect()
+        let served = texts.filter_map(|text| {
+            let address = self.possible("externalIP", text)?;
+            if has_family_of(service, address) {
+                return Some(address);
+            }
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            self.complaints.add(format!(
+                "externalIP {address} is not served because the service has no {family} cluster IP; add {family} to its ipFamilies or remove the address",
+            ));
+            None
+        });
+        served.collect()
     }
 
     pub(super) fn load_balancer_ips(
@@ -69,25 +78,11 @@ impl Addresses<'_> {
             // KUBE: with ipMode Proxy, packets must go through the load balancer.
             .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
             .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
-            .filter_map(|text| self.served("load balancer IP", text, service))
+            // KUBE: a load balancer may publish addresses of both families for a service of one,
+            // and translate between them itself. That is no fault, so there is no warning.
+            .filter(|text| parse::address(text).is_none_or(|ip| has_family_of(service, ip)))
+            .filter_map(|text| self.possible("load balancer IP", text))
             .collect()
-    }
-
-    /// Parses an external or load balancer IP; warns and returns None if it is not served. KUBE:
-    /// the service must have a cluster IP of the same family.
-    fn served(&mut self, what: &str, text: &str, service: &Service) -> Option<IpAddr> {
-        let address = self.possible(what, text)?;
-        let (has_family, family) = match address {
-            IpAddr::V4(_) => (service.cluster_v4.is_some(), "IPv4"),
-            IpAddr::V6(_) => (service.cluster_v6.is_some(), "IPv6"),
-        };
-        if !has_family {
-            self.complaints.add(format!(
-                "{what} {address} is not served because the service has no {family} cluster IP; add {family} to its ipFamilies or remove the address",
-            ));
-            return None;
-        }
-        Some(address)
     }
 
     /// Parses an address; warns and returns None if no service can have it (e.g. loopback,
@@ -111,6 +106,15 @@ impl Addresses<'_> {
             "{what} {address} is {flaw}, which no service can have; it is not served, {remedy}",
         ));
         None
+    }
+}
+
+/// True if the service has a cluster IP of the address's family. KUBE: without one, the address is
+/// not served.
+fn has_family_of(service: &Service, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => service.cluster_v4.is_some(),
+        IpAddr::V6(_) => service.cluster_v6.is_some(),
     }
 }
 

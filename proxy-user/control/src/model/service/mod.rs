@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME, has_label, parse};
-use crate::object::{ObjectName, Warning};
+use crate::object::{ObjectName, Warning, uid_hash};
 
 use addresses::Addresses;
 pub use policy::Selection;
@@ -21,6 +21,8 @@ pub use policy::Selection;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
     pub name: ObjectName,
+    /// `object::uid_hash` of the original, for events about it.
+    pub uid_hash: u64,
     /// Creation time in seconds since 1970; an object without one counts as the newest.
     pub created: i64,
     pub cluster_v4: Option<V4>,
@@ -96,6 +98,7 @@ impl Converter {
         let spec = object.spec.as_ref().unwrap_or(&empty);
         let mut service = Service {
             name,
+            uid_hash: uid_hash(object.metadata.uid.as_deref()),
             created: object
                 .metadata
                 .creation_timestamp

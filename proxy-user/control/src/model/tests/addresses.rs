@@ -99,3 +99,11 @@ fn link_local_addresses_are_served_only_if_the_setting_says_so(#[case] address: 
     assert!(!read(&yaml, false).0.is_served());
     assert!(read(&yaml, true).0.is_served());
 }
+
+#[test]
+fn a_load_balancer_ip_of_a_family_that_the_service_has_not_is_no_fault() {
+    let balancer = "}\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {ip: '2001:db8::1'}, {ip: 'fe80::1'}]}";
+    let (service, reasons) = read(&service("cart", "172.30.0.1", balancer), false);
+    assert_eq!(reasons, [""; 0]);
+    assert_eq!(external(&service), [IpAddr::from([192, 0, 2, 1])]);
+}

@@ -174,7 +174,8 @@ fn event(kind: &str, object: &Value) -> Value {
 }
 
 fn status(code: u16, message: &str) -> Response {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": "Test"});
+    let reason = if code == 404 { "NotFound" } else { "Test" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": reason});
     let code = StatusCode::from_u16(code).expect("a status");
     (code, status.to_string()).into_response()
 }
@@ -195,6 +196,8 @@ struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
     posted: Vec<Value>,
+    /// The names of events that were asked for.
+    looked_up: Vec<String>,
     /// The clients' tokens in requests, without duplicates.
     tokens: Vec<String>,
 }
@@ -226,6 +229,7 @@ impl Fake {
                     serving.note_token(&headers);
                     match method {
                         Method::POST => serving.keep(&body),
+                        _ if uri.path().contains("/events/") => serving.event(&uri),
                         _ => serving.answer(uri).await,
                     }
                 }
@@ -257,6 +261,24 @@ impl Fake {
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         let state = self.state.lock().expect("nobody panicked");
         state.asked.get(path).cloned().unwrap_or_default()
+    }
+
+    /// Returns the names of the events that were asked for.
+    pub(super) fn looked_up(&self) -> Vec<String> {
+        let state = self.state.lock().expect("nobody panicked");
+        state.looked_up.clone()
+    }
+
+    /// Answers a request for an event by its name.
+    fn event(&self, uri: &Uri) -> Response {
+        let name = uri.path().rsplit('/').next().unwrap_or_default();
+        let mut state = self.state.lock().expect("nobody panicked");
+        state.looked_up.push(name.to_owned());
+        let mut posted = state.posted.iter();
+        match posted.find(|event| event["metadata"]["name"] == name) {
+            None => status(404, "not found"),
+            Some(event) => json_response(Body::from(event.to_string())),
+        }
     }
 
     fn note_token(&self, headers: &HeaderMap) {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of the set of warnings, and of what is reported about objects.
+
+use super::*;
+
+fn warning(reason: &str) -> Warning {
+    Warning {
+        object: "Service shop/cart".into(),
+        reason: reason.into(),
+    }
+}
+
+#[test]
+fn a_topics_new_warnings_replace_its_old_ones_and_no_others() {
+    let warnings = Warnings::default();
+    warnings.replace(Topic::Apply, vec![warning("a"), warning("b")]);
+    warnings.replace(Topic::Node, vec![warning("c")]);
+    warnings.replace(Topic::Apply, vec![warning("b")]);
+    assert_eq!(warnings.all(), [warning("b"), warning("c")]);
+    warnings.replace(Topic::Apply, Vec::new());
+    assert_eq!(warnings.all(), [warning("c")]);
+}
+
+/// The reports that were not withdrawn.
+#[derive(Debug, Default)]
+struct Reports(Mutex<Vec<Report>>);
+
+impl Reports {
+    fn take(&self) -> Vec<Report> {
+        std::mem::take(&mut self.0.lock().expect("the lock"))
+    }
+}
+impl Reporter for Reports {
+    fn report(&self, report: Report) {
+        self.0.lock().expect("the lock").push(report);
+    }
+    fn withdraw(&self, object: &ObjectKey, reason: &str) {
+        let mut reports = self.0.lock().expect("the lock");
+        reports.retain(|report| (&report.object, &*report.reason) != (object, reason));
+    }
+}
+fn reported() -> (Warnings, Arc<Reports>) {
+    let reports = Arc::<Reports>::default();
+    let reporter: Arc<dyn Reporter> = Arc::clone(&reports) as _;
+    (Warnings::reported_to(reporter), reports)
+}
+
+#[test]
+fn foreign_programs_before_ours_are_reported_on_the_node_object() {
+    let (warnings, reports) = reported();
+    let topic = Topic::ForeignPrograms("node-a".into());
+    warnings.replace(topic, vec![warning("a program")]);
+    let objects = reports.take().into_iter().map(|report| report.object);
+    assert_eq!(
+        objects.map(|o| o.to_string()).collect::<Vec<_>>(),
+        ["Node node-a"]
+    );
+}
+
+#[test]
+fn a_new_warning_about_a_service_is_reported_once() {
+    let (warnings, reports) = reported();
+    let cart = ObjectName::new("shop", "cart");
+    warnings.replace(Topic::Apply, vec![warning("of the node")]);
+    for _ in 0..2 {
+        warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
+    }
+    let reports = reports.take();
+    assert_eq!(reports.len(), 1, "only one");
+    assert_eq!(reports[0].reason, "conflict");
+    assert_eq!(reports[0].object.to_string(), "Service shop/cart");
+}
+
+#[test]
+fn a_warning_that_ends_is_withdrawn() {
+    let (warnings, reports) = reported();
+    let cart = || Topic::Plan(ObjectName::new("shop", "cart"));
+    warnings.replace(cart(), vec![warning("a"), warning("b")]);
+    warnings.replace(cart(), vec![warning("b")]);
+    let reasons = |reports: Vec<Report>| reports.into_iter().map(|r| r.reason);
+    assert_eq!(reasons(reports.take()).collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn an_object_made_anew_is_reported_again() {
+    let (warnings, reports) = reported();
+    for uid_hash in [1, 1, 2] {
+        let cart = Topic::Plan(ObjectName::new("shop", "cart"));
+        warnings.replace_of(cart, uid_hash, vec![warning("conflict")]);
+    }
+    let reports = reports.take().into_iter().map(|report| report.uid_hash);
+    assert_eq!(reports.collect::<Vec<_>>(), [2], "the first is withdrawn");
+}
