@@ -34,6 +34,7 @@ impl From<ObjectMeta> for meta::ObjectMeta {
         Self {
             name: text(given.name),
             namespace: text(given.namespace),
+            uid: text(given.uid),
             resource_version: text(given.resource_version),
             creation_timestamp: time(given.creation_timestamp),
             deletion_timestamp: time(given.deletion_timestamp),

@@ -11,6 +11,8 @@ pub(in super::super) struct ObjectMeta {
     pub(super) name: Option<String>,
     #[prost(string, optional, tag = "3")]
     pub(super) namespace: Option<String>,
+    #[prost(string, optional, tag = "5")]
+    pub(super) uid: Option<String>,
     #[prost(string, optional, tag = "6")]
     pub(super) resource_version: Option<String>,
     #[prost(message, optional, tag = "8")]
