@@ -56,18 +56,14 @@ impl Collector for AtScrape {
             }
         }
         if self.per_service
-            && let Ok(flows) = reader.flows()
+            && let Ok(by_service) = reader.flow_counts()
         {
-            let mut by_service = std::collections::BTreeMap::<String, i64>::new();
-            for flow in flows {
-                *by_service.entry(flow.service).or_default() += 1;
-            }
             let (name, help) = SERVICE_FLOWS;
             let kind = ConstGauge::new(0_i64).metric_type();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for (service, count) in by_service {
                 let label = [("service", service)];
-                ConstGauge::new(count).encode(family.encode_family(&label)?)?;
+                ConstGauge::new(count as i64).encode(family.encode_family(&label)?)?;
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! The interfaces and addresses of this network namespace, by rtnetlink, and their changes. Decides
 //! which interfaces get the kernel programs; `agent` passes these to `datapath`.
 
+mod describe;
 mod neighbours;
 mod netlink;
 mod pods;
@@ -12,10 +13,8 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use proxy_common::masquerade::SOURCES;
 
-use crate::glob;
-
+use describe::describe;
 pub use neighbours::follow_neighbours;
 pub use netlink::{Interfaces, InterfacesError};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
@@ -184,161 +183,6 @@ struct Address {
     /// MASQUERADE may choose the address: it has global scope and is not secondary (IPv4), or
     /// temporary, tentative or deprecated (IPv6).
     preferred: bool,
-}
-
-/// Returns all interfaces, described from rtnetlink's links and addresses.
-fn describe(links: &[Link], addresses: &[Address], patterns: &Patterns) -> Vec<Interface> {
-    let mut interfaces: Vec<_> = links
-        .iter()
-        .map(|link| {
-            let kind = classify(link, links);
-            // KUBE: packets from a bridge's ports are masqueraded with the bridge's address and
-            // matched by its name.
-            let bridge = links
-                .iter()
-                .filter(|_| kind == InterfaceKind::BridgePort)
-                .find(|other| Some(other.index) == link.master);
-            let routed = bridge.unwrap_or(link);
-            let sender = routed.index;
-            Interface {
-                index: link.index,
-                name: link.name.clone(),
-                kind,
-                link_layer: link.ethernet,
-                veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
-                bridge: bridge.map(|bridge| bridge.index),
-                made_by_program: link.kind == "tun",
-                switch_port: link.kind == "veth" && is_switched(link, links),
-                bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
-                mtu: link.mtu,
-                mac: Mac::try_from(link.mac.as_slice()).ok(),
-                peer_elsewhere: link.peer_elsewhere && matches!(&*link.kind, "veth" | "netkit"),
-                queues: !matches!(&*link.qdisc, "" | "noqueue"),
-                filters_vlans: link.filters_vlans,
-                isolated: link.isolated,
-                addresses: addresses
-                    .iter()
-                    .filter(|address| address.link == link.index)
-                    .map(|address| address.net)
-                    .collect(),
-                sources: sources_of(sender, addresses),
-                driver: link.kind.clone(),
-                carries: lying_on(link, links).next().map(|upper| upper.name.clone()),
-                vlans: bridge.is_none()
-                    && lying_on(link, links)
-                        .filter(|upper| upper.kind == "vlan")
-                        .any(|upper| {
-                            belongs(&upper.name, classify(upper, links), &patterns.attach)
-                        }),
-                uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
-                attach: belongs(&link.name, kind, &patterns.attach),
-                pods: patterns
-                    .pods
-                    .as_ref()
-                    .is_some_and(|pods| pods.hold(&routed.name)),
-            }
-        })
-        .collect();
-    interfaces.sort_by_key(|interface| interface.index);
-    interfaces
-}
-
-/// Returns the addresses that MASQUERADE may choose for packets that leave by a link. Only the
-/// first address of a subnet is ever used. An IPv4 address that is its own subnet (/32) contains no
-/// next hop, so it is used only if it is the first of all.
-fn sources_of(link: u32, addresses: &[Address]) -> Vec<Source> {
-    let mut sources: Vec<Source> = Vec::new();
-    for v4 in [true, false] {
-        let usable = addresses.iter().filter(|address| {
-            address.link == link && address.preferred && address.net.addr().is_ipv4() == v4
-        });
-        let before = sources.len();
-        for address in usable {
-            let own = &sources[before..];
-            let holds_itself = address.subnet == IpNet::from(address.net.addr());
-            let is_known = own.iter().any(|known| known.subnet == address.subnet);
-            if own.len() < SOURCES && !is_known && (own.is_empty() || !v4 || !holds_itself) {
-                sources.push(Source {
-                    address: address.net.addr(),
-                    subnet: address.subnet,
-                });
-            }
-        }
-    }
-    sources
-}
-
-/// True if a link is a port of an Open vSwitch.
-fn is_switched(link: &Link, links: &[Link]) -> bool {
-    links
-        .iter()
-        .any(|other| Some(other.index) == link.master && other.kind == "openvswitch")
-}
-
-/// Returns the devices on top of a link that share it by VLAN tags or addresses.
-fn lying_on<'a>(link: &Link, links: &'a [Link]) -> impl Iterator<Item = &'a Link> {
-    const SHARING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
-    let index = Some(link.index);
-    // With its other end in another namespace, a device has the index of an interface there.
-    links.iter().filter(move |other| {
-        other.lower == index && !other.peer_elsewhere && SHARING.contains(&other.kind.as_str())
-    })
-}
-
-fn classify(link: &Link, links: &[Link]) -> InterfaceKind {
-    if link.loopback {
-        return InterfaceKind::Loopback;
-    }
-    if link.kind == "bridge" {
-        return InterfaceKind::Bridge;
-    }
-    let master = link
-        .master
-        .and_then(|master| links.iter().find(|link| link.index == master));
-    match master.map(|master| master.kind.as_str()) {
-        Some("bridge") => return InterfaceKind::BridgePort,
-        // Packets pass the bond or team device itself.
-        Some("bond" | "team") => return InterfaceKind::Other,
-        _ => {}
-    }
-    match link.kind.as_str() {
-        "" | "bond" | "team" | "vlan" | "macvlan" | "ipvlan" | "virt_wifi" => InterfaceKind::Uplink,
-        "veth" | "netkit" => InterfaceKind::PodSide,
-        "vxlan" | "geneve" | "ipip" | "sit" | "ip6tnl" | "gre" | "gretap" | "ip6gre"
-        | "ip6gretap" | "wireguard" | "tun" | "xfrm" | "vti" | "vti6" => InterfaceKind::Tunnel,
-        _ => InterfaceKind::Other,
-    }
-}
-
-fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
-    use InterfaceKind::{Bridge, BridgePort, Loopback, PodSide, Tunnel, Uplink};
-    match kind {
-        Bridge => return false,
-        // Always: on the loopback interface, the program drops connections of the node to itself
-        // that a traffic policy forbids.
-        Loopback => return true,
-        _ => {}
-    }
-    let detected = matches!(kind, Uplink | PodSide | BridgePort | Tunnel);
-    is_selected(name, patterns, detected)
-}
-
-/// True if the patterns select a name. Without patterns, or with exclusions (`!`) only, `detected`
-/// is the answer for names that are not excluded.
-fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
-    let excluded = patterns
-        .iter()
-        .filter_map(|pattern| pattern.strip_prefix('!'))
-        .any(|pattern| glob::matches(pattern, name));
-    let mut wanted = patterns
-        .iter()
-        .filter(|pattern| !pattern.starts_with('!'))
-        .peekable();
-    let only_exclusions = wanted.peek().is_none();
-    let included = if only_exclusions {
-        detected
-    } else {
-        wanted.any(|pattern| glob::matches(pattern, name))
-    };
-    included && !excluded
+    /// The kernel has found that another host has the address (IPv6), so it does not use it.
+    duplicate: bool,
 }

@@ -228,9 +228,9 @@ impl Tables {
             self.routed
                 .insert(address, answer.as_ref().and_then(leads_to));
         }
-        let known = &self.neighbours;
-        self.routed
-            .retain(|address, _| known.keys().any(|(_, known)| known == address));
+        let known = self.neighbours.keys();
+        let known: BTreeSet<_> = known.map(|(_, address)| *address).collect();
+        self.routed.retain(|address, _| known.contains(address));
     }
 
     fn described(&self) -> Neighbours {

@@ -234,6 +234,7 @@ fn address_of(message: &AddressMessage) -> Option<Address> {
         net: prefix(address)?,
         subnet: prefix(of_subnet)?.trunc(),
         preferred: !flags.intersects(unusable) && header.scope == AddressScope::Universe,
+        duplicate: !is_v4 && flags.contains(AddressFlags::Dadfailed),
     })
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests: where programs are attached, and what is read from interfaces.
 
+use proxy_common::masquerade::SOURCES;
+
 use super::*;
 use rstest::rstest;
 
@@ -79,6 +81,7 @@ fn address(link: u32, net: &str, preferred: bool) -> Address {
         net,
         subnet: net.trunc(),
         preferred,
+        duplicate: false,
     }
 }
 
@@ -125,6 +128,17 @@ fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
     let mut ports = interfaces.iter().filter(|one| one.name == "veth1");
     assert!(ports.next().expect("it").addresses.is_empty());
     assert_eq!(sources(&interfaces, "cali1"), [""; 0]);
+}
+
+#[test]
+fn a_duplicate_address_is_none_of_the_interfaces() {
+    let mut addresses = [
+        address(2, "2001:db8::1/64", false),
+        address(2, "2001:db8::2/64", true),
+    ];
+    addresses[0].duplicate = true;
+    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    assert_eq!(interfaces[1].addresses, [addresses[1].net]);
 }
 
 #[test]
@@ -207,6 +221,58 @@ fn vlan_frames_are_left_to_a_vlan_interface_that_has_programs(
     );
     assert_eq!(interfaces[1].carries.is_none(), of_another_namespace);
     assert!(interfaces.iter().skip(2).all(|other| !other.vlans));
+}
+
+/// On Azure, for one, netvsc has the addresses, and the fast device below it the frames.
+#[test]
+fn a_device_below_one_of_the_hypervisor_is_no_uplink_of_its_own() {
+    let mut links = node();
+    links.push(link(10, "enP1s1", "", Some(2)));
+    links.push(link(11, "vrf0", "vrf", None));
+    links.push(link(12, "eth2", "", Some(11)));
+    let interfaces = describe(&links, &[], &Patterns::default());
+    let kind = |name: &str| {
+        interfaces
+            .iter()
+            .find(|one| one.name == name)
+            .map(|one| one.kind)
+    };
+    assert_eq!(kind("eth0"), Some(InterfaceKind::Uplink));
+    assert_eq!(kind("enP1s1"), Some(InterfaceKind::Other));
+    assert_eq!(kind("eth2"), Some(InterfaceKind::Uplink), "in a VRF");
+}
+
+/// Not twice as long for each interface: a thousand pods come and go all the time.
+#[test]
+fn ten_times_as_many_interfaces_take_not_much_more_than_ten_times_as_long() {
+    let time = |count: u32| {
+        let links: Vec<_> = (1..=count)
+            .map(|index| {
+                link(
+                    index,
+                    &format!("veth{index}"),
+                    "veth",
+                    (index > 1).then_some(1),
+                )
+            })
+            .collect();
+        let addresses: Vec<_> = (1..=count)
+            .map(|index| Address {
+                link: index,
+                ..address(1, "10.1.1.1/24", true)
+            })
+            .collect();
+        let once = || {
+            let start = std::time::Instant::now();
+            let described = describe(&links, &addresses, &Patterns::default());
+            assert_eq!(described.len(), count as usize);
+            start.elapsed()
+        };
+        // Others use the machine, too.
+        (0..5).map(|_| once()).min().expect("five times")
+    };
+    let (few, many) = (time(400), time(4000));
+    assert!(many < few * 40, "{few:?}, {many:?}");
 }
 
 #[test]
