@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of `cargo xtask bench fleet`, and its short share in `cargo xtask test`: many agents
-//! with one API server, beside kube-proxy's informers.
+//! The programs of `cargo xtask bench fleet`, and its short share in `cargo xtask test`: many
+//! agents with one API server, beside kube-proxy's informers.
 
 use std::{path::PathBuf, process::Command};
 

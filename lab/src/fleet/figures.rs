@@ -46,8 +46,8 @@ pub struct Changes {
 /// The server is killed and started again.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Outage {
-    /// From the server's readiness until all agents have a change of a slice and one of a service,
-    /// written then.
+    /// From the new process's start until all agents have a change of a slice and one of a service
+    /// that are written once it is ready.
     pub seconds: f64,
     /// Processor time of the new process until then, with its own start.
     pub server_seconds: f64,
@@ -97,6 +97,8 @@ pub struct Alone {
     pub change_milliseconds: f64,
     /// Processor time from its start until it is ready.
     pub start_seconds: f64,
+    /// From its start until it is ready.
+    pub ready_seconds: f64,
 }
 
 /// The rounds of a run.
@@ -130,10 +132,14 @@ impl Rounds {
         self.of(&Row::of(value), kind).unwrap_or(f64::NAN)
     }
 
-    /// Returns the server's median processor time for a change without agents, in milliseconds.
-    pub(super) fn change_alone(&self) -> f64 {
+    /// Returns the server's processor time for a change with nobody who watches, and what each of
+    /// `agents` agents adds, in milliseconds. None if they seem to add nothing: the server's
+    /// garbage collections differ by more than a few agents cost.
+    pub(super) fn change_of_server(&self, kind: Kind, agents: f64) -> Option<[f64; 2]> {
         let times: Vec<_> = self.alone.iter().map(|a| a.change_milliseconds).collect();
-        median(&times)
+        let alone = median(&times);
+        let added = self.median(kind, |figures| figures.change.server_milliseconds) - alone;
+        (added > 0.0).then_some([alone, added / agents])
     }
 
     /// Returns an error's text for each kind that lacks a figure or has an impossible one.
@@ -183,6 +189,7 @@ mod tests {
             alone: vec![Alone {
                 change_milliseconds: 3.0,
                 start_seconds: 5.0,
+                ready_seconds: 6.0,
             }],
             fleets: vec![
                 (Kind::Portolan, figures(1.0, 10.0)),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a process with some agents reports, and what is known of all processes. Pure.
 //!
-//! A process writes `listed AGENT TIME` when an agent has every object, and `seen slice CHANGE TIME`
-//! or `seen service CHANGE TIME` when all of its agents have a change of the marked EndpointSlice or
-//! Service. It reads `restart FROM TO`: agents FROM to TO - 1 end and start again. Agents are
-//! counted from 0 in each process, times are nanoseconds since 1970. An agent that is started again
-//! still counts as having the changes it had. xtask/go/informers does the same in Go.
+//! A process writes `listed AGENT TIME` when an agent has every object, and `seen slice CHANGE
+//! TIME` or `seen service CHANGE TIME` when all of its agents have a change of the marked
+//! EndpointSlice or Service. It reads `restart FROM TO`: agents FROM to TO - 1 end and start again.
+//! Agents are counted from 0 in each process, times are nanoseconds since 1970. An agent that is
+//! started again still counts as having the changes it had. xtask/go/informers does the same in Go.
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 

@@ -90,8 +90,10 @@ impl<'w> Measurement<'w> {
         let each = 1e3 / f64::from(self.effort.changes);
         self.server.kill();
         sleep(AWAY);
+        let started = now();
         self.server.revive()?;
         Ok(Alone {
+            ready_seconds: seconds(started, now()),
             change_milliseconds: busy.beyond(&idle, |used| used.server) * each,
             start_seconds: processor_time(self.server.pid())?,
         })
@@ -164,12 +166,12 @@ impl<'w> Measurement<'w> {
         let before = self.requests()?.len();
         let received = self.world.received()?;
         self.server.kill();
-        // The cluster goes on by its other servers, so this one comes back without the versions that
-        // agents know.
+        // The cluster goes on by its other servers, so this one comes back without the versions
+        // that agents know.
         self.server.store(&objects::records(&[], 1))?;
         sleep(AWAY);
+        let started = now();
         self.server.revive()?;
-        let ready = now();
         let slice = self.write()?;
         let service = self.writer.change_service()?;
         let current = clients.wait_seen(slice)?.max(clients.wait_seen(service)?);
@@ -179,7 +181,7 @@ impl<'w> Measurement<'w> {
         sleep(self.effort.idle);
         let requests = audit::count(self.requests()?.get(before..).unwrap_or_default());
         let outage = Outage {
-            seconds: seconds(ready, current),
+            seconds: seconds(started, current),
             server_seconds,
             bytes_per_agent: received as f64 / agents as f64,
             ..Outage::default()

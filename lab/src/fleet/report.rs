@@ -72,18 +72,18 @@ impl Report {
         }
     }
 
-    /// What the figures make for a large cluster if every agent more costs what the measured ones do.
+    /// What the figures make for a large cluster if every agent more costs what the measured ones
+    /// do.
     fn computed(&self, text: &mut String) {
         let rounds = &self.rounds;
+        let agents = self.agents as f64;
         _ = write!(
             text,
-            "\nComputed for {LARGE} agents by multiplication, not measured:\n\n| | portolan | kube-proxy's informers | ratio |\n| --- | --- | --- | --- |\n"
+            "\nComputed for {LARGE} agents by multiplication, not measured. Nothing where {agents} agents are too few for their part to show:\n\n| | portolan | kube-proxy's informers | ratio |\n| --- | --- | --- | --- |\n"
         );
-        let agents = self.agents as f64;
-        let alone = rounds.change_alone();
         let change = |kind| {
-            let all = rounds.median(kind, |figures| figures.change.server_milliseconds);
-            alone + (all - alone).max(0.0) / agents * LARGE
+            let parts = rounds.change_of_server(kind, agents);
+            parts.map_or(f64::NAN, |[alone, added]| alone + added * LARGE)
         };
         let median = |kind, value| rounds.median(kind, value);
         let rows: [(&str, &dyn Fn(Kind) -> f64); 5] = [
@@ -135,19 +135,22 @@ fn ratio(portolan: Option<f64>, informers: Option<f64>) -> String {
     }
 }
 
-/// Describes this machine in a line: the date, processors, and the kernel.
+/// Describes this machine in a line: the date, processors, the kernel, and how many threads wanted
+/// to run in the last minute.
 pub fn machine() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     format!(
-        "{}, {} processors ({}), Linux {}",
+        "{}, {} processors ({}), Linux {}, load {} before",
         Zoned::now().date(),
         thread::available_parallelism().map_or(0, usize::from),
         model.map_or("unknown", |(_, name)| name).trim(),
-        kernel.trim()
+        kernel.trim(),
+        load.split(' ').next().unwrap_or_default()
     )
 }
 
@@ -175,6 +178,7 @@ mod tests {
                 alone: vec![Alone {
                     change_milliseconds: 4.0,
                     start_seconds: 2.0,
+                    ready_seconds: 3.0,
                 }],
                 fleets: kinds.iter().map(fleet).collect(),
             },
@@ -209,6 +213,15 @@ mod tests {
             text.contains(
                 "| ten changes a second: processors of the server | 1.04 | 4.04 | 0.26 |"
             ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_part_of_agents_that_does_not_show_is_not_multiplied() {
+        let text = report(&[(Kind::Portolan, 1.0), (Kind::KubeProxy, -0.5)]).markdown();
+        assert!(
+            text.contains("| a change: server's processor time, ms | 104.00 |  |  |"),
             "{text}"
         );
     }

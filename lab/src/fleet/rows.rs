@@ -70,10 +70,11 @@ pub(super) const ROWS: [Row; 22] = [
         f.change.p99_milliseconds
     }),
     row(
-        "server back: from its readiness until all are current, s",
+        "server back: from its start until all are current, s",
         2,
         |f| f.outage.seconds,
-    ),
+    )
+    .alone(|a| a.ready_seconds),
     row("server back: its processor time until then, s", 2, |f| {
         f.outage.server_seconds
     })

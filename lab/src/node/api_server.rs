@@ -87,8 +87,8 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has no
-    /// rights of its own.
+    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has
+    /// no rights of its own.
     pub fn agents_kubeconfig(&self) -> PathBuf {
         self.folder.path().join("agents.kubeconfig")
     }

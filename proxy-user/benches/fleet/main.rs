@@ -3,7 +3,8 @@
 //! beside kube-proxy's informers, in turns with one kube-apiserver. Needs root. `cargo xtask bench
 //! fleet` calls it; docs/fleet.md says what is measured, and how.
 //!
-//! The same program, started by itself with `--client`, is a process with some of portolan's agents.
+//! The same program, started by itself with `--client`, is a process with some of portolan's
+//! agents.
 
 mod client;
 
