@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::{
     cargo::{self, Workspace},
-    command, lab,
+    command, fleet, lab,
     setup::{self, control_plane},
 };
 
@@ -33,6 +33,8 @@ enum Bench {
     Attacks,
     /// The agent with a real API server
     ControlPlane,
+    /// Many agents with one API server, beside kube-proxy's informers
+    Fleet,
     /// From parsed objects to the last map write
     Apply,
     /// From parsed objects to plans
@@ -47,11 +49,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut command = Workspace::read()?.command("bench", "bench", target.get_name())?;
     cargo::build_with_agent(["--bench", target.get_name()], true)?;
     command.args(&arguments.rest);
-    if matches!(arguments.bench, Bench::ControlPlane | Bench::Attacks) {
+    if matches!(
+        arguments.bench,
+        Bench::ControlPlane | Bench::Attacks | Bench::Fleet
+    ) {
         control_plane::offer(&mut command)?;
     }
     if matches!(arguments.bench, Bench::Attacks) {
         command.arg("--kube-proxy").arg(lab::kube_proxy()?);
+    }
+    if matches!(arguments.bench, Bench::Fleet) {
+        command.arg("--informers").arg(fleet::informers()?);
     }
     command::check(&mut command, "run the benchmark")
 }

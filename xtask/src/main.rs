@@ -13,6 +13,7 @@ mod cross;
 mod demo;
 mod deploy;
 mod e2e;
+mod fleet;
 mod fs;
 mod fuzz;
 mod hash;

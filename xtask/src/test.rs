@@ -13,7 +13,7 @@ use crate::{
     cargo::{self, HOST_PACKAGES, Workspace},
     command, conformance,
     deploy::{self, Tools},
-    fuzz, host, kernels, lab, lint,
+    fleet, fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     soak,
     summary::{Stage, Tally, failed_test, summary},
@@ -56,6 +56,9 @@ enum Suite {
     Soak,
     /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
     Lab,
+    /// A few agents with an API server beside kube-proxy's informers: whether every measurement
+    /// works (root)
+    Fleet,
     /// All of these, and the lints; of the conformance cases all in one setting, and in the other
     /// six the share of the day
     All,
@@ -153,6 +156,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if wanted(Suite::Lab) {
         stages.push(quick_lab(&arguments.rest));
+    }
+    if wanted(Suite::Fleet) {
+        stages.push(quick_fleet(&arguments.rest));
     }
 
     println!("\n{}", summary(&stages));
@@ -308,6 +314,27 @@ fn quick_lab(rest: &[String]) -> Stage {
         let mut command = lab::prepare("test")?;
         follow(command.arg("--quick").args(rest), seen)?;
         ensure!(seen.tally != Tally::default(), "the lab printed no count");
+        Ok(())
+    })
+}
+
+/// Runs the comparison of fleets with few agents. Where kube-proxy's informers cannot be built (no
+/// Go, no module proxy), prints a message, and one test counts as not run.
+fn quick_fleet(rest: &[String]) -> Stage {
+    timed("quick fleet", |seen| {
+        let mut command = fleet::quick()?;
+        match fleet::informers() {
+            Ok(program) => _ = command.arg("--informers").arg(program),
+            Err(error) => {
+                println!("KUBE-PROXY'S INFORMERS WERE NOT COMPARED: {error:#}");
+                seen.tally.not_run += 1;
+            }
+        }
+        follow(command.args(rest), seen)?;
+        ensure!(
+            seen.tally.passed + seen.tally.failed > 0,
+            "the bench printed no count"
+        );
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use crate::node::api_server::Record;
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
 pub const PORT: u16 = 8080;
 
-pub(super) const NAMESPACE: &str = "default";
+pub const NAMESPACE: &str = "default";
 
 /// Returns the cluster IP and port of a service, by its number.
 pub fn address_of(service: u32) -> SocketAddr {
@@ -35,15 +35,20 @@ pub fn spread(number: u32, services: u32) -> u32 {
 /// Returns the etcd records of a service: the Service, the claim on its cluster IP (IPAddress), the
 /// EndpointSlice.
 pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
+    let [service, claim] = of_service(number);
+    [service, claim, of_slice(number, endpoints_of(0, endpoints))]
+}
+
+/// Returns the etcd records of a Service and of the claim on its cluster IP.
+pub fn of_service(number: u32) -> [Record; 2] {
     [
         record(service_key(number), service(number)),
         record(claim_key(number), claim(number)),
-        of_slice(number, endpoints_of(0, endpoints)),
     ]
 }
 
 /// Returns the etcd record of the EndpointSlice alone.
-pub(super) fn of_slice(number: u32, endpoints: Value) -> Record {
+pub fn of_slice(number: u32, endpoints: Value) -> Record {
     record(slice_key(number), slice(number, endpoints))
 }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub use super::etcd::Record;
@@ -22,11 +23,28 @@ const PORT: &str = "6443";
 pub const URL: &str = "https://127.0.0.1:6443";
 /// The token of the administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
+/// The token of the account of a fleet's agents, and that account. The server limits what its kind
+/// may ask at once, which it does not for system:masters.
+const AGENTS: &str = "agents-of-the-tests";
+pub const AGENTS_ACCOUNT: &str = "system:serviceaccount:kube-system:proxy";
+const AGENTS_GROUPS: &str = "system:serviceaccounts,system:serviceaccounts:kube-system";
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const AUDIT_LOG: &str = "audit.log";
+
+/// Who uses the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// Programs on its own node.
+    Node,
+    /// Agents elsewhere, whose requests are to be counted.
+    Fleet,
+}
 
 pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
+    audience: Audience,
     server: Child,
     etcd: Etcd<'a>,
     /// The last field, so that the folder is removed after both programs have ended.
@@ -37,13 +55,25 @@ impl<'a> ApiServer<'a> {
     /// Starts both programs and waits until the API server answers. It announces `advertise`, an
     /// address of the node, as its own.
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        Self::start_for(Audience::Node, node, advertise)
+    }
+
+    /// Starts both programs likewise, for agents in other network namespaces: the server listens at
+    /// all of the node's addresses, and writes what the agents' account lists and watches to
+    /// [`Self::audit_log`].
+    pub fn start_for_fleet(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        Self::start_for(Audience::Fleet, node, advertise)
+    }
+
+    fn start_for(audience: Audience, node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
-        write_credentials(folder.path())?;
+        write_credentials(folder.path(), advertise)?;
         let etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
-        let server = start_server(node, folder.path(), advertise)?;
+        let server = start_server(node, folder.path(), advertise, audience)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
+            audience,
             server,
             etcd,
             folder,
@@ -57,6 +87,22 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
+    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has
+    /// no rights of its own.
+    pub fn agents_kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("agents.kubeconfig")
+    }
+
+    /// Returns the path of the audit log of a server that was started for a fleet.
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.path().join(AUDIT_LOG)
+    }
+
+    /// Returns the process of kube-apiserver.
+    pub fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
     /// Ends kube-apiserver at once; etcd continues.
     pub fn kill(&mut self) {
         // SIGTERM would take seconds, and no state of the server is kept.
@@ -66,7 +112,8 @@ impl<'a> ApiServer<'a> {
 
     /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
-        self.server = start_server(self.node, self.folder.path(), &self.advertise)?;
+        let folder = self.folder.path();
+        self.server = start_server(self.node, folder, &self.advertise, self.audience)?;
         self.wait_until_ready()
     }
 
@@ -150,9 +197,9 @@ fn plain(path: &Path) -> Result<&str> {
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// Writes the keys for service accounts' tokens, the administrator's token, and a kubeconfig with
-/// that token.
-fn write_credentials(folder: &Path) -> Result<()> {
+/// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, and
+/// a kubeconfig with each.
+fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
     openssl(&["genrsa", "-out"], &key)?;
@@ -160,19 +207,38 @@ fn write_credentials(folder: &Path) -> Result<()> {
         &["rsa", "-in", plain(&key)?, "-pubout", "-out"],
         &path("sa.pub"),
     )?;
-    let tokens = format!("{ADMIN},admin,admin,\"system:masters\"\n");
+    let tokens = format!(
+        "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
+    );
     fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
-    let kubeconfig = kubeconfig::render(URL, ADMIN);
-    fs::write(path("kubeconfig"), kubeconfig).context("write the kubeconfig")
+    let reached = format!("https://{advertise}:{PORT}");
+    for (file, url, token) in [
+        ("kubeconfig", URL, ADMIN),
+        ("agents.kubeconfig", &reached, AGENTS),
+    ] {
+        fs::write(path(file), kubeconfig::render(url, token)).context("write a kubeconfig")?;
+    }
+    Ok(())
 }
 
-fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Child> {
+/// Returns an audit policy that records what the agents' account lists and watches.
+fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "Metadata", "users": [AGENTS_ACCOUNT], "verbs": ["list", "watch"]},
+            {"level": "None"}
+        ]
+    })
+}
+
+fn start_server(node: &NetNs, folder: &Path, advertise: &str, audience: Audience) -> Result<Child> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut command = Command::new(assets()?.join("kube-apiserver"));
     command
         .args(["--etcd-servers", Etcd::URL])
         .args(["--cert-dir", &path("certs")])
-        .args(["--bind-address", ADDRESS, "--secure-port", PORT])
+        .args(["--secure-port", PORT])
         .args(["--advertise-address", advertise])
         .args(["--endpoint-reconciler-type", "none"])
         .args(["--authorization-mode", "RBAC"])
@@ -186,6 +252,18 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Child> {
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
         .args(["--disable-admission-plugins", "ServiceAccount"]);
+    match audience {
+        Audience::Node => _ = command.args(["--bind-address", ADDRESS]),
+        Audience::Fleet => {
+            let policy = folder.join("audit.json");
+            fs::write(&policy, audit_policy().to_string()).context("write the audit policy")?;
+            command
+                .args(["--bind-address", "0.0.0.0"])
+                .arg("--audit-policy-file")
+                .arg(policy)
+                .args(["--audit-log-path", &path(AUDIT_LOG)]);
+        }
+    }
     spawn(node, &mut command, &folder.join("server.log"))
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds programs of the Go modules below xtask/go into the user's cache, each once: Kubernetes'
-//! own programs and others that the tests, the cluster and the benchmarks run. Called by
-//! `control_plane`, `cluster`, `lab` and others.
+//! own programs and others that the tests, the cluster and the benchmarks run. One module has a
+//! program of this project. Called by `control_plane`, `cluster`, `lab` and others.
 
 use std::{
     path::{Path, PathBuf},
@@ -55,7 +55,14 @@ impl Module {
     /// Returns the folder in the cache for the programs of this module as it is now.
     fn programs_folder(&self) -> Result<PathBuf> {
         let read = |name: &str| fs::read_to_string(self.source().join(name));
-        let digest = digest(&read("go.mod")?, &read("go.sum")?);
+        let mut texts = vec![read("go.mod")?, read("go.sum")?];
+        let mut own = fs::children(&self.source())?;
+        own.retain(|file| file.extension().is_some_and(|extension| extension == "go"));
+        own.sort();
+        for file in own {
+            texts.push(fs::read_to_string(file)?);
+        }
+        let digest = digest(&texts);
         Ok(cache_dir()?.join(format!("{}-{digest}", self.folder)))
     }
 }
@@ -99,10 +106,11 @@ pub(crate) fn programs(module: &Module, programs: &[Program], takes: &str) -> Re
     Ok(folder)
 }
 
-/// Returns half of the SHA-256 of both files in hexadecimal. It names the programs' folder in the
-/// cache, and does not depend on Rust's version.
-fn digest(go_mod: &str, go_sum: &str) -> String {
-    let whole = hash::sha256(format!("{go_mod}{go_sum}"));
+/// Returns half of the SHA-256 of a module's files in hexadecimal. It names the programs' folder in
+/// the cache, and does not depend on Rust's version.
+fn digest(texts: &[impl AsRef<str>]) -> String {
+    let texts: Vec<_> = texts.iter().map(AsRef::as_ref).collect();
+    let whole = hash::sha256(texts.concat());
     whole[..whole.len() / 2].to_owned()
 }
 
@@ -165,11 +173,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_module_digest_is_stable_and_changes_with_either_file() {
+    fn the_module_digest_is_stable_and_changes_with_any_file() {
         // `printf ab | sha256sum`
-        assert_eq!(digest("a", "b"), "fb8e20fc2e4c3f248c60c39bd652f3c1");
-        assert_ne!(digest("a", "b"), digest("a", "c"));
-        assert_ne!(digest("a", "b"), digest("c", "b"));
+        assert_eq!(digest(&["a", "b"]), "fb8e20fc2e4c3f248c60c39bd652f3c1");
+        assert_ne!(digest(&["a", "b"]), digest(&["a", "c"]));
+        assert_ne!(digest(&["a", "b"]), digest(&["c", "b"]));
+        assert_ne!(digest(&["a", "b"]), digest(&["a", "b", "c"]));
     }
 
     #[test]
