@@ -4,12 +4,16 @@
 
 use std::{
     fmt::Write,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::pins::generations;
+use lab::node::options::HEALTH;
 
 use crate::{
     agent::{Agent, eventually, within},
@@ -29,7 +33,11 @@ const FOLLOWED: Duration = Duration::from_millis(200);
 /// How long a probe may wait for its answer.
 const PROBE: Duration = Duration::from_millis(1000);
 
-fn build() -> World {
+/// Held by one test at a time: all interfaces of the machine wait for the same lock of the kernel.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn build() -> (MutexGuard<'static, ()>, World) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let world = World::serving();
     let far = world.server().path();
     let mut batch = String::new();
@@ -38,7 +46,7 @@ fn build() -> World {
         writeln!(batch, "{line}\nlink set many{number} up").expect("a String takes everything");
     }
     world.ip(&batch);
-    world
+    (alone, world)
 }
 
 /// Asks /livez until `done`; returns the longest time that an answer took. Panics if it says that
@@ -47,7 +55,9 @@ fn keep_probing(agent: &Agent, done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !done.load(Ordering::Relaxed) {
         let asked = Instant::now();
-        assert!(agent.is_alive(), "{}", agent.log());
+        let alive = agent.get(HEALTH, "/livez");
+        let is_alive = alive.as_ref().is_ok_and(|(status, _)| *status == 200);
+        assert!(is_alive, "{alive:?}: {}", agent.log());
         longest = longest.max(asked.elapsed());
         thread::sleep(Duration::from_millis(20));
     }
@@ -79,7 +89,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 
 #[test]
 fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_between() {
-    let world = build();
+    let (_alone, world) = build();
     let first = start(&world, "flows: 2048");
     assert!(first.stop().success());
     let mut open = world.connect(CART).expect("an answer");
@@ -133,7 +143,7 @@ fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_b
 /// While larger maps take over, packets meet the programs of the smaller ones first.
 #[test]
 fn changes_reach_packets_while_larger_maps_take_over_at_many_interfaces() {
-    let world = build();
+    let (_alone, world) = build();
     let agent = start(
         &world,
         "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
