@@ -4,16 +4,12 @@
 
 use std::{
     fmt::Write,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::pins::generations;
-use lab::node::options::HEALTH;
 
 use crate::{
     agent::{Agent, eventually, within},
@@ -33,11 +29,7 @@ const FOLLOWED: Duration = Duration::from_millis(200);
 /// How long a probe may wait for its answer.
 const PROBE: Duration = Duration::from_millis(1000);
 
-/// Held by one test at a time: all interfaces of the machine wait for the same lock of the kernel.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn build() -> (MutexGuard<'static, ()>, World) {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn build() -> World {
     let world = World::serving();
     let far = world.server().path();
     let mut batch = String::new();
@@ -46,7 +38,7 @@ fn build() -> (MutexGuard<'static, ()>, World) {
         writeln!(batch, "{line}\nlink set many{number} up").expect("a String takes everything");
     }
     world.ip(&batch);
-    (alone, world)
+    world
 }
 
 /// Asks /livez until `done`; returns the longest time that an answer took. Panics if it says that
@@ -55,9 +47,7 @@ fn keep_probing(agent: &Agent, done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !done.load(Ordering::Relaxed) {
         let asked = Instant::now();
-        let alive = agent.get(HEALTH, "/livez");
-        let is_alive = alive.as_ref().is_ok_and(|(status, _)| *status == 200);
-        assert!(is_alive, "{alive:?}: {}", agent.log());
+        assert!(agent.is_alive(), "{}", agent.log());
         longest = longest.max(asked.elapsed());
         thread::sleep(Duration::from_millis(20));
     }
@@ -89,7 +79,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 
 #[test]
 fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_between() {
-    let (_alone, world) = build();
+    let world = build();
     let first = start(&world, "flows: 2048");
     assert!(first.stop().success());
     let mut open = world.connect(CART).expect("an answer");
@@ -143,7 +133,7 @@ fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_b
 /// While larger maps take over, packets meet the programs of the smaller ones first.
 #[test]
 fn changes_reach_packets_while_larger_maps_take_over_at_many_interfaces() {
-    let (_alone, world) = build();
+    let world = build();
     let agent = start(
         &world,
         "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
