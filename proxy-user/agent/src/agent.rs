@@ -47,8 +47,6 @@ pub(super) struct Agent {
     pub(super) attachments: Attachments,
     pub(super) node: Node,
     pub(super) growth: Growth,
-    /// True while the first sync waits for programs to be attached.
-    pub(super) first_waits: bool,
     /// The first sync, from its end until it is reported.
     pub(super) unreported: Option<Progress>,
     /// The task that copies the log lines of the eBPF programs into the agent's log. `None` if the
@@ -81,8 +79,7 @@ impl Agent {
         if !self.services.served {
             self.apply_node();
             self.attach();
-            self.first_waits = self.attachments.attaches();
-            if self.first_waits {
+            if self.attachments.attaches() {
                 // `attach_more` comes back when it is done.
                 return;
             }
@@ -133,18 +130,11 @@ impl Agent {
         }
     }
 
-    /// True if [`Self::attach_more`] should be called soon. Another event, as the look of each
-    /// second, may have attached what the first sync waits for.
-    pub(super) fn has_more_to_attach(&self) -> bool {
-        self.attachments.has_more() || self.first_waits
-    }
-
-    /// Goes on with attaching or taking over where time ran out, and then with the first sync.
+    /// Goes on with attaching or taking over where time ran out.
     pub(super) fn attach_more(&mut self) {
-        if self.attachments.has_more() {
-            self.attachments.go_on(&mut self.shared, &self.services);
-        }
-        if self.first_waits && !self.attachments.attaches() {
+        self.attachments.go_on(&mut self.shared, &self.services);
+        let is_first = self.services.listed && !self.services.served;
+        if is_first && !self.attachments.attaches() {
             self.sync();
         }
         self.report_first();

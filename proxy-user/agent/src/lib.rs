@@ -235,7 +235,6 @@ pub async fn run(
             metrics,
             warnings,
         },
-        first_waits: false,
         unreported: None,
         file,
         configz,
@@ -280,7 +279,7 @@ pub async fn run(
             _ = sweep.tick() => Event::Second,
             Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
             // Long work is done in turns, so that other events are handled in between.
-            () = yield_now(), if agent.has_more_to_attach() => Event::MoreToAttach,
+            () = yield_now(), if agent.attachments.has_more() => Event::MoreToAttach,
             () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
             () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
         };
