@@ -47,8 +47,6 @@ pub(super) struct Agent {
     pub(super) attachments: Attachments,
     pub(super) node: Node,
     pub(super) growth: Growth,
-    /// The first sync, from its end until it is reported.
-    pub(super) unreported: Option<Progress>,
     /// The task that copies the log lines of the eBPF programs into the agent's log. `None` if the
     /// lines cannot be read.
     pub(super) program_log: Option<JoinHandle<()>>,
@@ -67,8 +65,8 @@ impl Agent {
 
     /// Writes dirty services (changed since they were last written) into the maps; if they are
     /// many, [`Self::go_on`] writes the rest. Nothing else delays a change: what the node and its
-    /// interfaces need is checked every second. Before the first sync programs are attached, in
-    /// turns: on a node that another proxy has served so far, the programs for replies are then
+    /// interfaces need is checked every second. The first sync attaches programs before it stores
+    /// services: on a node that another proxy has served so far, the programs for replies are then
     /// everywhere before a connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.services.listed {
@@ -79,10 +77,6 @@ impl Agent {
         if !self.services.served {
             self.apply_node();
             self.attach();
-            if self.attachments.attaches() {
-                // `attach_more` comes back when it is done.
-                return;
-            }
         } else if !self.node.is_applied() {
             self.apply_node();
         }
@@ -96,11 +90,11 @@ impl Agent {
             Turn::Refused => self
                 .growth
                 .grow(&mut self.shared, &self.services, &self.node),
-            Turn::Complete(progress) => self.all_applied(progress),
+            Turn::Complete(progress) => self.all_applied(&progress),
         }
     }
 
-    fn all_applied(&mut self, progress: Progress) {
+    fn all_applied(&mut self, progress: &Progress) {
         let first = !std::mem::replace(&mut self.services.served, true);
         self.node.look_for_foreign(&self.shared, &self.growth);
         if first {
@@ -110,34 +104,8 @@ impl Agent {
         if first || progress.planned >= MANY_PLANS {
             linux::trim_heap();
         }
-        if first || self.unreported.is_some() {
-            self.unreported.get_or_insert(progress);
-            self.report_first();
-        } else {
-            self.services.report(&self.shared, &progress, None);
-        }
-    }
-
-    /// Reports the first sync, unless previous maps are still being taken over: until then, not
-    /// everything new may be served.
-    fn report_first(&mut self) {
-        if !self.attachments.takes_over()
-            && let Some(progress) = self.unreported.take()
-        {
-            let interfaces = self.attachments.interface_count();
-            self.services
-                .report(&self.shared, &progress, Some(interfaces));
-        }
-    }
-
-    /// Goes on with attaching or taking over where time ran out.
-    pub(super) fn attach_more(&mut self) {
-        self.attachments.go_on(&mut self.shared, &self.services);
-        let is_first = self.services.listed && !self.services.served;
-        if is_first && !self.attachments.attaches() {
-            self.sync();
-        }
-        self.report_first();
+        let interfaces = first.then(|| self.attachments.interface_count());
+        self.services.report(&self.shared, progress, interfaces);
     }
 
     pub(super) fn try_again(&mut self) {
@@ -195,7 +163,6 @@ impl Agent {
         self.growth
             .grow(&mut self.shared, &self.services, &self.node);
         self.repair(false);
-        self.report_first();
     }
 
     /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
@@ -221,8 +188,7 @@ impl Agent {
         let Some(Filled { maps, failed }) = self.growth.fill(&mut self.services.syncer) else {
             return;
         };
-        let before = std::mem::replace(&mut self.shared.datapath, maps);
-        self.growth.keep(before);
+        self.shared.datapath = maps;
         self.begin_with_maps();
         if failed {
             self.services.syncer.resync();

@@ -235,7 +235,6 @@ pub async fn run(
             metrics,
             warnings,
         },
-        unreported: None,
         file,
         configz,
         program_log: None,
@@ -279,7 +278,7 @@ pub async fn run(
             _ = sweep.tick() => Event::Second,
             Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
             // Long work is done in turns, so that other events are handled in between.
-            () = yield_now(), if agent.attachments.has_more() => Event::MoreToAttach,
+            () = yield_now(), if agent.attachments.more_to_attach => Event::MoreToAttach,
             () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
             () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
         };
@@ -308,7 +307,7 @@ pub async fn run(
                 }
             }
             Event::RoutesChanged => agent.routes_have_changed(),
-            Event::MoreToAttach => agent.attach_more(),
+            Event::MoreToAttach => agent.attachments.attach_more(&mut agent.shared),
             Event::MoreToApply => agent.go_on(),
             Event::MoreToFill => agent.fill_larger(),
         }

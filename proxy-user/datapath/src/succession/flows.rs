@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies flows from old maps to new ones.
+//! Copies flows from old maps to new ones, with the port bits and fragments that belong to them.
 
-use std::{collections::HashSet, io, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
-use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId};
+use linux::get_pinned;
+use proxy_common::{
+    FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps, service::FragmentKey,
+};
 
 use super::{
     references::{Backends, Services},
@@ -11,130 +17,76 @@ use super::{
 };
 use crate::{
     error::DatapathError,
-    maps::{family::Family, tables::Table},
+    maps::{PortFilter, family::Family, tables::Table},
 };
 
 /// The `slot` of a flow that is in no ring, the list from which flows are evicted: it is removed
 /// when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
 
-/// How many entries are kept in memory before they are written.
-const BATCH: usize = 4096;
-
 /// Copies the flow entries of one family from the generation in `source` to the one in `target`.
 /// Entries that both generations have are merged. Returns how many entries are new to `target`, and
 /// how many did not fit.
-///
-/// A table may have millions of entries, so it is walked through in parts. Only the keys of ended
-/// flows are kept: the entries of one flow come in any order, and the one that says that it has
-/// ended may be the last.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
     services: &Services,
     backends: &Backends,
 ) -> Result<(usize, usize), DatapathError> {
-    let mut ended = HashSet::new();
-    each(source, target, A::FLOWS, |key, entry: FlowEntry<A>| {
-        if is_over(&entry) {
-            ended.extend(reply_key(&key, &entry));
-        }
-    })?;
-    let mut copy = Copy {
-        table: table(target, A::FLOWS)?,
-        keys: Vec::with_capacity(BATCH),
-        entries: Vec::with_capacity(BATCH),
-        new: 0,
-        refused: 0,
-    };
-    let mut failure = None;
+    let table: Table<FlowKey<A>, FlowEntry<A>> = table(target, A::FLOWS)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", A::FLOWS))?;
+    let here: HashMap<_, _> = here.into_iter().collect();
+    let mut old = Vec::new();
+    let mut over = HashSet::new();
     each(
         source,
         target,
         A::FLOWS,
         |key: FlowKey<A>, mut entry: FlowEntry<A>| {
-            let of_ended = || reply_key(&key, &entry).is_some_and(|reply| ended.contains(&reply));
-            let is_over = is_over(&entry) || entry.kind != FlowKind::ORIGINAL && of_ended();
+            if is_over(&entry) {
+                let mut reply = key;
+                entry.reply_key_into(&key, &mut reply);
+                over.extend([key, reply]);
+            }
             entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
             (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
             entry.slot = NO_SLOT;
-            if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
-                failure.get_or_insert(error);
-            }
+            old.push((key, entry.sealed(&key)));
         },
     )?;
-    copy.write();
-    match failure {
-        Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
-        None => Ok((copy.new, copy.refused)),
+    for (key, entry) in &old {
+        if over.contains(key) && entry.kind == FlowKind::REPLY && entry.is_masqueraded() {
+            let mut masqueraded = *key;
+            entry.masqueraded_key_into(key, &mut masqueraded);
+            over.insert(masqueraded);
+        }
     }
-}
-
-/// Writes old entries into a new table, many at a time.
-struct Copy<A: Family> {
-    table: Table<FlowKey<A>, FlowEntry<A>>,
-    keys: Vec<FlowKey<A>>,
-    entries: Vec<FlowEntry<A>>,
-    new: usize,
-    refused: usize,
-}
-
-impl<A: Family> Copy<A> {
-    /// Takes an old entry, whose flow has ended if `is_over` is true.
-    fn take(&mut self, key: FlowKey<A>, entry: FlowEntry<A>, is_over: bool) -> io::Result<()> {
-        let entry = match self.table.lookup(&key)? {
-            // An entry of an ended flow is copied only if the new table has it already (see the
-            // next case), where the flow must end, too.
-            None if is_over => return Ok(()),
+    let (mut keys, mut entries) = (Vec::new(), Vec::new());
+    let mut new = 0;
+    for (key, entry) in old {
+        let entry = match here.get(&key) {
+            // An ended flow is copied only if `target` has it already (see below), where it must
+            // end, too.
+            None if over.contains(&key) => continue,
             None => {
-                self.new += 1;
+                new += 1;
                 entry
             }
-            Some(known) => match merged(&key, &known, &entry) {
+            Some(known) => match merged(&key, known, &entry) {
                 Some(merged) => merged,
-                None => return Ok(()),
+                None => continue,
             },
         };
-        self.keys.push(key);
-        self.entries.push(entry);
-        if self.keys.len() == BATCH {
-            self.write();
-        }
-        Ok(())
+        keys.push(key);
+        entries.push(entry);
     }
-    fn write(&mut self) {
-        self.refused += self.table.update_all(&self.keys, &self.entries).len();
-        self.keys.clear();
-        self.entries.clear();
-    }
+    let refused = table.update_all(&keys, &entries).len();
+    Ok((new, refused))
 }
 
 fn is_over<A>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::ORIGINAL && entry.state.is_closed()
-}
-
-/// Returns the key of the reply entry of the flow that this entry belongs to; `None` if the entry
-/// belongs to no flow.
-fn reply_key<A: Family>(key: &FlowKey<A>, entry: &FlowEntry<A>) -> Option<FlowKey<A>> {
-    match entry.kind {
-        FlowKind::ORIGINAL => {
-            let mut reply = *key;
-            entry.reply_key_into(key, &mut reply);
-            Some(reply)
-        }
-        FlowKind::REPLY => Some(*key),
-        FlowKind::MASQUERADED_REPLY => {
-            let (client, port) = (entry.address, entry.port);
-            Some(FlowKey::new(
-                key.src,
-                key.src_port,
-                client,
-                port,
-                key.protocol,
-            ))
-        }
-        _ => None,
-    }
 }
 
 /// Merges two generations' entries of one flow: `known` is of the new generation, `old` of the old
@@ -190,6 +142,60 @@ fn merged<A: Family>(
     // moment.
     let stored = |entry: &FlowEntry<A>| (entry.check, entry.state, entry.sequence, entry.reuse);
     (stored(&merged) != stored(known)).then_some(merged)
+}
+
+/// Copies the port filter, the known connections that bypass services, and the known fragments of
+/// packets.
+pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let failed = DatapathError::of_map("carry over", maps::PORTS);
+    let ports = get_pinned(&target.join(maps::PORTS), false)
+        .and_then(PortFilter::new)
+        .map_err(failed)?;
+    each(source, target, maps::PORTS, |word: u32, bits: u64| {
+        ports.merge(word, bits);
+    })?;
+    carry_direct(source, target)?;
+    carry_fragments::<proxy_common::V4>(source, target, maps::FRAGMENTS_V4)?;
+    carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
+}
+
+/// Copies the known connections that bypass services, so that the new programs create no flow for
+/// one of them, which would break it.
+fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let table: Table<u32, u32> = table(target, maps::DIRECT)?;
+    let here = table.entries();
+    let here = here.map_err(DatapathError::of_map("carry over", maps::DIRECT))?;
+    let known: HashSet<_> = here
+        .into_iter()
+        .filter(|(_, seen)| *seen != 0)
+        .map(|(place, _)| place)
+        .collect();
+    let (mut places, mut all) = (Vec::new(), Vec::new());
+    each(source, target, maps::DIRECT, |place: u32, seen: u32| {
+        if seen != 0 && !known.contains(&place) {
+            places.push(place);
+            all.push(seen);
+        }
+    })?;
+    // If the kernel refuses an element, that connection is not copied.
+    _ = table.update_all(&places, &all);
+    Ok(())
+}
+
+fn carry_fragments<A: Family>(
+    source: &Path,
+    target: &Path,
+    map: &'static str,
+) -> Result<(), DatapathError> {
+    let table: Table<FragmentKey<A>, u32> = table(target, map)?;
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    each(source, target, map, |key, value| {
+        keys.push(key);
+        values.push(value);
+    })?;
+    // A fragment that does not fit costs one datagram.
+    _ = table.update_all(&keys, &values);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -268,32 +274,6 @@ mod tests {
         assert_eq!(merged.masquerade_port, old.masquerade_port);
         assert!(merged.is_whole(&key()));
         assert_eq!(super::merged(&key(), &old, &known), None);
-    }
-
-    #[test]
-    fn all_entries_of_a_flow_know_the_key_of_its_reply_entry() {
-        let [client, frontend, backend, node] = [1, 2, 3, 4].map(|last| V4 {
-            octets: [10, 0, 0, last],
-        });
-        let port = Port::from_host;
-        let tuple = |src, src_port, dst, dst_port| {
-            FlowKey::new(src, port(src_port), dst, port(dst_port), Protocol::TCP)
-        };
-        let reply = tuple(backend, 8080, client, 50_000);
-        let mut original = entry(FlowState::NEW, 0);
-        (original.address, original.port) = (backend, port(8080));
-        original.client_port = port(50_000);
-        let key = tuple(client, 40_000, frontend, 80).behind(original.interface);
-        assert_eq!(reply_key(&key, &original), Some(reply));
-        let mut back = original;
-        back.kind = FlowKind::REPLY;
-        assert_eq!(reply_key(&reply, &back), Some(reply));
-        back.kind = FlowKind::MASQUERADED_REPLY;
-        (back.address, back.port) = (client, port(50_000));
-        let key = tuple(backend, 8080, node, 60_000);
-        assert_eq!(reply_key(&key, &back), Some(reply));
-        back.kind = FlowKind::UNTOUCHED;
-        assert_eq!(reply_key(&key, &back), None);
     }
 
     #[test]
