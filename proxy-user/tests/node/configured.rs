@@ -98,7 +98,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         !listens(world.client(), HEALTH_CHECK)
     });
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
-    assert!(agent.log().contains(nowhere), "{}", agent.log());
+    agent.says(&[nowhere]);
     assert!(agent.metrics("/warnings").contains("served nowhere"));
     world.add_uplink("192.0.2.7/24");
     soon("it is answered at a new address", &agent, || {

@@ -146,8 +146,8 @@ fn agent(status: &Status) -> (String, Tone) {
     (parts.join(", "), good_or(Tone::Bad, code == 200))
 }
 
-/// A watch that is silent for longer than this, in seconds, is dead: the server sends a bookmark each
-/// minute. The alert `PortolanWatchSilent` has the same limit.
+/// A watch that is silent for longer than this, in seconds, is dead: the server sends a bookmark
+/// each minute. The alert `PortolanWatchSilent` has the same limit.
 const SILENT: u64 = 180;
 
 fn sync(status: &Status) -> (String, Tone) {

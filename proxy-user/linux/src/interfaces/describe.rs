@@ -71,9 +71,9 @@ pub(super) fn describe(
     interfaces
 }
 
-/// Returns those of a link's addresses that MASQUERADE may choose for packets that leave by it. Only
-/// the first address of a subnet is ever used. An IPv4 address that is its own subnet (/32) contains no
-/// next hop, so it is used only if it is the first of all.
+/// Returns those of a link's addresses that MASQUERADE may choose for packets that leave by it.
+/// Only the first address of a subnet is ever used. An IPv4 address that is its own subnet (/32)
+/// contains no next hop, so it is used only if it is the first of all.
 fn sources_of(addresses: &[&Address]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::new();
     for v4 in [true, false] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decodes the answers of the API server: lists, the events of watches and refusals, in protobuf or,
-//! from a server or a proxy that does not speak it, in JSON. Called by `watch`.
+//! Decodes the answers of the API server: lists, the events of watches and refusals, in protobuf
+//! or, from a server or a proxy that does not speak it, in JSON. Called by `watch`.
 
 use std::io::Write;
 
