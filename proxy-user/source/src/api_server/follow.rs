@@ -224,7 +224,6 @@ impl<K: Followed> Follower<K> {
                     }
                     Some(version)
                 }
-                Watched::Failed(_) => None,
             };
             // A list that breaks off in the middle has no version: its objects come in any order.
             if self.version.is_some() && version.is_some() {

@@ -214,13 +214,11 @@ impl<K: Followed> Objects<K> {
 }
 
 async fn collected(asked: Asked, answer: Response<Body>) -> Result<Bytes, Failure> {
-    let mut compression = Compression::of(answer.headers());
+    let compression = Compression::of(answer.headers());
     let body = answer.into_body().collect_bytes().await;
     let body = body.map_err(|error| Failure::Broken { asked, error })?;
-    let mut plain = BytesMut::new();
-    let added = compression.add(&body, &mut plain);
-    added.map_err(|error| Failure::Unreadable { asked, error })?;
-    Ok(plain.freeze())
+    let body = compression.whole(body);
+    body.map_err(|error| Failure::Unreadable { asked, error })
 }
 
 /// Makes a status of an answer that is only text, as of a proxy in between.
@@ -256,8 +254,8 @@ impl<K: Followed> Watch<K> {
             let event = self.encoding.take_event(&mut self.received);
             if let Some(event) = event.map_err(unreadable)? {
                 return match self.encoding.event(event).map_err(unreadable)? {
-                    Watched::Failed(status) => Err(Failure::Refused { asked, status }),
-                    event => Ok(Some(event)),
+                    Err(status) => Err(Failure::Refused { asked, status }),
+                    Ok(event) => Ok(Some(event)),
                 };
             }
             let Some(frame) = self.body.frame().await else {

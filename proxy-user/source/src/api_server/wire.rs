@@ -9,6 +9,7 @@ use http::{
     HeaderMap, HeaderValue,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prost::{
     Message,
     bytes::{Buf, Bytes, BytesMut},
@@ -53,6 +54,16 @@ impl Compression {
         } else {
             Self::None
         }
+    }
+
+    /// Returns a whole answer, decompressed.
+    pub(super) fn whole(mut self, received: Bytes) -> Result<Bytes, Unreadable> {
+        if matches!(self, Self::None) {
+            return Ok(received);
+        }
+        let mut plain = BytesMut::new();
+        self.add(&received, &mut plain)?;
+        Ok(plain.freeze())
     }
 
     /// Appends what was received to `plain`, decompressed as far as it goes.
@@ -115,7 +126,6 @@ pub(super) enum Watched<K> {
         /// Whether a streamed list ends here.
         ends_list: bool,
     },
-    Failed(Status),
 }
 
 /// A list, or a part of one.
@@ -192,24 +202,31 @@ impl Encoding {
         }
     }
 
-    /// Decodes an event of a watch.
-    pub(super) fn event<K: Followed>(self, event: Bytes) -> Result<Watched<K>, Unreadable> {
+    /// Decodes an event of a watch; the inner error is that of an event ERROR.
+    pub(super) fn event<K: Followed>(
+        self,
+        event: Bytes,
+    ) -> Result<Result<Watched<K>, Status>, Unreadable> {
         match self {
             Self::Protobuf => {
                 let event = protobuf::WatchEvent::decode(event)?;
                 let object = event.object.unwrap_or_default().raw;
                 if event.kind == "ERROR" {
-                    return Ok(Watched::Failed(protobuf::status(&object)?));
+                    return Ok(Err(protobuf::status(&object)?));
                 }
                 let object = protobuf::unwrapped::<K::Protobuf>(&object)?.into();
-                watched(&event.kind, object)
+                watched(&event.kind, object).map(Ok)
             }
             Self::Json => {
-                let JsonEvent { kind, object } = serde_json::from_slice(&event)?;
+                let JsonEvent { kind, mut object } = serde_json::from_slice(&event)?;
                 match &*kind {
-                    "ERROR" => Ok(Watched::Failed(serde_json::from_value(object)?)),
-                    "BOOKMARK" => Ok(bookmark(&object["metadata"])),
-                    _ => watched(&kind, serde_json::from_value(object)?),
+                    "ERROR" => Ok(Err(serde_json::from_value(object)?)),
+                    // The object of a bookmark may be of another kind.
+                    "BOOKMARK" => {
+                        let metadata = serde_json::from_value(object["metadata"].take())?;
+                        Ok(Ok(bookmark(&metadata)))
+                    }
+                    _ => watched(&kind, serde_json::from_value(object)?).map(Ok),
                 }
             }
         }
@@ -254,24 +271,16 @@ fn watched<K: Followed>(kind: &str, object: K) -> Result<Watched<K>, Unreadable>
     match kind {
         "ADDED" | "MODIFIED" => Ok(Watched::Applied(object)),
         "DELETED" => Ok(Watched::Deleted(object)),
-        "BOOKMARK" => {
-            let metadata = object.meta();
-            let annotations = metadata.annotations.as_ref();
-            let end = annotations.and_then(|all| all.get(LIST_END));
-            Ok(Watched::Bookmark {
-                version: metadata.resource_version.clone().unwrap_or_default(),
-                ends_list: end.is_some_and(|value| value == "true"),
-            })
-        }
+        "BOOKMARK" => Ok(bookmark(object.meta())),
         other => Err(Unreadable::UnknownEvent(other.to_owned())),
     }
 }
 
-/// Returns the bookmark with these metadata. In JSON its object may be of another kind.
-fn bookmark<K>(metadata: &Value) -> Watched<K> {
-    let version = metadata["resourceVersion"].as_str();
+fn bookmark<K>(metadata: &ObjectMeta) -> Watched<K> {
+    let annotations = metadata.annotations.as_ref();
+    let end = annotations.and_then(|all| all.get(LIST_END));
     Watched::Bookmark {
-        version: version.unwrap_or_default().to_owned(),
-        ends_list: metadata["annotations"][LIST_END] == "true",
+        version: metadata.resource_version.clone().unwrap_or_default(),
+        ends_list: end.is_some_and(|value| value == "true"),
     }
 }

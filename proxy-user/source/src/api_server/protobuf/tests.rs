@@ -103,7 +103,7 @@ fn a_streamed_list_is_read_however_it_is_received(
             .expect("events")
         {
             let event = Encoding::Protobuf.event::<core::Service>(event);
-            events.push(match event.expect("an event") {
+            events.push(match event.expect("an event").expect("no error") {
                 Watched::Applied(service) => service.metadata.name.expect("a name"),
                 Watched::Bookmark {
                     version,
@@ -131,7 +131,7 @@ fn a_refusal_and_the_error_of_a_watch_are_understood() {
         object: Some(RawExtension { raw: refusal }),
     };
     let event = Encoding::Protobuf.event::<core::Node>(event.encode_to_vec().into());
-    let Ok(Watched::Failed(error)) = event else {
+    let Ok(Err(error)) = event else {
         panic!("another event")
     };
     assert_eq!(error, status);
