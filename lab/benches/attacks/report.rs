@@ -6,12 +6,10 @@ use std::{
     fmt::{self, Display, Formatter},
     fs,
     path::Path,
-    thread,
 };
 
 use anyhow::{Context, Result};
-use k8s_openapi::jiff::Zoned;
-use lab::{attacks::Outcome, node::topology::Plumbing};
+use lab::{attacks::Outcome, load::machine, node::topology::Plumbing};
 
 /// One proxy's row in an attack's table: its figures and missed goals, or in `failed` why there are
 /// none.
@@ -78,7 +76,6 @@ impl Report {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         writeln!(
             f,
             "# Under attack
@@ -91,9 +88,9 @@ use the ports 1024 to 65535 and `tcp_tw_reuse=1`, so that they are not the limit
 Floods come from random sources: SYNs as fast as one processor sends them through the node, datagrams at 15 000 a second,
 which the server answers.",
             if self.quick { " -- --quick" } else { "" },
-            Zoned::now().date(),
-            thread::available_parallelism().map_or(0, usize::from),
-            kernel.trim(),
+            machine::today(),
+            machine::processors(),
+            machine::kernel(),
             env!("CARGO_PKG_VERSION"),
             self.plumbing.name(),
         )?;

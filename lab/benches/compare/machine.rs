@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Describes the machine and the programs' versions for the report.
 
-use std::{fs, path::Path, process::Command, thread};
-
-use k8s_openapi::jiff::Zoned;
+use std::{path::Path, process::Command};
 
 use serde::{Deserialize, Serialize};
 
-use lab::node::topology::Plumbing;
+use lab::{load::machine, node::topology::Plumbing};
 
 /// The machine, the versions of the measured programs, and the settings of the run.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -24,25 +22,12 @@ pub(crate) struct Machine {
     pub(crate) plumbing: String,
 }
 
-pub(crate) fn today() -> String {
-    Zoned::now().date().to_string()
-}
-
 pub(crate) fn describe(kube_proxy: &Path, plumbing: Plumbing, rounds: u32) -> Machine {
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let processor = model.and_then(|line| line.split_once(':'));
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Machine {
-        date: today(),
-        processor: processor
-            .map_or("unknown", |(_, name)| name)
-            .trim()
-            .to_owned(),
-        processors: thread::available_parallelism().map_or(0, usize::from),
-        kernel: kernel.trim().to_owned(),
+        date: machine::today(),
+        processor: machine::processor(),
+        processors: machine::processors(),
+        kernel: machine::kernel(),
         portolan: env!("CARGO_PKG_VERSION").to_owned(),
         kube_proxy: version(&kube_proxy.display().to_string()),
         nft: version("nft"),

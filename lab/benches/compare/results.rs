@@ -12,10 +12,11 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    machine::{Machine, today},
+    machine::Machine,
     plan::{Cell, Measure, Proxy},
 };
 use lab::load::{
+    machine,
     setup::Setup,
     statistics::{Interval, quantiles},
 };
@@ -170,7 +171,7 @@ impl Results {
         } else {
             println!("the saved figures are from another machine or version, so they are not used");
             Ok(fresh(Machine {
-                date: today(),
+                date: machine::today(),
                 ..same
             }))
         }

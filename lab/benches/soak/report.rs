@@ -3,15 +3,12 @@
 
 use std::{
     fmt::{self, Display, Formatter},
-    fs,
     process::ExitCode,
-    thread,
     time::Duration,
 };
 
 use hdrhistogram::Histogram;
-use k8s_openapi::jiff::Zoned;
-use lab::node::topology::Plumbing;
+use lab::{load::machine, node::topology::Plumbing};
 
 use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
 
@@ -151,13 +148,12 @@ fn quantile(times: &Histogram<u32>, share: f64) -> f64 {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         writeln!(
             f,
             "{}, {} processors, Linux {}, portolan {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n",
-            Zoned::now().date(),
-            thread::available_parallelism().map_or(0, usize::from),
-            kernel.trim(),
+            machine::today(),
+            machine::processors(),
+            machine::kernel(),
             env!("CARGO_PKG_VERSION"),
             self.minutes,
             self.seed

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of a run in Markdown, and its files. The tables themselves are pure.
 
-use std::{fmt::Write as _, fs, path::Path, thread};
+use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context, Result};
-use k8s_openapi::jiff::Zoned;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -12,6 +11,7 @@ use super::{
     figures::Rounds,
     rows::{ROWS, shown},
 };
+use crate::load::machine;
 
 /// The nodes of a large cluster.
 const LARGE: f64 = 5_000.0;
@@ -138,18 +138,13 @@ fn ratio(portolan: Option<f64>, informers: Option<f64>) -> String {
 /// Describes this machine in a line: the date, processors, the kernel, and how many threads wanted
 /// to run in the last minute.
 pub fn machine() -> String {
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     format!(
         "{}, {} processors ({}), Linux {}, load {} before",
-        Zoned::now().date(),
-        thread::available_parallelism().map_or(0, usize::from),
-        model.map_or("unknown", |(_, name)| name).trim(),
-        kernel.trim(),
+        machine::today(),
+        machine::processors(),
+        machine::processor(),
+        machine::kernel(),
         load.split(' ').next().unwrap_or_default()
     )
 }

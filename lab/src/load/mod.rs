@@ -5,6 +5,7 @@
 pub mod client;
 pub mod cpu;
 pub mod frames;
+pub mod machine;
 pub mod objects;
 pub mod process;
 pub mod records;
