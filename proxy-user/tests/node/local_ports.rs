@@ -4,7 +4,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
+    net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
     os::fd::{AsRawFd, OwnedFd},
     thread,
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use nix::{
         AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
     },
 };
+use proxy_common::{FlowEntry, FlowKey, FlowKind, V4, flow::ClientInterface, maps::FLOWS_V4};
 
 use crate::{
     agent::eventually,
@@ -132,6 +133,37 @@ fn connections_of_node_and_clients_from_the_same_ports_all_work() {
         echoes(&mut tcp(node, (OWN, port), endpoint), "again");
         echoes(&mut tcp(client, (CLIENT, port), service), "again");
     }
+}
+
+/// Returns the source ports with which connections of the node left instead of their own ports.
+fn ports_given(world: &World) -> Vec<u16> {
+    let flows = table::<FlowKey<V4>, FlowEntry<V4>>(world, FLOWS_V4).entries();
+    let flows = flows.expect("readable").into_iter();
+    let given = flows.filter(|(key, entry)| {
+        entry.kind == FlowKind::ORIGINAL && key.interface() == ClientInterface::NODE
+    });
+    given.map(|(_, entry)| entry.client_port.host()).collect()
+}
+
+#[test]
+fn a_connection_of_the_node_from_the_port_that_another_one_left_with_works() {
+    let world = build();
+    let _agent = world.start(7);
+    let (node, client) = (world.node(), world.client());
+    let (endpoint, service) = (ENDPOINT.into(), NODE_PORT.into());
+    let masqueraded = tcp(client, (CLIENT, 20_000), service);
+    let mut moved = tcp(node, (OWN, 20_000), endpoint);
+    let given = ports_given(&world);
+    assert_eq!(given.len(), 1, "{given:?}");
+    for round in ["while the other is open", "after it was closed"] {
+        let mut later = tcp(node, (OWN, given[0]), endpoint);
+        echoes(&mut later, round);
+        if round == "while the other is open" {
+            echoes(&mut moved, round);
+            moved.shutdown(Shutdown::Both).expect("closed");
+        }
+    }
+    drop(masqueraded);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! Connections to a backend that leave with the node's address and are not flows of a service:
 //! connections of the node's processes, direct ones or translated at their socket; and connections
 //! that the node's rules masquerade, as flannel's do, after ingress has marked them. If such a
-//! connection begins with the tuple of a masqueraded flow, that flow would get the connection's
+//! connection begins with the tuple that a flow has left with, that flow would get the connection's
 //! answers. So the connection leaves with another source port: as a flow of no service, whose
-//! client is the node. If the masqueraded flow has ended, it is removed instead. A masqueraded flow
-//! that begins later avoids the ports of the node's sockets, and the foreign connections that this
+//! client is the node. If a masqueraded flow has the tuple and has ended, it is removed instead. A
+//! flow that begins later avoids the ports of the node's sockets, and the connections that this
 //! module has seen begin (`masquerade`).
 
 use proxy_common::{
@@ -56,7 +56,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     scratch.key.assign_reversed(key);
-    if !is_masqueraded::<F>(scratch) {
+    if !is_taken::<F>(scratch) {
         return pass_noted::<F>(skb, key, scratch);
     }
     if reuse::is_over(rank_of::<F>(scratch, 0)) {
@@ -110,13 +110,14 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     leave::<F>(skb, packet, port)
 }
 
-/// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A masqueraded
-/// flow that begins later avoids this tuple. It finds the node's own connections by their sockets,
-/// and the connections that the node's rules masquerade by the entry that this function makes in
+/// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A flow that
+/// begins later avoids this tuple. It finds a connection of the node's by its socket, unless the
+/// node's rules masquerade it, too, and other connections by the entry that this function makes in
 /// the map `direct`.
 #[inline(always)]
 fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::Addr>) -> Outcome {
-    if !skb.is_own() && key.protocol != Protocol::UDP && node::is_node_address::<F>(&key.src) {
+    let has_socket = || skb.is_own() && has_socket::<F>(skb, &scratch.key);
+    if key.protocol != Protocol::UDP && node::is_node_address::<F>(&key.src) && !has_socket() {
         direct::note(&scratch.key);
     }
     Outcome::pass(Counter::Untouched)
@@ -164,11 +165,14 @@ fn follow<F: Family>(
     Some(outcome)
 }
 
-/// Whether a masqueraded flow would get the packet's answers, whose key is in `scratch.key`.
+/// Whether another flow would get the packet's answers, whose key is in `scratch.key`: a masqueraded
+/// flow, or a flow that this module has given another source port.
 #[inline(always)]
-fn is_masqueraded<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
-    flow::find::<F>(&scratch.key, &mut scratch.other)
-        .is_some_and(|held| held.entry.kind == FlowKind::MASQUERADED_REPLY)
+fn is_taken<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
+    flow::find::<F>(&scratch.key, &mut scratch.other).is_some_and(|held| {
+        held.entry.kind == FlowKind::MASQUERADED_REPLY
+            || held.entry.kind == FlowKind::REPLY && held.entry.interface == ClientInterface::NODE
+    })
 }
 
 /// Lets the packet leave with `port` as its source port.
@@ -212,7 +216,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return 0;
     }
     key.set_ports(key.src_port, port);
-    if has_socket::<F>(*skb, key) {
+    if has_socket::<F>(*skb, key) || key.protocol != Protocol::UDP && direct::is_recalled(key) {
         return 0;
     }
     ports::announce(port, port_bits::MASQUERADE);
