@@ -47,6 +47,10 @@ pub(super) struct Agent {
     pub(super) attachments: Attachments,
     pub(super) node: Node,
     pub(super) growth: Growth,
+    /// True while the first sync waits for programs to be attached.
+    pub(super) first_waits: bool,
+    /// The first sync, from its end until it is reported.
+    pub(super) unreported: Option<Progress>,
     /// The task that copies the log lines of the eBPF programs into the agent's log. `None` if the
     /// lines cannot be read.
     pub(super) program_log: Option<JoinHandle<()>>,
@@ -65,8 +69,8 @@ impl Agent {
 
     /// Writes dirty services (changed since they were last written) into the maps; if they are
     /// many, [`Self::go_on`] writes the rest. Nothing else delays a change: what the node and its
-    /// interfaces need is checked every second. The first sync attaches programs before it stores
-    /// services: on a node that another proxy has served so far, the programs for replies are then
+    /// interfaces need is checked every second. Before the first sync programs are attached, in
+    /// turns: on a node that another proxy has served so far, the programs for replies are then
     /// everywhere before a connection is translated.
     pub(super) fn sync(&mut self) {
         if !self.services.listed {
@@ -77,6 +81,11 @@ impl Agent {
         if !self.services.served {
             self.apply_node();
             self.attach();
+            self.first_waits = self.attachments.attaches();
+            if self.first_waits {
+                // `attach_more` comes back when it is done.
+                return;
+            }
         } else if !self.node.is_applied() {
             self.apply_node();
         }
@@ -90,11 +99,11 @@ impl Agent {
             Turn::Refused => self
                 .growth
                 .grow(&mut self.shared, &self.services, &self.node),
-            Turn::Complete(progress) => self.all_applied(&progress),
+            Turn::Complete(progress) => self.all_applied(progress),
         }
     }
 
-    fn all_applied(&mut self, progress: &Progress) {
+    fn all_applied(&mut self, progress: Progress) {
         let first = !std::mem::replace(&mut self.services.served, true);
         self.node.look_for_foreign(&self.shared, &self.growth);
         if first {
@@ -104,8 +113,41 @@ impl Agent {
         if first || progress.planned >= MANY_PLANS {
             linux::trim_heap();
         }
-        let interfaces = first.then(|| self.attachments.interface_count());
-        self.services.report(&self.shared, progress, interfaces);
+        if first || self.unreported.is_some() {
+            self.unreported.get_or_insert(progress);
+            self.report_first();
+        } else {
+            self.services.report(&self.shared, &progress, None);
+        }
+    }
+
+    /// Reports the first sync, unless previous maps are still being taken over: until then, not
+    /// everything new may be served.
+    fn report_first(&mut self) {
+        if !self.attachments.takes_over()
+            && let Some(progress) = self.unreported.take()
+        {
+            let interfaces = self.attachments.interface_count();
+            self.services
+                .report(&self.shared, &progress, Some(interfaces));
+        }
+    }
+
+    /// True if [`Self::attach_more`] should be called soon. Another event, as the look of each
+    /// second, may have attached what the first sync waits for.
+    pub(super) fn has_more_to_attach(&self) -> bool {
+        self.attachments.has_more() || self.first_waits
+    }
+
+    /// Goes on with attaching or taking over where time ran out, and then with the first sync.
+    pub(super) fn attach_more(&mut self) {
+        if self.attachments.has_more() {
+            self.attachments.go_on(&mut self.shared, &self.services);
+        }
+        if self.first_waits && !self.attachments.attaches() {
+            self.sync();
+        }
+        self.report_first();
     }
 
     pub(super) fn try_again(&mut self) {
@@ -163,6 +205,7 @@ impl Agent {
         self.growth
             .grow(&mut self.shared, &self.services, &self.node);
         self.repair(false);
+        self.report_first();
     }
 
     /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
@@ -188,7 +231,8 @@ impl Agent {
         let Some(Filled { maps, failed }) = self.growth.fill(&mut self.services.syncer) else {
             return;
         };
-        self.shared.datapath = maps;
+        let before = std::mem::replace(&mut self.shared.datapath, maps);
+        self.growth.keep(before);
         self.begin_with_maps();
         if failed {
             self.services.syncer.resync();

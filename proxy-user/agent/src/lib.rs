@@ -235,6 +235,8 @@ pub async fn run(
             metrics,
             warnings,
         },
+        first_waits: false,
+        unreported: None,
         file,
         configz,
         program_log: None,
@@ -278,7 +280,7 @@ pub async fn run(
             _ = sweep.tick() => Event::Second,
             Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
             // Long work is done in turns, so that other events are handled in between.
-            () = yield_now(), if agent.attachments.more_to_attach => Event::MoreToAttach,
+            () = yield_now(), if agent.has_more_to_attach() => Event::MoreToAttach,
             () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
             () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
         };
@@ -307,7 +309,7 @@ pub async fn run(
                 }
             }
             Event::RoutesChanged => agent.routes_have_changed(),
-            Event::MoreToAttach => agent.attachments.attach_more(&mut agent.shared),
+            Event::MoreToAttach => agent.attach_more(),
             Event::MoreToApply => agent.go_on(),
             Event::MoreToFill => agent.fill_larger(),
         }

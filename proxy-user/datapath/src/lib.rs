@@ -22,11 +22,12 @@ mod sweep;
 pub mod trace;
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     io,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use control::{apply::Fill, object::ObjectName, plan::ServicePlan};
@@ -240,29 +241,39 @@ impl Datapath {
     pub fn may_attach(&self) -> bool {
         self.succession.as_ref().is_none_or(Succession::is_carried)
     }
-    /// Copies flows and other contents of the older maps into the new ones, and returns how many
-    /// entries were copied so far. The new maps must contain the services, settings and addresses
-    /// already. Until [`Self::take_over`] the older programs stay in use.
-    pub fn carry_over(&mut self) -> Result<Carried, DatapathError> {
-        match &mut self.succession {
-            Some(succession) => succession.carry(),
-            None => Ok(Carried::default()),
-        }
+    /// Copies flows and other contents of the older maps into the new ones, in parts until `budget`
+    /// is over, and returns how many entries were copied so far; `None` if it must be called again.
+    /// The new maps must contain the services, settings and addresses already. Until
+    /// [`Self::take_over`] the older programs stay in use.
+    pub fn carry_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
+        let Some(succession) = &mut self.succession else {
+            return Ok(Some(Carried::default()));
+        };
+        let is_complete = succession.carry(deadline)?;
+        Ok(is_complete.then(|| succession.carried()))
+    }
+    /// True once [`Self::take_over`] has begun: the older programs begin no more flows.
+    pub fn is_drained(&self) -> bool {
+        self.succession.as_ref().is_some_and(Succession::is_drained)
     }
     /// Changes over from the older maps to the new ones, and removes the older programs and maps.
     /// The new programs must already be attached wherever the older ones are, so that every packet
-    /// and socket meets one of the two. May be called again after an error.
-    pub fn take_over(&mut self) -> Result<Carried, DatapathError> {
+    /// and socket meets one of the two. Returns how many entries were copied over all; `None` if
+    /// `budget` is over before all is done: then it must be called again. May also be called again
+    /// after an error.
+    pub fn take_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
         let Some(succession) = &mut self.succession else {
-            return Ok(Carried::default());
+            return Ok(Some(Carried::default()));
         };
-        succession.drain()?;
-        // A program that was creating a flow must end first.
-        linux::wait_for_programs();
-        succession.carry()?;
-        succession.detach()?;
-        linux::wait_for_programs();
-        let carried = succession.carry()?;
+        let is_carried = succession.drain(deadline)?
+            && succession.detach(deadline)
+            && succession.carry(deadline)?;
+        if !is_carried {
+            return Ok(None);
+        }
+        let carried = succession.carried();
         // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
         // state. And no device is reset.
         for home in succession.homes() {
@@ -275,8 +286,8 @@ impl Datapath {
                 })?;
         }
         match self.succession.take() {
-            Some(succession) => succession.remove().map(|()| carried),
-            None => Ok(carried),
+            Some(succession) => succession.remove().map(|()| Some(carried)),
+            None => Ok(Some(carried)),
         }
     }
 
@@ -408,27 +419,11 @@ impl Datapath {
             .map(|interface| (interface, hooks.at(interface)))
             .collect())
     }
-    /// Attaches the tc programs to exactly these interfaces and detaches them from every other one.
-    /// Returns each failure with the interface's index; an interface that is gone by now is no
-    /// failure.
-    pub fn attach_only(&mut self, interfaces: &[Interface]) -> Vec<(u32, DatapathError)> {
-        let mut failures = Vec::new();
-        let mut known = self.attachments.indices();
-        known.extend(self.masquerade.interfaces());
-        known.sort_unstable();
-        known.dedup();
-        known.retain(|index| interfaces.iter().all(|wanted| wanted.index != *index));
-        for index in known {
-            failures.extend(self.detach(index).err().map(|error| (index, error)));
-        }
-        for interface in interfaces {
-            let error = self
-                .attach(interface)
-                .err()
-                .filter(|error| !error.is_gone());
-            failures.extend(error.map(|error| (interface.index, error)));
-        }
-        failures
+    /// Returns the indices of the interfaces that the tc programs are attached to, by this agent or
+    /// an earlier one, and of those that the maps contain.
+    pub fn interfaces(&self) -> BTreeSet<u32> {
+        let attached = self.attachments.indices().into_iter();
+        attached.chain(self.masquerade.interfaces()).collect()
     }
     /// Attaches our programs to the socket hooks of a cgroup, or replaces programs of an earlier
     /// call or run. Idempotent.

@@ -5,7 +5,7 @@ use datapath::cleanup::{cleanup, planned};
 
 use crate::{
     attach::{add_veth, interface},
-    support::{PinDir, in_netns, run},
+    support::{PinDir, detach_all, in_netns, run},
 };
 
 #[test]
@@ -37,7 +37,7 @@ fn clsact_filters_outlive_the_agent_and_are_replaced() {
         assert_ne!(new, old, "replaced");
         drop(datapath);
         let mut datapath = pins.open_clsact();
-        assert!(datapath.attach_only(&[]).is_empty());
+        detach_all(&mut datapath);
         assert_eq!(filters("ingress") + &filters("egress"), "");
     });
 }

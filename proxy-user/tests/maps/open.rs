@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for reasons why the datapath does not open. Each message says what to do.
 
-use std::{fs, thread};
+use std::{fs, thread, time::Duration};
 
 use datapath::{
     Datapath, DatapathError, Options,
@@ -27,8 +27,10 @@ fn expect_parts(error: &str, parts: &[&str]) {
 
 /// Makes new maps take over from the previous ones.
 fn take_over(datapath: &mut Datapath) {
-    datapath.carry_over().expect("nothing to carry");
-    datapath.take_over().expect("taken over");
+    datapath
+        .carry_over(Duration::MAX)
+        .expect("nothing to carry");
+    datapath.take_over(Duration::MAX).expect("taken over");
 }
 
 /// Expects that the previous maps have this layout.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the entries that new maps take over from the previous ones.
 
+use std::time::Duration;
+
 use datapath::{
     Datapath,
     maps::{pins::generations, tables::Table},
@@ -72,7 +74,8 @@ fn a_takeover_of_maps_keeps_a_flows_backend_and_a_later_close() {
 
     let mut second = pins.open_with(|options| options.capacities.flows *= 2);
     publish(&mut second, &[]);
-    let carried = second.carry_over().expect("carried over");
+    let carried = second.carry_over(Duration::MAX).expect("carried over");
+    let carried = carried.expect("all of it");
     assert_eq!((carried.flows, carried.lost), (1, 0));
     let new: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
     let there = || {
@@ -94,7 +97,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_and_a_later_close() {
     let mut closed = flow;
     closed.state = closed.state.with(FlowState::RESET);
     old.update(&original_key(), &closed).expect("entered");
-    second.take_over().expect("taken over");
+    second.take_over(Duration::MAX).expect("taken over");
     assert!(there().state.is_closed(), "{:?}", there());
     assert_eq!(generations(&pins.0).expect("pins").len(), 1);
 }
@@ -110,8 +113,8 @@ fn port_bits_counters_and_direct_flows_survive_a_takeover_of_maps() {
     linux::per_cpu_add(pins.pinned(maps::COUNTERS), &[0, 0, 41]).expect("counted");
 
     let mut second = pins.open_with(|options| options.capacities.flows *= 2);
-    second.carry_over().expect("carried over");
-    second.take_over().expect("taken over");
+    second.carry_over(Duration::MAX).expect("carried over");
+    second.take_over(Duration::MAX).expect("taken over");
     assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
     let sums = linux::per_cpu_sums(pins.pinned(maps::COUNTERS)).expect("readable");
     assert_eq!(sums[2], 41, "counted once");
@@ -150,9 +153,11 @@ fn traffic_and_reject_counts_move_to_the_new_ids_in_a_takeover_of_maps() {
 
     let mut second = pins.open_with(|options| options.capacities.flows *= 2);
     publish(&mut second, &[]);
-    second.carry_over().expect("carried over");
-    second.carry_over().expect("carried over again");
-    second.take_over().expect("taken over");
+    second.carry_over(Duration::MAX).expect("carried over");
+    second
+        .carry_over(Duration::MAX)
+        .expect("carried over again");
+    second.take_over(Duration::MAX).expect("taken over");
     assert_ne!(backend_of(&pins).0, id, "or this shows nothing");
     let counted = Reader::open(&pins.0).and_then(|reader| reader.counted());
     let counted = counted.expect("readable");

@@ -228,6 +228,14 @@ pub(crate) fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan
     result.written
 }
 
+/// Detaches the programs from every interface, as an agent does that should attach to none.
+#[track_caller]
+pub(crate) fn detach_all(datapath: &mut Datapath) {
+    for index in datapath.interfaces() {
+        datapath.detach(index).expect("detaches");
+    }
+}
+
 /// The original entry of an established connection from port 40000 to a backend's port 8080.
 pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
     check: 0,

@@ -104,6 +104,8 @@ impl Open {
             }
             assert!(slow < 2, "two of {made} connections lost a segment");
             made += 1;
+            // A closed connection keeps its source port for a minute.
+            thread::sleep(Duration::from_millis(2));
         }
         made
     }

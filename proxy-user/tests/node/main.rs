@@ -28,6 +28,7 @@ mod init;
 mod installed;
 mod live;
 mod local_ports;
+mod many_interfaces;
 mod maps_page;
 mod masquerade;
 mod next_layout;

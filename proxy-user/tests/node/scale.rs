@@ -49,7 +49,7 @@ fn write(world: &World, services: std::ops::Range<u32>) {
 
 /// For each kind of turn: the number of turns, their seconds in total, and an upper bound for the
 /// seconds of the longest turn.
-fn turns(agent: &Agent) -> BTreeMap<String, (u64, f64, f64)> {
+pub(crate) fn turns(agent: &Agent) -> BTreeMap<String, (u64, f64, f64)> {
     let text = agent.metrics("/metrics");
     let mut turns = BTreeMap::new();
     let lines = text.lines();

@@ -25,7 +25,7 @@ pub(crate) fn start(world: &World, maps: &str) -> Agent {
 }
 
 /// Waits until only one generation of maps is left.
-fn taken_over(world: &World, agent: &Agent) {
+pub(crate) fn taken_over(world: &World, agent: &Agent) {
     within(Duration::from_secs(20), "taken over", agent, || {
         generations(world.pins()).expect("pins").len() == 1
     });

@@ -3,7 +3,7 @@
 //! go. Called by `attachments`.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -14,7 +14,8 @@ use linux::interfaces::Interface;
 /// The interfaces that the tc programs are attached to.
 #[derive(Debug, Default)]
 pub(super) struct InterfaceAttachments {
-    /// True once the links that an earlier run has pinned are taken over.
+    /// True once the programs were detached from interfaces that an earlier run has attached to and
+    /// that should have none.
     begun: bool,
     /// Interfaces that have the programs, as they were when the programs were last attached. Key:
     /// interface index.
@@ -46,8 +47,9 @@ impl InterfaceAttachments {
         (wanted.count(), self.attached.len())
     }
     /// Attaches the programs to new and changed interfaces, and detaches them from interfaces that
-    /// are gone. The next call repeats what failed. Stops after `budget`, because attaching waits
-    /// for two RCU grace periods of the kernel at each interface; the next call does the rest.
+    /// are gone; at first, replaces the programs that an earlier run has attached. The next call
+    /// repeats what failed. Stops after `budget`, because attaching waits for two RCU grace periods
+    /// of the kernel at each interface; the next call does the rest.
     pub(super) fn update(
         &mut self,
         datapath: &mut Datapath,
@@ -60,22 +62,15 @@ impl InterfaceAttachments {
             .filter(|interface| interface.attach)
             .map(|interface| (interface.index, interface))
             .collect();
-        if !self.begun {
-            self.begun = true;
-            let warnings = self.begin(datapath, &wanted);
-            return Updated {
-                warnings,
-                more: false,
-            };
-        }
         let mut warnings = Vec::new();
-        let gone: Vec<u32> = self
-            .attached
-            .keys()
-            .filter(|index| !wanted.contains_key(index))
-            .copied()
-            .collect();
-        for index in gone {
+        let mut known: BTreeSet<u32> = self.attached.keys().copied().collect();
+        if !std::mem::replace(&mut self.begun, true) {
+            known.extend(datapath.interfaces());
+        }
+        for index in known {
+            if wanted.contains_key(&index) {
+                continue;
+            }
             self.attached.remove(&index);
             if let Err(error) = datapath.detach(index) {
                 warnings.push(left_over(index, &error));
@@ -86,8 +81,12 @@ impl InterfaceAttachments {
             .into_iter()
             .filter(|(index, interface)| self.attached.get(index) != Some(interface))
             .collect();
-        // New interfaces come first, then those where attaching has failed before.
-        due.sort_by_key(|(index, _)| self.failing.contains_key(index));
+        // New interfaces come first, then those where attaching has failed before. Among the new
+        // ones, those that the packets of many pods pass come first.
+        due.sort_by_key(|(index, interface)| {
+            let has_failed = self.failing.contains_key(index);
+            (has_failed, interface.leads_to_one_pod())
+        });
         let mut left = due.into_iter();
         for (index, interface) in left.by_ref() {
             match datapath.attach(interface) {
@@ -117,36 +116,6 @@ impl InterfaceAttachments {
         let more = left.any(|(index, _)| !self.failing.contains_key(&index));
         warnings.extend(self.failing.values().cloned());
         Updated { warnings, more }
-    }
-
-    /// Replaces the programs at interfaces that an earlier run has attached to by the new ones, and
-    /// removes the pins of other interfaces.
-    fn begin(
-        &mut self,
-        datapath: &mut Datapath,
-        wanted: &BTreeMap<u32, &Interface>,
-    ) -> Vec<Warning> {
-        let all: Vec<Interface> = wanted.values().copied().cloned().collect();
-        let mut failures: HashMap<u32, DatapathError> =
-            datapath.attach_only(&all).into_iter().collect();
-        let mut warnings = Vec::new();
-        for interface in all {
-            match failures.remove(&interface.index) {
-                Some(error) => {
-                    let _ = datapath.set_redirects(interface.index, false);
-                    let warning = unserved(&interface.name, &error);
-                    self.failing.insert(interface.index, warning.clone());
-                    warnings.push(warning);
-                }
-                None => _ = self.attached.insert(interface.index, interface),
-            }
-        }
-        warnings.extend(
-            failures
-                .iter()
-                .map(|(index, error)| left_over(*index, error)),
-        );
-        warnings
     }
 }
 

@@ -24,22 +24,21 @@ use tokio::time::Instant;
 pub use self::hooks::SocketHooks;
 use self::{
     foreign_programs::ForeignPrograms, interfaces::InterfaceAttachments, repair::Repairs,
-    uplinks::Uplinks,
+    succession::Takeover, uplinks::Uplinks,
 };
 pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
 use crate::server::health::Area;
 
-/// How long one turn of attaching to new interfaces lasts before other events are handled:
-/// attaching to one interface waits for two grace periods of the kernel, 10 to 30 ms.
+/// How long one turn of attaching or detaching lasts before other events are handled. Attaching to
+/// one interface waits for two grace periods of the kernel, 10 to 30 ms, and is not interrupted.
 const SLICE: Duration = Duration::from_millis(10);
 
 /// Where the programs are attached, and the state of each interface, uplink and hook.
 pub(super) struct Attachments {
     interfaces: InterfaceAttachments,
-    /// True if new interfaces have no programs yet, because time ran out; the agent's loop goes on
-    /// soon.
-    pub(super) more_to_attach: bool,
+    /// True if new interfaces have no programs yet, because time ran out.
+    more_to_attach: bool,
     foreign_programs: ForeignPrograms,
     hooks: SocketHooks,
     uplinks: Uplinks,
@@ -48,8 +47,7 @@ pub(super) struct Attachments {
     hands_to_pods: bool,
     /// Indexes of the interfaces whose pods can get packets past the stack.
     open: BTreeSet<u32>,
-    /// Since when the agent tries to take over from the previous maps; `None` if it does not.
-    taking_over: Option<Instant>,
+    takeover: Takeover,
     repairs: Repairs,
     pin_watch: PinWatch,
 }
@@ -65,7 +63,7 @@ impl Attachments {
             neighbours: Neighbours::default(),
             hands_to_pods,
             open: BTreeSet::new(),
-            taking_over: None,
+            takeover: Takeover::default(),
             repairs: Repairs::default(),
             pin_watch,
         }
@@ -83,6 +81,8 @@ impl Attachments {
         self.foreign_programs = ForeignPrograms::default();
         self.pin_watch.watch(pins);
         self.repairs = Repairs::default();
+        self.more_to_attach = false;
+        self.takeover = Takeover::default();
     }
 
     /// Returns how many interfaces have the tc programs.
@@ -109,7 +109,7 @@ impl Attachments {
     /// Attaches the programs to new interfaces. A look for foreign programs comes later, once a
     /// second, so that a new pod gets its programs first.
     pub(super) fn follow_interfaces(&mut self, shared: &mut Shared) {
-        self.attach_interfaces(shared, SLICE);
+        self.attach_interfaces(shared);
         if self
             .foreign_programs
             .is_outdated(self.interfaces.attached())
@@ -119,9 +119,28 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Goes on with attaching where [`Self::follow_interfaces`] ran out of time.
-    pub(super) fn attach_more(&mut self, shared: &mut Shared) {
-        self.attach_interfaces(shared, SLICE);
+    /// True if new interfaces have no programs yet, because time ran out.
+    pub(super) fn attaches(&self) -> bool {
+        self.more_to_attach
+    }
+
+    /// True if the next turn of taking over from previous maps comes soon.
+    pub(super) fn takes_over(&self) -> bool {
+        self.takeover.has_more()
+    }
+
+    /// True if [`Self::go_on`] should be called soon, because time ran out.
+    pub(super) fn has_more(&self) -> bool {
+        self.more_to_attach || self.takeover.has_more()
+    }
+
+    /// Goes on for one turn with attaching to interfaces, or with taking over from previous maps.
+    pub(super) fn go_on(&mut self, shared: &mut Shared, services: &Services) {
+        if self.takeover.has_more() {
+            self.take_over(shared, services);
+        } else {
+            self.attach_interfaces(shared);
+        }
     }
 
     /// Looks for foreign programs at the interfaces that have portolan's, when due, and updates
@@ -166,14 +185,14 @@ impl Attachments {
         }
     }
 
-    /// Attaches the programs to interfaces for at most `budget`; true if every interface has them.
-    fn attach_interfaces(&mut self, shared: &mut Shared, budget: Duration) -> bool {
+    /// Attaches the programs to interfaces for one turn; true if every interface has them.
+    fn attach_interfaces(&mut self, shared: &mut Shared) -> bool {
         if !shared.datapath.may_attach() {
             return false;
         }
         let updated = self
             .interfaces
-            .update(&mut shared.datapath, &shared.interfaces, budget);
+            .update(&mut shared.datapath, &shared.interfaces, SLICE);
         self.more_to_attach = updated.more;
         let complete = updated.warnings.is_empty() && !updated.more;
         shared
@@ -183,21 +202,17 @@ impl Attachments {
         complete
     }
 
-    /// Attaches programs and hooks where they are missing; true if all are attached then.
-    /// `served`: whether the first sync is complete.
+    /// Attaches programs and hooks where they are missing, to interfaces for one turn; true if all
+    /// are attached then. `served`: whether the first sync is complete.
     pub(super) fn attach(&mut self, shared: &mut Shared, served: bool) -> bool {
         if !shared.datapath.may_attach() {
             return false;
         }
-        // Attach to all interfaces at once before the first service is served, and before the
-        // programs of previous maps are removed.
-        let budget = if served && shared.datapath.predecessors().is_none() {
-            SLICE
-        } else {
-            Duration::MAX
-        };
-        let mut complete = self.attach_interfaces(shared, budget);
-        self.look_for_foreign_programs(shared);
+        let mut complete = self.attach_interfaces(shared);
+        // At the start, one look at all interfaces is enough.
+        if served || !self.more_to_attach {
+            self.look_for_foreign_programs(shared);
+        }
         self.look_at_uplinks(shared, served);
         // A shadow (an agent that only counts) has no socket hooks.
         let faults = if shared.config.shadow {

@@ -19,16 +19,20 @@ pub(super) enum Growing {
     /// Another thread is making the larger maps.
     Made,
     Filled(Box<Filling>),
+    /// The larger maps are in use, and take over from these smaller ones. Their programs still see
+    /// packets first, so these maps get every change, too.
+    TakesOver(Box<Datapath>),
     /// The larger maps could not be made; the next attempt comes after this time.
     Failed(Instant),
 }
 
 impl Growing {
     /// Writes services that are dirty or wait into the maps in use, and into those that are being
-    /// filled.
+    /// filled or taken over from.
     pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
         match self {
-            Self::Filled(filling) => syncer.sync(&mut Both(datapath, filling)),
+            Self::Filled(filling) => syncer.sync(&mut Both(datapath, &mut **filling)),
+            Self::TakesOver(before) => syncer.sync(&mut Both(datapath, &mut **before)),
             _ => syncer.sync(datapath),
         }
     }
@@ -39,12 +43,18 @@ impl Growing {
     pub(super) fn is_filling(&self) -> bool {
         matches!(self, Self::Filled(_))
     }
+    /// Closes the smaller maps that were taken over from, if there are any.
+    pub(super) fn forget(&mut self) {
+        if matches!(self, Self::TakesOver(_)) {
+            *self = Self::No;
+        }
+    }
     /// True if the agent may start to make larger maps now.
     pub(super) fn is_possible(&self, now: Instant) -> bool {
         match self {
             Self::No => true,
             Self::Failed(until) => *until <= now,
-            Self::Made | Self::Filled(_) => false,
+            Self::Made | Self::Filled(_) | Self::TakesOver(_) => false,
         }
     }
 }
@@ -118,6 +128,25 @@ impl<K: Kernel> Filling<K> {
         self.stored.extend(turn);
         true
     }
+    /// Returns the filled maps, and whether they can replace those in use.
+    pub(super) fn into_outcome(self) -> Outcome<K> {
+        if self.lacks_held {
+            return Outcome::TooSmall(self.maps);
+        }
+        Outcome::Ready {
+            maps: self.maps,
+            failed: self.failed,
+        }
+    }
+}
+
+/// Maps that follow those in use.
+trait Follower {
+    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]);
+    fn follow_list(&mut self, known: &HashSet<ObjectName>);
+}
+
+impl<K: Kernel> Follower for Filling<K> {
     /// Stores changes of services that the larger maps already contain; remembers other changed
     /// services for later.
     fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
@@ -131,22 +160,25 @@ impl<K: Kernel> Filling<K> {
         }
         self.failed |= !self.maps.apply(&followed).failures.is_empty();
     }
-    /// Returns the filled maps, and whether they can replace those in use.
-    pub(super) fn into_outcome(self) -> Outcome<K> {
-        if self.lacks_held {
-            return Outcome::TooSmall(self.maps);
-        }
-        Outcome::Ready {
-            maps: self.maps,
-            failed: self.failed,
-        }
+    fn follow_list(&mut self, known: &HashSet<ObjectName>) {
+        self.failed |= !self.maps.prune(known).failures.is_empty();
     }
 }
 
-/// The maps in use, and the larger ones that are being filled. Changes go into both.
-struct Both<'a, K>(&'a mut K, &'a mut Filling<K>);
+/// Smaller maps: what has no room in them is served once the larger ones have taken over.
+impl Follower for Datapath {
+    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
+        _ = self.apply(changes);
+    }
+    fn follow_list(&mut self, known: &HashSet<ObjectName>) {
+        _ = self.prune(known);
+    }
+}
 
-impl<K: Kernel> Kernel for Both<'_, K> {
+/// The maps in use, and those that follow them. Changes go into both.
+struct Both<'a, K, F>(&'a mut K, &'a mut F);
+
+impl<K: Kernel, F: Follower> Kernel for Both<'_, K, F> {
     /// Returns only failures of the maps in use: a retry applies the change to both again.
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let result = self.0.apply(changes);
@@ -155,7 +187,7 @@ impl<K: Kernel> Kernel for Both<'_, K> {
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let result = self.0.prune(known);
-        self.1.failed |= !self.1.maps.prune(known).failures.is_empty();
+        self.1.follow_list(known);
         result
     }
 }

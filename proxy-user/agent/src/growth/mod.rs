@@ -79,14 +79,22 @@ impl Growth {
     }
 
     /// Writes services that are dirty or wait into the maps in use, and into those that are being
-    /// filled.
+    /// filled or taken over from.
     pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
         self.growing.sync(syncer, datapath)
+    }
+
+    /// Writes changes of services into `before`, too, until the maps in use have taken over from it.
+    pub(super) fn keep(&mut self, before: Datapath) {
+        self.growing = Growing::TakesOver(Box::new(before));
     }
 
     /// Removes idle flows, and updates the metrics of how full the maps are. Called once a second.
     pub(super) fn observe(&mut self, shared: &mut Shared) {
         shared.datapath.collect();
+        if shared.datapath.predecessors().is_none() {
+            self.growing.forget();
+        }
         if Instant::now() >= self.walk_at {
             self.walk(shared);
         }

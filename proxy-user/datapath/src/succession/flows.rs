@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies flows from old maps to new ones, with the port bits and fragments that belong to them.
+//! Copies flows from old maps to new ones.
 
-use std::{
-    collections::{HashMap, HashSet},
-    path::Path,
-};
+use std::{collections::HashMap, io, path::Path};
 
-use linux::get_pinned;
-use proxy_common::{
-    FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps, service::FragmentKey,
-};
+use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId};
 
 use super::{
     references::{Backends, Services},
@@ -17,80 +11,153 @@ use super::{
 };
 use crate::{
     error::DatapathError,
-    maps::{PortFilter, family::Family, tables::Table},
+    maps::{family::Family, tables::Table},
 };
 
 /// The `slot` of a flow that is in no ring, the list from which flows are evicted: it is removed
 /// when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
 
+/// How many entries are kept in memory before they are written.
+const BATCH: usize = 4096;
+
 /// Copies the flow entries of one family from the generation in `source` to the one in `target`.
 /// Entries that both generations have are merged. Returns how many entries are new to `target`, and
 /// how many did not fit.
+///
+/// A table may have millions of entries, so it is walked through in parts. Only the keys of ended
+/// flows are kept, and when each has ended: the entries of one flow come in any order, and the one
+/// that says that it has ended may be the last. The programs go on with the table meanwhile.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
     services: &Services,
     backends: &Backends,
 ) -> Result<(usize, usize), DatapathError> {
-    let table: Table<FlowKey<A>, FlowEntry<A>> = table(target, A::FLOWS)?;
-    let here = table.entries();
-    let here = here.map_err(DatapathError::of_map("carry over", A::FLOWS))?;
-    let here: HashMap<_, _> = here.into_iter().collect();
-    let mut old = Vec::new();
-    let mut over = HashSet::new();
+    let mut ended = Ended(HashMap::new());
+    each(source, target, A::FLOWS, |key, entry| {
+        ended.note(&key, &entry);
+    })?;
+    let mut copy = Copy {
+        table: table(target, A::FLOWS)?,
+        keys: Vec::with_capacity(BATCH),
+        entries: Vec::with_capacity(BATCH),
+        new: 0,
+        refused: 0,
+    };
+    let mut failure = None;
     each(
         source,
         target,
         A::FLOWS,
         |key: FlowKey<A>, mut entry: FlowEntry<A>| {
-            if is_over(&entry) {
-                let mut reply = key;
-                entry.reply_key_into(&key, &mut reply);
-                over.extend([key, reply]);
-            }
+            let is_over = is_over(&entry) || ended.contains(&key, &entry);
             entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
             (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
             entry.slot = NO_SLOT;
-            old.push((key, entry.sealed(&key)));
+            if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
+                failure.get_or_insert(error);
+            }
         },
     )?;
-    for (key, entry) in &old {
-        if over.contains(key) && entry.kind == FlowKind::REPLY && entry.is_masqueraded() {
-            let mut masqueraded = *key;
-            entry.masqueraded_key_into(key, &mut masqueraded);
-            over.insert(masqueraded);
+    copy.write();
+    match failure {
+        Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
+        None => Ok((copy.new, copy.refused)),
+    }
+}
+
+/// When flows have ended, by the keys of their reply entries.
+struct Ended<A: Family>(HashMap<FlowKey<A>, u64>);
+
+impl<A: Family> Ended<A> {
+    fn note(&mut self, key: &FlowKey<A>, entry: &FlowEntry<A>) {
+        if is_over(entry)
+            && let Some(reply) = reply_key(key, entry)
+        {
+            self.0.insert(reply, entry.last_seen);
         }
     }
-    let (mut keys, mut entries) = (Vec::new(), Vec::new());
-    let mut new = 0;
-    for (key, entry) in old {
-        let entry = match here.get(&key) {
-            // An ended flow is copied only if `target` has it already (see below), where it must
-            // end, too.
-            None if over.contains(&key) => continue,
+    /// True for an entry for replies whose flow has ended. An entry that is later than that end
+    /// belongs to a flow that began with the same tuple afterwards.
+    fn contains(&self, key: &FlowKey<A>, entry: &FlowEntry<A>) -> bool {
+        entry.kind != FlowKind::ORIGINAL
+            && reply_key(key, entry)
+                .and_then(|reply| self.0.get(&reply))
+                .is_some_and(|end| entry.last_seen <= *end)
+    }
+}
+
+/// Writes old entries into a new table, many at a time.
+struct Copy<A: Family> {
+    table: Table<FlowKey<A>, FlowEntry<A>>,
+    keys: Vec<FlowKey<A>>,
+    entries: Vec<FlowEntry<A>>,
+    new: usize,
+    refused: usize,
+}
+
+impl<A: Family> Copy<A> {
+    /// Takes an old entry, whose flow has ended if `is_over` is true.
+    fn take(&mut self, key: FlowKey<A>, entry: FlowEntry<A>, is_over: bool) -> io::Result<()> {
+        let entry = match self.table.lookup(&key)? {
+            // An entry of an ended flow is copied only if the new table has it already (see the
+            // next case), where the flow must end, too.
+            None if is_over => return Ok(()),
             None => {
-                new += 1;
+                self.new += 1;
                 entry
             }
-            Some(known) => match merged(&key, known, &entry) {
+            Some(known) => match merged(&key, &known, &entry) {
                 Some(merged) => merged,
-                None => continue,
+                None => return Ok(()),
             },
         };
-        keys.push(key);
-        entries.push(entry);
+        self.keys.push(key);
+        self.entries.push(entry);
+        if self.keys.len() == BATCH {
+            self.write();
+        }
+        Ok(())
     }
-    let refused = table.update_all(&keys, &entries).len();
-    Ok((new, refused))
+    fn write(&mut self) {
+        self.refused += self.table.update_all(&self.keys, &self.entries).len();
+        self.keys.clear();
+        self.entries.clear();
+    }
 }
 
 fn is_over<A>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::ORIGINAL && entry.state.is_closed()
 }
 
-/// Merges two generations' entries of one flow: `known` is of the new generation, `old` of the old
-/// one. `None` if `known` needs no change, or if `old` belongs to another flow.
+/// Returns the key of the reply entry of the flow that this entry belongs to; `None` if the entry
+/// belongs to no flow.
+fn reply_key<A: Family>(key: &FlowKey<A>, entry: &FlowEntry<A>) -> Option<FlowKey<A>> {
+    match entry.kind {
+        FlowKind::ORIGINAL => {
+            let mut reply = *key;
+            entry.reply_key_into(key, &mut reply);
+            Some(reply)
+        }
+        FlowKind::REPLY => Some(*key),
+        FlowKind::MASQUERADED_REPLY => {
+            let (client, port) = (entry.address, entry.port);
+            Some(FlowKey::new(
+                key.src,
+                key.src_port,
+                client,
+                port,
+                key.protocol,
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// Merges two generations' entries of one tuple: `known` is of the new generation, `old` of the old
+/// one. If they belong to different flows, returns the later one. `None` if `known` needs no
+/// change.
 fn merged<A: Family>(
     key: &FlowKey<A>,
     known: &FlowEntry<A>,
@@ -107,7 +174,7 @@ fn merged<A: Family>(
         )
     };
     if of_flow(known) != of_flow(old) {
-        return None;
+        return (old.last_seen > known.last_seen && !is_over(old)).then_some(*old);
     }
     // Egress chooses the masquerade port after ingress has created the flow.
     let fixed = if known.masquerade_port.is_any() {
@@ -142,60 +209,6 @@ fn merged<A: Family>(
     // moment.
     let stored = |entry: &FlowEntry<A>| (entry.check, entry.state, entry.sequence, entry.reuse);
     (stored(&merged) != stored(known)).then_some(merged)
-}
-
-/// Copies the port filter, the known connections that bypass services, and the known fragments of
-/// packets.
-pub(super) fn carry_hints(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let failed = DatapathError::of_map("carry over", maps::PORTS);
-    let ports = get_pinned(&target.join(maps::PORTS), false)
-        .and_then(PortFilter::new)
-        .map_err(failed)?;
-    each(source, target, maps::PORTS, |word: u32, bits: u64| {
-        ports.merge(word, bits);
-    })?;
-    carry_direct(source, target)?;
-    carry_fragments::<proxy_common::V4>(source, target, maps::FRAGMENTS_V4)?;
-    carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
-}
-
-/// Copies the known connections that bypass services, so that the new programs create no flow for
-/// one of them, which would break it.
-fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let table: Table<u32, u32> = table(target, maps::DIRECT)?;
-    let here = table.entries();
-    let here = here.map_err(DatapathError::of_map("carry over", maps::DIRECT))?;
-    let known: HashSet<_> = here
-        .into_iter()
-        .filter(|(_, seen)| *seen != 0)
-        .map(|(place, _)| place)
-        .collect();
-    let (mut places, mut all) = (Vec::new(), Vec::new());
-    each(source, target, maps::DIRECT, |place: u32, seen: u32| {
-        if seen != 0 && !known.contains(&place) {
-            places.push(place);
-            all.push(seen);
-        }
-    })?;
-    // If the kernel refuses an element, that connection is not copied.
-    _ = table.update_all(&places, &all);
-    Ok(())
-}
-
-fn carry_fragments<A: Family>(
-    source: &Path,
-    target: &Path,
-    map: &'static str,
-) -> Result<(), DatapathError> {
-    let table: Table<FragmentKey<A>, u32> = table(target, map)?;
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    each(source, target, map, |key, value| {
-        keys.push(key);
-        values.push(value);
-    })?;
-    // A fragment that does not fit costs one datagram.
-    _ = table.update_all(&keys, &values);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -277,10 +290,53 @@ mod tests {
     }
 
     #[test]
-    fn an_old_flow_of_the_tuple_to_another_backend_is_not_merged() {
+    fn all_entries_of_a_flow_know_the_key_of_its_reply_entry() {
+        let [client, frontend, backend, node] = [1, 2, 3, 4].map(|last| V4 {
+            octets: [10, 0, 0, last],
+        });
+        let port = Port::from_host;
+        let tuple = |src, src_port, dst, dst_port| {
+            FlowKey::new(src, port(src_port), dst, port(dst_port), Protocol::TCP)
+        };
+        let reply = tuple(backend, 8080, client, 50_000);
+        let mut original = entry(FlowState::NEW, 0);
+        (original.address, original.port) = (backend, port(8080));
+        original.client_port = port(50_000);
+        let key = tuple(client, 40_000, frontend, 80).behind(original.interface);
+        assert_eq!(reply_key(&key, &original), Some(reply));
+        let mut back = original;
+        back.kind = FlowKind::REPLY;
+        assert_eq!(reply_key(&reply, &back), Some(reply));
+        back.kind = FlowKind::MASQUERADED_REPLY;
+        (back.address, back.port) = (client, port(50_000));
+        let key = tuple(backend, 8080, node, 60_000);
+        assert_eq!(reply_key(&key, &back), Some(reply));
+        back.kind = FlowKind::UNTOUCHED;
+        assert_eq!(reply_key(&key, &back), None);
+    }
+
+    #[test]
+    fn of_two_flows_with_the_same_tuple_the_later_one_stays() {
         let known = entry(FlowState::NEW, 0);
         let mut old = entry(FlowState::ESTABLISHED, 3);
         old.port = Port::from_host(80);
         assert_eq!(merged(&key(), &known, &old), None);
+        old.last_seen += 1;
+        assert_eq!(merged(&key(), &known, &old), Some(old));
+        old.state = FlowState::ESTABLISHED.with(FlowState::RESET);
+        assert!(is_over(&old));
+        assert_eq!(merged(&key(), &known, &old), None, "it has ended");
+    }
+
+    #[test]
+    fn a_reply_entry_that_is_later_than_the_end_of_its_tuple_s_flow_belongs_to_the_next_flow() {
+        let over = entry(FlowState::ESTABLISHED.with(FlowState::RESET), 0);
+        let mut ended = Ended(HashMap::new());
+        ended.note(&key(), &over);
+        let mut reply = entry(FlowState::NEW, 0);
+        reply.kind = FlowKind::REPLY;
+        assert!(ended.contains(&key(), &reply));
+        reply.last_seen = over.last_seen + 1;
+        assert!(!ended.contains(&key(), &reply));
     }
 }

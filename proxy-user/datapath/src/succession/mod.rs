@@ -10,29 +10,33 @@
 //! old programs are detached, and what they have changed in the meantime is copied last. If the
 //! agent ends in between, the next one starts again with the same maps: each step may be repeated.
 //!
+//! To attach or detach at an interface waits for grace periods of the kernel. So both are done in
+//! turns, and the caller does other work in between.
+//!
 //! For maps of another layout, the kernel knows which fields their elements have: see
 //! `translation`.
 
+mod copying;
 mod counted;
 mod flows;
+mod hints;
 mod references;
 mod sockets;
 mod translation;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fs, io,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use linux::{get_pinned, link_info};
-use proxy_common::{
-    V4, V6,
-    maps::{self, generation},
-};
+use proxy_common::maps::{self, generation};
 
-use self::references::References;
+pub use self::copying::Carried;
+use self::copying::Copying;
 use super::{
     error::DatapathError,
     maps::{
@@ -44,17 +48,6 @@ use super::{
     programs::{detach_filters_of, is_xdp_pin},
 };
 
-/// How many entries were copied from old maps to new ones.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Carried {
-    /// Entries of the flow tables; a flow has two or three.
-    pub flows: usize,
-    /// Entries of the socket maps.
-    pub sockets: usize,
-    /// Entries that did not fit, because the new tables are smaller than what the old ones contain.
-    pub lost: usize,
-}
-
 /// The old generations of maps that the new one in `home` replaces.
 #[derive(Debug)]
 pub(super) struct Succession {
@@ -62,16 +55,22 @@ pub(super) struct Succession {
     home: PathBuf,
     /// The old generations, in the order in which their programs see a packet.
     old: Vec<Generation>,
-    /// True if the counters of the old maps must still be added to the new ones. False from the
-    /// start if the new maps are not newly created.
-    counts: bool,
-    /// For each old generation, by its directory: which ids in the new maps its ids correspond to.
-    /// Read when first needed. Later changes in the new maps do not matter: a removed backend gets
-    /// another generation, and the old maps do not know new backends.
-    references: HashMap<PathBuf, References>,
-    /// How many entries were copied so far; `None` before the first copy. After the first copy,
-    /// programs with the new maps may be attached.
-    carried: Option<Carried>,
+    stage: Stage,
+    copying: Copying,
+    /// True if the contents of the old maps have been copied at least once. Then programs with the
+    /// new maps may be attached.
+    is_carried: bool,
+}
+
+/// What the old programs do.
+#[derive(Debug)]
+enum Stage {
+    Serving,
+    /// They begin no more flows.
+    Drained,
+    /// They are being detached; these are the pins of the links that are left.
+    Detaching(Vec<PathBuf>),
+    Detached,
 }
 
 /// Chooses the first generation that has this program's layout and these shapes and is not drained
@@ -108,9 +107,9 @@ pub(super) fn choose(
         pin_dir: pin_dir.into(),
         home: generation.dir(pin_dir),
         old,
-        counts: is_new,
-        references: HashMap::new(),
-        carried: None,
+        stage: Stage::Serving,
+        copying: Copying::new(is_new),
+        is_carried: false,
     });
     Ok((generation, succession))
 }
@@ -149,7 +148,7 @@ pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
 impl Succession {
     /// True if the contents of the old maps have been copied at least once.
     pub(super) fn is_carried(&self) -> bool {
-        self.carried.is_some()
+        self.is_carried
     }
     /// Returns the names of the old generations, separated by commas.
     pub(super) fn names(&self) -> String {
@@ -182,81 +181,70 @@ impl Succession {
             .collect()
     }
 
-    /// Copies everything that the new maps lack from the old ones. The new maps must contain the
-    /// services already. Returns how many entries were copied so far, over all calls.
-    pub(super) fn carry(&mut self) -> Result<Carried, DatapathError> {
+    /// Copies everything that the new maps lack from the old ones, part by part until `deadline`;
+    /// true if all is copied. The new maps must contain the services already.
+    pub(super) fn carry(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
         tell(&self.home, generation::BEHIND)?;
-        let mut carried = self.carried.unwrap_or_default();
-        // Entries that do not fit are tried again each time.
-        let mut lost = 0;
-        for home in self.homes().collect::<Vec<_>>() {
-            if !self.references.contains_key(&home) {
-                let references = References::read(&home, &self.home)?;
-                self.references.insert(home.clone(), references);
-            }
-            if let Some(references) = self.references.get(&home) {
-                lost += self.carry_from(&home, references, &mut carried)?;
-            }
-        }
-        carried.lost = carried.lost.max(lost);
-        self.counts = false;
-        self.carried = Some(carried);
-        Ok(carried)
+        let homes: Vec<_> = self.homes().collect();
+        let is_complete = self.copying.go_on(&homes, &self.home, deadline)?;
+        self.is_carried |= is_complete;
+        Ok(is_complete)
     }
-    /// Like [`Self::carry`], for one old generation, whose directory is `source`. Returns how many
-    /// entries did not fit.
-    fn carry_from(
-        &self,
-        source: &Path,
-        references: &References,
-        carried: &mut Carried,
-    ) -> Result<usize, DatapathError> {
-        let target = &self.home;
-        let References { services, v4, v6 } = references;
-        if self.counts {
-            carry_counters(source, target)?;
-            counted::carry(source, target, references)?;
-        }
-        // The hints must come before the flows that need them.
-        flows::carry_hints(source, target)?;
-        let flows = [
-            flows::carry::<V4>(source, target, services, v4)?,
-            flows::carry::<V6>(source, target, services, v6)?,
-        ];
-        let sockets = [
-            sockets::carry::<V4>(source, target, services, v4)?,
-            sockets::carry::<V6>(source, target, services, v6)?,
-        ];
-        sockets::carry_affinity::<V4>(source, target, services, v4)?;
-        sockets::carry_affinity::<V6>(source, target, services, v6)?;
-        sockets::carry_pods(source, target, services, [v4, v6])?;
-        carried.flows += flows.iter().map(|(new, _)| new).sum::<usize>();
-        carried.sockets += sockets.iter().map(|(new, _)| new).sum::<usize>();
-        Ok(flows.iter().chain(&sockets).map(|(_, lost)| lost).sum())
+    /// Returns how many entries were copied so far, over all calls of [`Self::carry`].
+    pub(super) fn carried(&self) -> Carried {
+        self.copying.carried()
     }
 
-    /// Makes the old programs begin no more flows, so that the new ones handle all new connections.
-    pub(super) fn drain(&self) -> Result<(), DatapathError> {
-        self.homes()
-            .try_for_each(|home| tell(&home, generation::DRAINED))
+    /// True once the old programs begin no more flows.
+    pub(super) fn is_drained(&self) -> bool {
+        !matches!(self.stage, Stage::Serving)
     }
 
-    /// Detaches the old tc programs and socket hooks. XDP programs stay attached, because some
-    /// devices reset when theirs is removed.
-    pub(super) fn detach(&self) -> Result<(), DatapathError> {
-        for (home, generation) in self.homes().zip(&self.old) {
-            for path in pins(&links_of(&home)) {
-                if is_xdp_pin(&path) {
-                    continue;
-                }
-                if let Ok(link) = get_pinned(&path, false) {
-                    // The link's interface or cgroup may be gone.
-                    let _ = linux::detach(link.as_fd());
-                }
+    /// Makes the old programs begin no more flows, so that the new ones handle all new connections;
+    /// then copies what they have begun until then. Stops at `deadline`; true if all is done.
+    pub(super) fn drain(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
+        if let Stage::Serving = self.stage {
+            self.homes()
+                .try_for_each(|home| tell(&home, generation::DRAINED))?;
+            // A program that was creating a flow must end first.
+            linux::wait_for_programs();
+            // While programs were attached, services may have changed in the new maps, and in the
+            // old ones. Drained programs choose no new backends.
+            self.copying.read_references();
+            self.stage = Stage::Drained;
+        }
+        if let Stage::Drained = self.stage {
+            if !self.carry(deadline)? {
+                return Ok(false);
             }
+            let links = self.homes().flat_map(|home| pins(&links_of(&home)));
+            // XDP programs stay attached, because some devices reset when theirs is removed.
+            self.stage = Stage::Detaching(links.filter(|path| !is_xdp_pin(path)).collect());
+        }
+        Ok(true)
+    }
+
+    /// Detaches the old tc programs and socket hooks, one after another until `deadline`, but one at
+    /// least; true if all are detached.
+    pub(super) fn detach(&mut self, deadline: Option<Instant>) -> bool {
+        let Stage::Detaching(attached) = &mut self.stage else {
+            return true;
+        };
+        while let Some(path) = attached.pop() {
+            if let Ok(link) = get_pinned(&path, false) {
+                // The link's interface or cgroup may be gone.
+                let _ = linux::detach(link.as_fd());
+            }
+            if is_over(deadline) {
+                return false;
+            }
+        }
+        for generation in &self.old {
             detach_filters_of(generation.number);
         }
-        Ok(())
+        linux::wait_for_programs();
+        self.stage = Stage::Detached;
+        true
     }
 
     /// Removes the pins of the old generations, whose programs must be detached. Moves the marks of
@@ -300,15 +288,7 @@ fn if_there(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Adds the values of the old counters to the new ones. What the old programs count afterwards is
-/// lost.
-fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let failed = DatapathError::of_map("carry over", maps::COUNTERS);
-    let old = match get_pinned(&source.join(maps::COUNTERS), false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        old => old.and_then(linux::per_cpu_sums).map_err(failed)?,
-    };
-    get_pinned(&target.join(maps::COUNTERS), false)
-        .and_then(|new| linux::per_cpu_add(new, &old))
-        .map_err(failed)
+/// True if a deadline has passed.
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }

@@ -15,7 +15,7 @@ use crate::{error::DatapathError, maps::family::Family};
 const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 
 /// The ids of one generation's service ports and backends, with their ids in the maps of another.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) services: Services,
     pub(super) v4: Backends,
@@ -23,15 +23,25 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Reads all services and backends of both generations, whose directories these are. Takes a
-    /// second for a million.
-    pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
-        let services = Services::read(source, target)?;
-        Ok(Self {
-            v4: Backends::read::<V4>(source, target, &services)?,
-            v6: Backends::read::<V6>(source, target, &services)?,
-            services,
-        })
+    /// Reads all services of both generations, whose directories these are.
+    pub(super) fn read_services(
+        &mut self,
+        source: &Path,
+        target: &Path,
+    ) -> Result<(), DatapathError> {
+        self.services = Services::read(source, target)?;
+        Ok(())
+    }
+    /// Reads all backends of IPv4 of both generations; the services must have been read before.
+    /// Takes a second for a million.
+    pub(super) fn read_v4(&mut self, source: &Path, target: &Path) -> Result<(), DatapathError> {
+        self.v4 = Backends::read::<V4>(source, target, &self.services)?;
+        Ok(())
+    }
+    /// Like [`Self::read_v4`], for IPv6.
+    pub(super) fn read_v6(&mut self, source: &Path, target: &Path) -> Result<(), DatapathError> {
+        self.v6 = Backends::read::<V6>(source, target, &self.services)?;
+        Ok(())
     }
 }
 
@@ -39,7 +49,7 @@ impl References {
 type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 
 /// Key: a service port's id in the old maps. Value: its id in the new maps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Services(HashMap<u32, ServiceId>);
 
 impl Services {
@@ -74,7 +84,7 @@ fn name_of(name: &ServiceName) -> PortName {
 
 /// The backends of one family. Key: a backend's id in the old maps. Value: its generation there,
 /// and its id and generation in the new maps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
 
 impl Backends {

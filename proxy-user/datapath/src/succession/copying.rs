@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies the contents of old generations of maps into the new one, in parts, so that the caller
+//! can do other work in between. Each part may be repeated.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use linux::get_pinned;
+use proxy_common::{V4, V6, maps};
+
+use super::{counted, flows, hints, is_over, references::References, sockets};
+use crate::error::DatapathError;
+
+/// How many entries were copied from old maps to new ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Carried {
+    /// Entries of the flow tables; a flow has two or three.
+    pub flows: usize,
+    /// Entries of the socket maps.
+    pub sockets: usize,
+    /// Entries that did not fit, because the new tables are smaller than what the old ones contain.
+    pub lost: usize,
+}
+
+/// What is copied at a time from one old generation.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Services,
+    BackendsV4,
+    BackendsV6,
+    Counters,
+    Hints,
+    FlowsV4,
+    FlowsV6,
+    SocketsV4,
+    SocketsV6,
+    Affinity,
+}
+
+impl Part {
+    /// In this order: ids come before all that contains them, and hints before the flows that need
+    /// them.
+    const ALL: [Self; 10] = [
+        Self::Services,
+        Self::BackendsV4,
+        Self::BackendsV6,
+        Self::Counters,
+        Self::Hints,
+        Self::FlowsV4,
+        Self::FlowsV6,
+        Self::SocketsV4,
+        Self::SocketsV6,
+        Self::Affinity,
+    ];
+}
+
+/// How far copying is.
+#[derive(Debug)]
+pub(super) struct Copying {
+    /// The next part: its position among those of all old generations.
+    next: usize,
+    /// True if the ids are to be read from the maps, false if they are known from the last time.
+    /// Changes in the new maps since then do not matter: a removed backend gets another generation.
+    reads: bool,
+    /// For each old generation: which ids in the new maps its ids correspond to.
+    references: Vec<References>,
+    /// True if the counters of the old maps must still be added to the new ones.
+    counts: bool,
+    carried: Carried,
+    /// How many entries did not fit so far, this time. They are tried again each time.
+    lost: usize,
+}
+
+impl Copying {
+    /// `counts`: whether counters are copied, once.
+    pub(super) fn new(counts: bool) -> Self {
+        Self {
+            next: 0,
+            reads: true,
+            references: Vec::new(),
+            counts,
+            carried: Carried::default(),
+            lost: 0,
+        }
+    }
+    /// Makes the next copying begin with reading the ids of services and backends.
+    pub(super) fn read_references(&mut self) {
+        (self.next, self.reads) = (0, true);
+    }
+    /// Returns how many entries were copied so far.
+    pub(super) fn carried(&self) -> Carried {
+        self.carried
+    }
+    /// Copies what `target` lacks from `sources`, directories of generations, in parts until
+    /// `deadline`, but one at least. True if all is copied; then the next call begins anew.
+    pub(super) fn go_on(
+        &mut self,
+        sources: &[PathBuf],
+        target: &Path,
+        deadline: Option<Instant>,
+    ) -> Result<bool, DatapathError> {
+        let parts = sources.len() * Part::ALL.len();
+        while self.next < parts {
+            let generation = self.next / Part::ALL.len();
+            let part = Part::ALL[self.next % Part::ALL.len()];
+            self.copy(part, generation, &sources[generation], target)?;
+            self.next += 1;
+            if is_over(deadline) && self.next < parts {
+                return Ok(false);
+            }
+        }
+        self.carried.lost = self.carried.lost.max(self.lost);
+        (self.next, self.lost, self.reads, self.counts) = (0, 0, false, false);
+        Ok(true)
+    }
+
+    fn copy(
+        &mut self,
+        part: Part,
+        generation: usize,
+        source: &Path,
+        target: &Path,
+    ) -> Result<(), DatapathError> {
+        if self.references.len() <= generation {
+            self.references
+                .resize_with(generation + 1, References::default);
+        }
+        let references = &mut self.references[generation];
+        match part {
+            Part::Services | Part::BackendsV4 | Part::BackendsV6 if !self.reads => return Ok(()),
+            Part::Services => return references.read_services(source, target),
+            Part::BackendsV4 => return references.read_v4(source, target),
+            Part::BackendsV6 => return references.read_v6(source, target),
+            _ => {}
+        }
+        let References { services, v4, v6 } = &*references;
+        let (new, lost) = match part {
+            Part::Counters if self.counts => {
+                carry_counters(source, target)?;
+                counted::carry(source, target, references)?;
+                return Ok(());
+            }
+            Part::Hints => return hints::carry(source, target),
+            Part::FlowsV4 => flows::carry::<V4>(source, target, services, v4)?,
+            Part::FlowsV6 => flows::carry::<V6>(source, target, services, v6)?,
+            Part::SocketsV4 => sockets::carry::<V4>(source, target, services, v4)?,
+            Part::SocketsV6 => sockets::carry::<V6>(source, target, services, v6)?,
+            Part::Affinity => {
+                sockets::carry_affinity::<V4>(source, target, services, v4)?;
+                sockets::carry_affinity::<V6>(source, target, services, v6)?;
+                return sockets::carry_pods(source, target, services, [v4, v6]);
+            }
+            _ => return Ok(()),
+        };
+        if matches!(part, Part::FlowsV4 | Part::FlowsV6) {
+            self.carried.flows += new;
+        } else {
+            self.carried.sockets += new;
+        }
+        self.lost += lost;
+        Ok(())
+    }
+}
+
+/// Adds the values of the old counters to the new ones. What the old programs count afterwards is
+/// lost.
+fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let failed = DatapathError::of_map("carry over", maps::COUNTERS);
+    let old = match get_pinned(&source.join(maps::COUNTERS), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        old => old.and_then(linux::per_cpu_sums).map_err(failed)?,
+    };
+    get_pinned(&target.join(maps::COUNTERS), false)
+        .and_then(|new| linux::per_cpu_add(new, &old))
+        .map_err(failed)
+}

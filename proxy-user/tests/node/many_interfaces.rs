@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A node with many interfaces. The kernel takes about 16 ms for each program that is attached to
+//! or detached from an interface; the agent does other work in between.
+
+use std::{
+    fmt::Write,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use datapath::maps::pins::generations;
+use lab::node::options::HEALTH;
+
+use crate::{
+    agent::{Agent, eventually, within},
+    attachments::CART,
+    connection::Open,
+    objects::{Service, endpoint, service},
+    scale::turns,
+    succession::start,
+    world::World,
+};
+
+const INTERFACES: u32 = 250;
+/// How long it may take to attach to all interfaces and to detach from them.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How long a change of a service may take.
+const FOLLOWED: Duration = Duration::from_millis(200);
+/// How long a probe may wait for its answer.
+const PROBE: Duration = Duration::from_millis(1000);
+
+/// Held by one test at a time: all interfaces of the machine wait for the same lock of the kernel.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn build() -> (MutexGuard<'static, ()>, World) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let world = World::serving();
+    let far = world.server().path();
+    let mut batch = String::new();
+    for number in 0..INTERFACES {
+        let line = format!("link add many{number} type veth peer name far{number} netns {far}");
+        writeln!(batch, "{line}\nlink set many{number} up").expect("a String takes everything");
+    }
+    world.ip(&batch);
+    (alone, world)
+}
+
+/// Asks /livez until `done`; returns the longest time that an answer took. Panics if it says that
+/// the agent hangs.
+fn keep_probing(agent: &Agent, done: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !done.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        let alive = agent.get(HEALTH, "/livez");
+        let is_alive = alive.as_ref().is_ok_and(|(status, _)| *status == 200);
+        assert!(is_alive, "{alive:?}: {}", agent.log());
+        longest = longest.max(asked.elapsed());
+        thread::sleep(Duration::from_millis(20));
+    }
+    longest
+}
+
+fn is_taken_over(world: &World, agent: &Agent) -> bool {
+    generations(world.pins()).expect("pins").len() == 1
+        && agent.log().contains("took over from the maps before")
+}
+
+/// Prints how long the turns of the agent's loop have taken, and checks that there were many short
+/// ones.
+fn check_turns(agent: &Agent) {
+    let turns = turns(agent);
+    for (kind, (count, sum, longest)) in &turns {
+        println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
+    }
+    let (count, sum, _) = turns["more-to-attach"];
+    assert!(count > u64::from(INTERFACES), "{count}");
+    assert!(sum / (count as f64) < 0.2, "{sum} s");
+}
+
+fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    println!("{} changes, p50 {:?}", times.len(), times[times.len() / 2]);
+    times[times.len() * 99 / 100]
+}
+
+#[test]
+fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_between() {
+    let (_alone, world) = build();
+    let first = start(&world, "flows: 2048");
+    assert!(first.stop().success());
+    let mut open = world.connect(CART).expect("an answer");
+    let begun = Instant::now();
+    let config = world.configure("portolan: {maps: {flows: 4096}}\n");
+    let agent = world.spawn(&["--config", &config]);
+    eventually("it is alive", &agent, || agent.is_alive());
+    let (client, done) = (world.client(), AtomicBool::new(false));
+    let times = thread::scope(|scope| {
+        let probing = scope.spawn(|| keep_probing(&agent, &done));
+        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
+        let mut times = Vec::new();
+        // The old programs leave new services to the new ones.
+        for number in 1..=250 {
+            if is_taken_over(&world, &agent) {
+                break;
+            }
+            let address = format!("172.30.3.{number}");
+            world.write(
+                &format!("new-{number}.yaml"),
+                service(&format!("new-{number}"), &address),
+            );
+            // A SYN that comes too early would be repeated only after a second.
+            thread::sleep(FOLLOWED);
+            let written = Instant::now();
+            within(LIMIT, "served", &agent, || {
+                world.connect(&format!("{address}:80")).is_ok()
+            });
+            times.push(written.elapsed());
+        }
+        within(LIMIT, "taken over", &agent, || {
+            is_taken_over(&world, &agent)
+        });
+        // The first had to wait until the agent was ready.
+        times.remove(0);
+        println!("taken over after {:?}", begun.elapsed());
+        done.store(true, Ordering::Relaxed);
+        let longest = probing.join().expect("it is alive");
+        println!("/livez answers within {longest:?}");
+        assert!(longest < PROBE, "{longest:?}");
+        assert!(connecting.join().expect("every connection is made") > 100);
+        times
+    });
+    assert!(times.len() > 20, "changes are applied meanwhile: {times:?}");
+    let late = times.iter().filter(|time| **time > PROBE).count();
+    assert!(late * 20 <= times.len(), "{times:?}");
+    check_turns(&agent);
+    assert_eq!(open.echo("still here"), "still here");
+}
+
+/// While larger maps take over, packets meet the programs of the smaller ones first.
+#[test]
+fn changes_reach_packets_while_larger_maps_take_over_at_many_interfaces() {
+    let (_alone, world) = build();
+    let agent = start(
+        &world,
+        "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
+    );
+    for number in 0..40 {
+        let name = format!("more-{number}");
+        let address = format!("172.30.2.{}", number + 1);
+        world.write(&format!("{name}.yaml"), service(&name, &address));
+    }
+    within(LIMIT, "larger maps", &agent, || {
+        generations(world.pins()).expect("pins").len() > 1
+    });
+    let cart = |endpoints: &[&str]| {
+        let endpoints = endpoints.iter().map(|address| endpoint(address));
+        Service::new("cart", "172.30.1.1").endpoints(endpoints.collect())
+    };
+    let mut times = Vec::new();
+    let begun = Instant::now();
+    while generations(world.pins()).expect("pins").len() > 1 {
+        assert!(begun.elapsed() < LIMIT, "{}", agent.log());
+        let serves = times.len() % 2 == 1;
+        let endpoints: &[&str] = if serves { &["10.40.1.20"] } else { &[] };
+        world.write("cart.yaml", cart(endpoints));
+        let written = Instant::now();
+        within(LIMIT, "followed", &agent, || {
+            world.connect(CART).is_ok() == serves
+        });
+        times.push(written.elapsed());
+    }
+    println!("taken over after {:?}", begun.elapsed());
+    assert!(times.len() > 10, "changes are applied meanwhile: {times:?}");
+    assert!(p99(times) < 2 * PROBE);
+    check_turns(&agent);
+}
