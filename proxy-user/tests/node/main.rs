@@ -26,6 +26,7 @@ mod handover;
 mod health;
 mod init;
 mod installed;
+mod kube_proxy;
 mod live;
 mod local_ports;
 mod many_interfaces;

@@ -1,20 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A real API server on the node. A test fails at the first step that the server refuses.
 
-use std::fmt::Display;
+use std::{fmt::Display, path::PathBuf};
 
-use lab::node::api_server::ApiServer;
+use lab::node::api_server::{AGENTS_ACCOUNT, ApiServer};
 
 use crate::{
     objects::{NAMESPACE, node_object, service},
     world::World,
 };
 
+/// The node's address, by which agents reach the server.
+const ADDRESS: &str = "10.40.0.1";
+
 pub(crate) struct Server<'a>(ApiServer<'a>);
 
 /// Starts a server that has the Node object and one service.
 pub(crate) fn prepare(world: &World) -> Server<'_> {
-    let server = Server(ApiServer::start(world.node(), "10.40.0.1").expect("a server"));
+    filled(ApiServer::start(world.node(), ADDRESS))
+}
+
+/// Starts such a server, and gives the account of a fleet's agents every right. What they ask for is
+/// in the server's audit log.
+pub(crate) fn prepare_for_fleet(world: &World) -> Server<'_> {
+    let server = filled(ApiServer::start_for_fleet(world.node(), ADDRESS));
+    server.kubectl(&format!(
+        "create clusterrolebinding agents --clusterrole=cluster-admin --user={AGENTS_ACCOUNT}"
+    ));
+    server
+}
+
+fn filled(started: anyhow::Result<ApiServer<'_>>) -> Server<'_> {
+    let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
     server.apply(node_object(None));
     server.kubectl(
@@ -28,6 +45,16 @@ impl Server<'_> {
     /// The path of an administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> String {
         self.0.kubeconfig().display().to_string()
+    }
+
+    /// The path of a kubeconfig of the account of a fleet's agents.
+    pub(crate) fn agents_kubeconfig(&self) -> String {
+        self.0.agents_kubeconfig().display().to_string()
+    }
+
+    /// The path of the audit log of [`prepare_for_fleet`].
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.0.audit_log()
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.
