@@ -25,6 +25,7 @@ use crate::{
     world::World,
 };
 
+/// Number of interfaces unless the environment's `PORTOLAN_INTERFACES` names another one.
 const INTERFACES: u32 = 250;
 /// How long it may take to attach to all interfaces and to detach from them.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -36,12 +37,17 @@ const PROBE: Duration = Duration::from_millis(1000);
 /// Held by one test at a time: all interfaces of the machine wait for the same lock of the kernel.
 static ALONE: Mutex<()> = Mutex::new(());
 
+fn interfaces() -> u32 {
+    let named = std::env::var("PORTOLAN_INTERFACES");
+    named.map_or(INTERFACES, |number| number.parse().expect("a number"))
+}
+
 fn build() -> (MutexGuard<'static, ()>, World) {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let world = World::serving();
     let far = world.server().path();
     let mut batch = String::new();
-    for number in 0..INTERFACES {
+    for number in 0..interfaces() {
         let line = format!("link add many{number} type veth peer name far{number} netns {far}");
         writeln!(batch, "{line}\nlink set many{number} up").expect("a String takes everything");
     }
@@ -77,7 +83,7 @@ fn check_turns(agent: &Agent) {
         println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
     }
     let (count, sum, _) = turns["more-to-attach"];
-    assert!(count > u64::from(INTERFACES), "{count}");
+    assert!(count > u64::from(interfaces()), "{count}");
     assert!(sum / (count as f64) < 0.2, "{sum} s");
 }
 
@@ -140,6 +146,49 @@ fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_b
     assert_eq!(open.echo("still here"), "still here");
 }
 
+/// Takes the service's endpoint away, or, if `number` is odd, adds it again. Returns after what time
+/// packets have followed.
+fn change_cart(world: &World, agent: &Agent, number: usize) -> Duration {
+    let serves = number % 2 == 1;
+    let endpoints = serves.then(|| endpoint("10.40.1.20"));
+    let cart = Service::new("cart", "172.30.1.1").endpoints(endpoints.into_iter().collect());
+    world.write("cart.yaml", cart);
+    let written = Instant::now();
+    within(LIMIT, "followed", agent, || {
+        world.connect(CART).is_ok() == serves
+    });
+    written.elapsed()
+}
+
+/// What the agent does each second for each interface, and for each cgroup that matches a pattern,
+/// must not make changes wait.
+#[test]
+fn changes_are_followed_at_once_at_many_interfaces_with_socket_exceptions() {
+    let (_alone, world) = build();
+    let config = world.configure("portolan: {socketExceptions: ['*mesh*', 'batch-*']}\n");
+    let agent = world.spawn(&["--config", &config]);
+    within(LIMIT, "it is ready", &agent, || agent.health().0 == 200);
+    let before = turns(&agent);
+    let times: Vec<_> = (0..200)
+        .map(|number| {
+            // At any moment of the second in which the agent looks at its interfaces.
+            thread::sleep(Duration::from_millis(23));
+            change_cart(&world, &agent, number)
+        })
+        .collect();
+    for (kind, (count, sum, longest)) in turns(&agent) {
+        let (count_before, sum_before, _) = before.get(&kind).copied().unwrap_or_default();
+        let mean = (sum - sum_before) / ((count - count_before).max(1) as f64);
+        println!(
+            "{kind}: {} turns, mean {mean:.6} s, longest ever {longest} s",
+            count - count_before
+        );
+    }
+    let p99 = p99(times);
+    println!("p99 {p99:?}");
+    assert!(p99 < PROBE, "{p99:?}");
+}
+
 /// While larger maps take over, packets meet the programs of the smaller ones first.
 #[test]
 fn changes_reach_packets_while_larger_maps_take_over_at_many_interfaces() {
@@ -156,22 +205,11 @@ fn changes_reach_packets_while_larger_maps_take_over_at_many_interfaces() {
     within(LIMIT, "larger maps", &agent, || {
         generations(world.pins()).expect("pins").len() > 1
     });
-    let cart = |endpoints: &[&str]| {
-        let endpoints = endpoints.iter().map(|address| endpoint(address));
-        Service::new("cart", "172.30.1.1").endpoints(endpoints.collect())
-    };
     let mut times = Vec::new();
     let begun = Instant::now();
     while generations(world.pins()).expect("pins").len() > 1 {
         assert!(begun.elapsed() < LIMIT, "{}", agent.log());
-        let serves = times.len() % 2 == 1;
-        let endpoints: &[&str] = if serves { &["10.40.1.20"] } else { &[] };
-        world.write("cart.yaml", cart(endpoints));
-        let written = Instant::now();
-        within(LIMIT, "followed", &agent, || {
-            world.connect(CART).is_ok() == serves
-        });
-        times.push(written.elapsed());
+        times.push(change_cart(&world, &agent, times.len()));
     }
     println!("taken over after {:?}", begun.elapsed());
     assert!(times.len() > 10, "changes are applied meanwhile: {times:?}");
