@@ -83,12 +83,25 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
     let back = all.replace("b/portolan", "b/kube-proxy b/portolan-drain");
     expect(server, "one back", &back)?;
+    // A node that got portolan without a label goes back in the same way.
+    label(server, "e", "kube-proxy")?;
+    let back = back.replace("e/portolan", "e/kube-proxy e/portolan-drain");
+    expect(server, "another back", &back)?;
+
+    // kube-proxy's rules are removed wherever kube-proxy does not run.
+    let clean = from_tmp(&folder("kube-proxy/clean"));
+    apply(server, kubectl, &format!("resources: ['{clean}']\n"))?;
+    let cleaned = "a/portolan a/portolan-clean-kube-proxy b/kube-proxy b/portolan-drain c/portolan \
+                   c/portolan-clean-kube-proxy d/portolan d/portolan-clean-kube-proxy e/kube-proxy \
+                   e/portolan-drain";
+    expect(server, "cleaned", cleaned)?;
+    server.kubectl(&["delete", "daemonset", "portolan-clean-kube-proxy"])?;
 
     // An upgrade by kubeadm replaces kube-proxy's DaemonSet by one without the patched node
     // selection, so nodes with portolan run kube-proxy too.
     server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
     let both = "a/kube-proxy a/portolan b/kube-proxy b/portolan-drain c/kube-proxy c/portolan \
-                d/kube-proxy d/portolan e/kube-proxy e/portolan";
+                d/kube-proxy d/portolan e/kube-proxy e/portolan-drain";
     expect(server, "kube-proxy comes back where it is not gated", both)
 }
 

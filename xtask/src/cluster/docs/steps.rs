@@ -67,6 +67,9 @@ pub(super) const STEPS: &[Step] = &[
     // From kube-proxy in mode iptables, as docs/migrate.md describes.
     KubeProxy("iptables"),
     Busy(MIGRATE, "All nodes at once (kubeadm)", ""),
+    Busy(MIGRATE, "Clean up after kube-proxy", "kubectl"),
+    Node("node-b"),
+    Quiet(MIGRATE, "One node", ""),
     Quiet(MIGRATE, "Back to kube-proxy", ""),
     KubeProxy("nftables"),
     Busy(INSTALL, "kubeadm", ""),
