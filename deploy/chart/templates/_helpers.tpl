@@ -12,7 +12,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "portolan.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image.digest }}
+{{- printf "%s@%s" $.Values.image.repository . }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- define "portolan.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "portolan.name" .) }}
+{{- end }}
+
+{{/* Labels and annotations of an object for monitoring: the chart's own and those of its values. Called with the root and the values. */}}
+{{- define "portolan.described" -}}
+labels:
+  {{- include "portolan.labels" .root | nindent 2 }}
+  {{- with .values.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .values.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "portolan.settings" -}}
@@ -20,13 +41,6 @@ apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 {{ toYaml .Values.settings }}
 {{ end }}
-
-{{/* The name ends in a digest of the content, so other settings replace the pods. As kustomize makes it, which leaves the name out. */}}
-{{- define "portolan.configMap" -}}
-{{- $content := dict "kind" "ConfigMap" "name" "" "data" (dict "config.conf" (include "portolan.settings" .)) -}}
-{{- $digest := $content | toJson | sha256sum | trunc 10 -}}
-portolan-{{ $digest | replace "0" "g" | replace "1" "h" | replace "3" "k" | replace "a" "m" | replace "e" "t" }}
-{{- end }}
 
 {{- define "portolan.securityContext" -}}
 runAsUser: 0

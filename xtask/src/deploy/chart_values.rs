@@ -11,10 +11,17 @@ use super::{
 };
 use crate::fs;
 
-/// Each path in the schema of values, and a value for it that is not the default.
-const OTHERS: [(&str, &str); 16] = [
+/// Each path in the schema of values, and a value for it that is not the default. A value in braces
+/// or brackets is JSON.
+const OTHERS: [(&str, &str); 35] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
+    (
+        "image.digest",
+        "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ),
+    ("image.pullPolicy", "Always"),
+    ("imagePullSecrets", "[{\"name\":\"registry\"}]"),
     ("apiServer", "https://198.51.100.7:6443"),
     // Refused together with `apiServer`; `check` leaves `apiServer` empty for it.
     ("kubeProxyConfigMap", "kube-proxy"),
@@ -26,22 +33,46 @@ const OTHERS: [(&str, &str); 16] = [
     ("resources.requests", "{\"cpu\":\"1\"}"),
     ("resources.limits", "{\"memory\":\"1Gi\"}"),
     ("maxUnavailable", "3"),
-    ("podMonitor", "true"),
-    ("alerts", "true"),
-    // Has no effect without `alerts`; `check` sets both.
-    ("runbooks", "https://git.example/portolan/"),
-    ("dashboard", "true"),
+    ("nodeSelector", "{\"pool\":\"main\"}"),
+    (
+        "affinity",
+        "{\"podAntiAffinity\":{\"preferredDuringSchedulingIgnoredDuringExecution\":[]}}",
+    ),
+    ("tolerations", "[{\"key\":\"pool\"}]"),
+    ("priorityClassName", "critical"),
+    ("podAnnotations", "{\"a\":\"b\"}"),
+    ("podLabels", "{\"a\":\"b\"}"),
+    ("extraArgs", "[\"--v=4\"]"),
+    ("extraEnv", "[{\"name\":\"A\",\"value\":\"b\"}]"),
+    ("serviceAccount.create", "false"),
+    ("serviceAccount.name", "proxy"),
+    ("serviceAccount.annotations", "{\"a\":\"b\"}"),
+    ("podMonitor.enabled", "true"),
+    ("podMonitor.labels", "{\"release\":\"prometheus\"}"),
+    ("podMonitor.annotations", "{\"a\":\"b\"}"),
+    ("prometheusRule.enabled", "true"),
+    ("prometheusRule.labels", "{\"release\":\"prometheus\"}"),
+    ("prometheusRule.annotations", "{\"a\":\"b\"}"),
+    ("prometheusRule.runbooks", "https://git.example/portolan/"),
+    ("dashboard.enabled", "true"),
+    ("dashboard.annotations", "{\"grafana_folder\":\"Network\"}"),
 ];
 
+/// The path in the schema whose default has an entry: `check` adds another one.
+const WITH_DEFAULT: (&str, &str) = ("dashboard.labels", "{\"team\":\"network\"}");
+
 /// Sets of values that helm must refuse, each with a text that its message must contain.
-const REFUSED: [(&[&str], &str); 15] = [
+const REFUSED: [(&[&str], &str); 19] = [
     (&[], "apiServer"),
+    (&["apiServer=https://192.0.2.1:6443"], "settings.clusterCIDR"),
     (
         &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
         "exclude each other",
     ),
     (&["apiServer=192.0.2.1"], "/apiServer"),
     (&[ADDRESS, "image.tag=a/b"], "/image/tag"),
+    (&[ADDRESS, "image.digest=9.9.9"], "/image/digest"),
+    (&[ADDRESS, "image.pullPolicy=Often"], "/image/pullPolicy"),
     (&[ADDRESS, "image.repository="], "/image/repository"),
     (
         &[ADDRESS, "kubeProxyConfigMap=Kube_Proxy"],
@@ -52,10 +83,14 @@ const REFUSED: [(&[&str], &str); 15] = [
     (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
     (&[ADDRESS, "maxUnavailable=0"], "/maxUnavailable"),
     (&[ADDRESS, "settings.portolan=yes"], "/settings/portolan"),
-    (&[ADDRESS, "alerts=maybe"], "/alerts"),
-    (&[ADDRESS, "runbooks=git.example"], "/runbooks"),
-    (&[ADDRESS, "dashboard=grafana"], "/dashboard"),
+    (&[ADDRESS, "prometheusRule=true"], "/prometheusRule"),
+    (
+        &[ADDRESS, "prometheusRule.runbooks=git.example"],
+        "/prometheusRule/runbooks",
+    ),
+    (&[ADDRESS, "dashboard.enabled=grafana"], "/dashboard"),
     (&[ADDRESS, "tolerations=none"], "tolerations"),
+    (&[ADDRESS, "toleration=none"], "toleration"),
 ];
 
 fn read(name: &str) -> Result<String> {
@@ -66,7 +101,8 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let schema: Value = serde_json::from_str(&read("values.schema.json")?).context("the schema")?;
     let mut paths = Vec::new();
     leaves("", &schema, &mut paths);
-    let mut known = OTHERS.map(|(path, _)| path.to_owned()).to_vec();
+    let all = || OTHERS.into_iter().chain([WITH_DEFAULT]);
+    let mut known: Vec<_> = all().map(|(path, _)| path.to_owned()).collect();
     paths.sort();
     known.sort();
     ensure!(
@@ -75,41 +111,109 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     );
 
     let text = read("values.yaml")?;
-    let lines: Vec<_> = text.lines().collect();
+    let explained = explained(&text);
     for path in &paths {
-        let key = path.split('.').next().unwrap_or_default();
-        let start = format!("{key}:");
-        let line = lines.iter().position(|line| line.starts_with(&start));
-        let line = line.with_context(|| format!("values.yaml does not have {key}"))?;
-        let inside = lines
-            .get(line + 1)
-            .is_some_and(|line| line.starts_with("  #"));
-        let is_explained = inside || lines[line - 1].starts_with('#');
-        ensure!(is_explained, "values.yaml does not explain {key}");
+        let is_there = explained.iter().any(|row| row.path == *path);
+        ensure!(is_there, "values.yaml does not have and explain {path}");
     }
+    readme(&explained)?;
 
     let chart = |values: &[&str]| kubectl.parse(&helm.template(values)?);
-    let plain = chart(&[ADDRESS])?;
-    let with_alerts = chart(&[ADDRESS, "alerts=true"])?;
-    for (path, other) in OTHERS {
-        let no_address = path == "kubeProxyConfigMap";
-        let address = if no_address { "apiServer=" } else { ADDRESS };
-        let values = if other.starts_with('{') {
-            // helm's `--set` needs a single entry of a map, not the map as JSON.
-            let map: serde_json::Map<String, Value> = serde_json::from_str(other)?;
-            let (key, value) = map.iter().next().context("an entry")?;
-            format!("{path}.{key}={}", value.as_str().unwrap_or_default())
-        } else {
-            format!("{path}={other}")
+    for (path, other) in all() {
+        let address = match path {
+            "kubeProxyConfigMap" => "apiServer=",
+            _ => ADDRESS,
         };
-        if path == "runbooks" {
-            let after = chart(&[address, "alerts=true", &values])?;
-            ensure!(after != with_alerts, "{path} changes nothing");
+        // A value of an object that is off by default has an effect only with it.
+        let on = path.split_once('.').map(|(object, _)| object);
+        let on = on.filter(|object| MONITORING.contains(object));
+        let on = on.map(|object| format!("{object}.enabled=true"));
+        let on = on.filter(|_| !path.ends_with(".enabled"));
+        let base: Vec<_> = [address].into_iter().chain(on.as_deref()).collect();
+        let before = chart(&match path {
+            "kubeProxyConfigMap" => vec![ADDRESS],
+            _ => base.clone(),
+        })?;
+        let other = format!("{path}={other}");
+        let after = kubectl.parse(&helm.template_with(&base, &other)?)?;
+        ensure!(after != before, "{path} changes nothing");
+    }
+    Ok(())
+}
+
+const MONITORING: [&str; 3] = ["podMonitor", "prometheusRule", "dashboard"];
+
+/// A value in values.yaml, with its default and the comment above it.
+struct Row {
+    path: String,
+    default: String,
+    comment: String,
+}
+
+/// Returns the values that have a comment. The value of an object is what follows its line.
+fn explained(text: &str) -> Vec<Row> {
+    let (mut rows, mut comment, mut object): (Vec<Row>, _, _) =
+        (Vec::new(), String::new(), String::new());
+    for line in text.lines() {
+        let depth = line.len() - line.trim_start().len();
+        let line = line.trim();
+        if let Some(more) = line.strip_prefix('#') {
+            comment = format!("{comment} {}", more.trim());
             continue;
         }
-        let after = chart(&[address, &values])?;
-        ensure!(after != plain, "{path} changes nothing");
+        let value = line.split_once(':').filter(|_| !line.starts_with('-'));
+        if let Some((key, default)) = value.filter(|_| depth == 0 || !comment.is_empty()) {
+            if depth == 0 {
+                object = key.to_owned();
+            }
+            let path = match depth {
+                0 => key.to_owned(),
+                _ => format!("{object}.{key}"),
+            };
+            rows.push(Row {
+                path,
+                default: default.trim().to_owned(),
+                comment: std::mem::take(&mut comment).trim().to_owned(),
+            });
+        } else if let Some(row) = rows.last_mut().filter(|_| !line.is_empty()) {
+            row.default = format!("{} {line}", row.default).trim().to_owned();
+        }
+        comment.clear();
     }
+    rows.retain(|row| !row.comment.is_empty());
+    rows
+}
+
+/// Tests that the chart's README has all values, or writes it if `PORTOLAN_UPDATE_DOCS` is set.
+fn readme(rows: &[Row]) -> Result<()> {
+    const START: &str = "| value | default | what it is |\n| --- | --- | --- |\n";
+    let mut table = START.to_owned();
+    for row in rows {
+        let Row {
+            path,
+            default,
+            comment,
+        } = row;
+        let default = match default.as_str() {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        let comment = comment.replace('|', "\\|");
+        table += &format!("| `{path}` | {default} | {comment} |\n");
+    }
+    let file = folder("chart").join("README.md");
+    let text = fs::read_to_string(&file)?;
+    let (head, _) = text
+        .split_once(START)
+        .context("deploy/chart/README.md has no table of values")?;
+    let wanted = format!("{head}{table}");
+    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
+        return fs::write(&file, wanted);
+    }
+    ensure!(
+        text == wanted,
+        "deploy/chart/README.md is not made from values.yaml: run this with PORTOLAN_UPDATE_DOCS=1"
+    );
     Ok(())
 }
 

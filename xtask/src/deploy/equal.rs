@@ -27,11 +27,18 @@ const HELMS: [&str; 3] = [
 /// Kubernetes objects. Key: kind and name.
 pub(super) type Objects = BTreeMap<(String, String), Value>;
 
+/// The annotation by which helm replaces the pods when their settings have changed. kustomize gives
+/// the ConfigMap another name instead.
+const CHECKSUM: &str = "checksum/config";
+
 /// Returns the object's key for `Objects`, and the object without what `parse` or helm has added.
 pub(super) fn entry(mut object: Value) -> ((String, String), Value) {
-    let metadata = &mut object["metadata"];
-    remove(metadata, "annotations", &[MARK]);
-    remove(metadata, "labels", &HELMS);
+    for pointer in ["/metadata", "/spec/template/metadata"] {
+        if let Some(metadata) = object.pointer_mut(pointer) {
+            remove(metadata, "annotations", &[MARK, CHECKSUM]);
+            remove(metadata, "labels", &HELMS);
+        }
+    }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let key = (text(&object["kind"]), text(&object["metadata"]["name"]));
     (key, object)
@@ -71,10 +78,10 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
 
 /// Each component in `deploy/`, with the chart's value that must have the same effect.
 const COMPONENTS: [(&str, &str); 4] = [
-    ("alerts", "alerts=true"),
-    ("dashboard", "dashboard=true"),
+    ("alerts", "prometheusRule.enabled=true"),
+    ("dashboard", "dashboard.enabled=true"),
     ("node-by-node", "nodeByNode=true"),
-    ("monitoring", "podMonitor=true"),
+    ("monitoring", "podMonitor.enabled=true"),
 ];
 
 pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
@@ -111,8 +118,26 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     same("xtask/cluster", &rendered, &chart(&values)?)
 }
 
+/// Returns the objects with the name `portolan` for the agent's ConfigMap, without the digest that
+/// kustomize appends.
+fn without_digest(objects: &Objects) -> Result<Objects> {
+    const DIGEST: usize = 10;
+    let hashed = objects.keys().find_map(|(kind, name)| {
+        let digest = name.strip_prefix("portolan-")?;
+        (kind == "ConfigMap" && digest.len() == DIGEST).then_some(name)
+    });
+    let Some(hashed) = hashed else {
+        return Ok(objects.clone());
+    };
+    let all: Vec<_> = objects.values().collect();
+    let text = serde_json::to_string(&all)?.replace(hashed, "portolan");
+    let all: Vec<Value> = serde_json::from_str(&text)?;
+    Ok(all.into_iter().map(entry).collect())
+}
+
 fn same(name: &str, overlay: &Objects, chart: &Objects) -> Result<()> {
     ensure!(!overlay.is_empty(), "{name} gives no object");
+    let overlay = &without_digest(overlay)?;
     let keys = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
     let (one, other) = (keys(overlay), keys(chart));
     ensure!(

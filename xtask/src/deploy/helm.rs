@@ -9,8 +9,9 @@ use tempfile::TempDir;
 use super::folder;
 use crate::command;
 
-/// The value that the chart requires on a cluster without kubeadm.
-pub(super) const ADDRESS: &str = "apiServer=https://192.0.2.1:6443";
+/// The values that the chart requires on a cluster without kubeadm, as one argument of `--set`.
+pub(super) const ADDRESS: &str =
+    "apiServer=https://192.0.2.1:6443,settings.clusterCIDR=10.244.0.0/16";
 
 pub(super) struct Helm {
     program: PathBuf,
@@ -58,6 +59,16 @@ impl Helm {
     /// Returns the YAML of the objects that the chart renders with these values.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
         self.template_of(&folder("chart"), values)
+    }
+
+    /// Returns the same with one more value, `path=value`. A value in braces or brackets is JSON.
+    pub(super) fn template_with(&self, values: &[&str], more: &str) -> Result<String> {
+        let is_json = more
+            .split_once('=')
+            .is_some_and(|(_, value)| value.starts_with(['{', '[']));
+        let set = if is_json { "--set-json" } else { "--set" };
+        let arguments = ["template", "portolan", set, more];
+        self.run_with(&arguments, &folder("chart"), values, None)
     }
 
     /// Returns the YAML of the objects that the chart at the path `chart` renders.

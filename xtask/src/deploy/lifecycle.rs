@@ -28,9 +28,10 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     place("upgrade", "portolan", &changes)?;
     let second = served(server)?;
     ensure!(second.image.ends_with(":0.2.0"), "upgraded: {second:?}");
-    // Other settings give the ConfigMap another name, so that pods are replaced.
+    // Other settings replace the pods. The ConfigMap keeps its name: pods of before still use it.
+    ensure!(second.checksum != first.checksum, "upgraded: {second:?}");
     ensure!(
-        second.config_map != first.config_map,
+        second.config_map == first.config_map,
         "upgraded: {second:?}"
     );
     ensure!(second.has_one_config_map(), "upgraded: {second:?}");
@@ -74,6 +75,8 @@ struct Served {
     image: String,
     /// The name of the ConfigMap that the pods read.
     config_map: String,
+    /// The pods' annotation with the checksum of their settings.
+    checksum: String,
     /// The names of all ConfigMaps of portolan.
     config_maps: Vec<String>,
 }
@@ -87,12 +90,14 @@ impl Served {
 fn served(server: &Server) -> Result<Served> {
     let sets = server.list("daemonset", &["--field-selector=metadata.name=portolan"])?;
     ensure!(sets.len() == 1, "{} DaemonSets of portolan's", sets.len());
-    let pod = &sets[0]["spec"]["template"]["spec"];
+    let template = &sets[0]["spec"]["template"];
+    let pod = &template["spec"];
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let selector = "--selector=app.kubernetes.io/name=portolan";
     let maps = server.list("configmap", &[selector])?;
     Ok(Served {
         image: text(&pod["containers"][0]["image"]),
+        checksum: text(&template["metadata"]["annotations"]["checksum/config"]),
         config_map: text(&pod["volumes"][2]["configMap"]["name"]),
         config_maps: maps
             .iter()

@@ -24,13 +24,14 @@ pub(super) enum Meaning {
 use Meaning::{Client, Is, Kubeconfig, Node, PodOnNode, Server, Service};
 
 /// Placeholders with their values, in this order: no value contains a later placeholder.
-const MEANINGS: [(&str, Meaning); 10] = [
+const MEANINGS: [(&str, Meaning); 11] = [
     ("NAMESPACE/NAME", Is("default/load-server")),
     ("shop/client", Is("default/load-client")),
     ("shop/cart", Is("default/load-server")),
     ("10.244.1.7", Client),
     ("10.96.12.1", Service),
     ("tag=VERSION", Is("tag=0.1.0-other")),
+    ("clusterCIDR=RANGE", Is("clusterCIDR=10.244.0.0/16")),
     ("--kubeconfig FILE", Kubeconfig),
     ("//ADDRESS", Server),
     ("POD", PodOnNode),
