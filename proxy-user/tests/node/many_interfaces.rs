@@ -146,8 +146,8 @@ fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_b
     assert_eq!(open.echo("still here"), "still here");
 }
 
-/// Takes the service's endpoint away, or, if `number` is odd, adds it again. Returns after what time
-/// packets have followed.
+/// Takes the service's endpoint away, or, if `number` is odd, adds it again. Returns after what
+/// time packets have followed.
 fn change_cart(world: &World, agent: &Agent, number: usize) -> Duration {
     let serves = number % 2 == 1;
     let endpoints = serves.then(|| endpoint("10.40.1.20"));

@@ -20,8 +20,8 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
     filled(ApiServer::start(world.node(), ADDRESS))
 }
 
-/// Starts such a server, and gives the account of a fleet's agents every right. What they ask for is
-/// in the server's audit log.
+/// Starts such a server, and gives the account of a fleet's agents every right. What they ask for
+/// is in the server's audit log.
 pub(crate) fn prepare_for_fleet(world: &World) -> Server<'_> {
     let server = filled(ApiServer::start_for_fleet(world.node(), ADDRESS));
     server.kubectl(&format!(

@@ -165,8 +165,8 @@ fn follow<F: Family>(
     Some(outcome)
 }
 
-/// Whether another flow would get the packet's answers, whose key is in `scratch.key`: a masqueraded
-/// flow, or a flow that this module has given another source port.
+/// Whether another flow would get the packet's answers, whose key is in `scratch.key`: a
+/// masqueraded flow, or a flow that this module has given another source port.
 #[inline(always)]
 fn is_taken<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
     flow::find::<F>(&scratch.key, &mut scratch.other).is_some_and(|held| {

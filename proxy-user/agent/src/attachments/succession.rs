@@ -44,8 +44,8 @@ enum Turn {
 
 impl Attachments {
     /// If there are maps of an earlier agent, or smaller ones: copies their flows and sockets into
-    /// the new maps, attaches the new programs, then removes the old ones; as much of it as one turn
-    /// takes. Warns if that fails; the next call tries again.
+    /// the new maps, attaches the new programs, then removes the old ones; as much of it as one
+    /// turn takes. Warns if that fails; the next call tries again.
     pub(crate) fn take_over(&mut self, shared: &mut Shared, services: &Services) {
         let Some(before) = shared.datapath.predecessors() else {
             return;
@@ -86,8 +86,9 @@ impl Attachments {
             .replace(Topic::Succession, Vec::from_iter(warning));
     }
 
-    /// Takes one turn: copies flows and sockets from the previous maps; or attaches the new programs
-    /// to some interfaces; or, once they are everywhere, detaches some of the previous ones.
+    /// Takes one turn: copies flows and sockets from the previous maps; or attaches the new
+    /// programs to some interfaces; or, once they are everywhere, detaches some of the previous
+    /// ones.
     fn take_turn(
         &mut self,
         shared: &mut Shared,

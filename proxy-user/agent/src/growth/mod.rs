@@ -84,7 +84,8 @@ impl Growth {
         self.growing.sync(syncer, datapath)
     }
 
-    /// Writes changes of services into `before`, too, until the maps in use have taken over from it.
+    /// Writes changes of services into `before`, too, until the maps in use have taken over from
+    /// it.
     pub(super) fn keep(&mut self, before: Datapath) {
         self.growing = Growing::TakesOver(Box::new(before));
     }

@@ -224,8 +224,8 @@ impl Succession {
         Ok(true)
     }
 
-    /// Detaches the old tc programs and socket hooks, one after another until `deadline`, but one at
-    /// least; true if all are detached.
+    /// Detaches the old tc programs and socket hooks, one after another until `deadline`, but one
+    /// at least; true if all are detached.
     pub(super) fn detach(&mut self, deadline: Option<Instant>) -> bool {
         let Stage::Detaching(attached) = &mut self.stage else {
             return true;
