@@ -53,3 +53,18 @@ seccompProfile: {type: RuntimeDefault}
 appArmorProfile: {type: Unconfined}
 seLinuxOptions: {type: spc_t}
 {{- end }}
+
+{{/* The port of an address such as 0.0.0.0:10256 or [::]:10256. */}}
+{{- define "portolan.port" -}}
+{{ splitList ":" . | last }}
+{{- end }}
+
+{{/* What a probe asks. The node's own address, unless the agent listens at another one, such as loopback. */}}
+{{- define "portolan.probe" -}}
+{{- $host := regexReplaceAll ":[0-9]+$" .address "" | trimPrefix "[" | trimSuffix "]" }}
+{{- $get := dict "path" .path "port" "healthz" }}
+{{- if not (has $host (list "" "0.0.0.0" "::")) }}
+{{- $_ := set $get "host" $host }}
+{{- end }}
+{{- toYaml $get }}
+{{- end }}

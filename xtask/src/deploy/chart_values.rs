@@ -141,6 +141,30 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     Ok(())
 }
 
+/// Tests that ports and probes follow the addresses in the settings.
+pub(super) fn ports(helm: &Helm) -> Result<()> {
+    let rendered = |addresses: &[&str]| helm.template(&[&[ADDRESS], addresses].concat());
+    let usual = rendered(&[])?;
+    for port in [10256, 10249] {
+        let line = format!("containerPort: {port}, hostPort: {port}");
+        ensure!(usual.contains(&line), "without addresses: {usual}");
+    }
+    ensure!(!usual.contains("host: "), "without addresses: {usual}");
+    let other = rendered(&[
+        "settings.healthzBindAddress=127.0.0.1:20256",
+        "settings.metricsBindAddress=[::]:20249",
+    ])?;
+    for port in [20256, 20249] {
+        let line = format!("containerPort: {port}, hostPort: {port}");
+        ensure!(other.contains(&line), "with other addresses: {other}");
+    }
+    ensure!(
+        other.matches("host: 127.0.0.1").count() == 3,
+        "with other addresses: {other}"
+    );
+    Ok(())
+}
+
 const MONITORING: [&str; 3] = ["podMonitor", "prometheusRule", "dashboard"];
 
 /// A value in values.yaml, with its default and the comment above it.

@@ -103,6 +103,9 @@ pub(crate) fn check(
         Helm,
         &|| chart_values::check(&helm()?, &kubectl),
     );
+    test("ports_and_probes_follow_the_settings", Helm, &|| {
+        chart_values::ports(&helm()?)
+    });
     test("wrong_values_are_refused_by_name", Helm, &|| {
         chart_values::refused(&helm()?)
     });
