@@ -64,7 +64,10 @@ const WITH_DEFAULT: (&str, &str) = ("dashboard.labels", "{\"team\":\"network\"}"
 /// Sets of values that helm must refuse, each with a text that its message must contain.
 const REFUSED: [(&[&str], &str); 19] = [
     (&[], "apiServer"),
-    (&["apiServer=https://192.0.2.1:6443"], "settings.clusterCIDR"),
+    (
+        &["apiServer=https://192.0.2.1:6443"],
+        "settings.clusterCIDR",
+    ),
     (
         &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
         "exclude each other",
