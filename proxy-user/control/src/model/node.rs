@@ -23,7 +23,8 @@ pub struct Node {
     pub name: ObjectName,
     pub resource_version: Box<str>,
     pub zone: Option<Arc<str>>,
-    /// The node's first InternalIP of each family; None for a family without InternalIP.
+    /// The node's address of each family: its first InternalIP, else its first ExternalIP. KUBE:
+    /// `GetNodeHostIPs`.
     pub internal_v4: Option<Ipv4Addr>,
     pub internal_v6: Option<Ipv6Addr>,
     /// The address ranges of this node's pods. KUBE: `spec.podCIDRs`.
@@ -50,16 +51,18 @@ impl Converter {
             eligible: metadata.deletion_timestamp.is_none()
                 && !taints.into_iter().any(|t| t.key == TAINT_TO_BE_DELETED),
         };
-        let addresses = object
-            .status
-            .iter()
-            .flat_map(|s| s.addresses.iter().flatten());
-        for address in addresses.filter(|address| address.type_ == "InternalIP") {
+        let addresses = ["InternalIP", "ExternalIP"].into_iter().flat_map(|kind| {
+            let status = object.status.iter();
+            let all = status.flat_map(|status| status.addresses.iter().flatten());
+            all.filter(move |address| address.type_ == kind)
+        });
+        for address in addresses {
+            let kind = &address.type_;
             let parsed = parse::address(&address.address);
             // KUBE: the kubelet refuses the same kinds of address.
             if let Some((ip, flaw)) = parsed.and_then(|ip| Some((ip, parse::flaw(ip)?))) {
                 complaints.add(format!(
-                    "status.addresses: InternalIP {ip} is {flaw} and is ignored; give the node an address that other hosts reach",
+                    "status.addresses: {kind} {ip} is {flaw} and is ignored; give the node an address that other hosts reach",
                 ));
                 continue;
             }
@@ -67,7 +70,7 @@ impl Converter {
                 Some(IpAddr::V4(v4)) => _ = node.internal_v4.get_or_insert(v4),
                 Some(IpAddr::V6(v6)) => _ = node.internal_v6.get_or_insert(v6),
                 None => complaints.add(format!(
-                    "status.addresses: InternalIP {:?} is not an IP address and is ignored; correct the address",
+                    "status.addresses: {kind} {:?} is not an IP address and is ignored; correct the address",
                     address.address,
                 )),
             }

@@ -305,6 +305,27 @@ status:
 }
 
 #[test]
+fn a_node_without_an_internal_address_has_its_external_one() {
+    let yaml = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+status:
+  addresses:
+    - {type: ExternalIP, address: 203.0.113.7}
+    - {type: ExternalIP, address: '2001:db8::7'}
+    - {type: InternalIP, address: 192.168.40.2}
+";
+    let (objects, warnings) = objects(yaml);
+    assert_eq!(warnings.len(), 0);
+    let [Object::Node(node)] = &objects[..] else {
+        panic!("{objects:?}")
+    };
+    assert_eq!(node.internal_v4, "192.168.40.2".parse().ok());
+    assert_eq!(node.internal_v6, "2001:db8::7".parse().ok());
+}
+
+#[test]
 fn an_endpoint_takes_at_most_16_bytes_for_ipv4_and_32_for_ipv6() {
     assert!(size_of::<super::Endpoint<proxy_common::V4>>() <= 16);
     assert!(size_of::<super::Endpoint<proxy_common::V6>>() <= 32);
