@@ -67,8 +67,12 @@ impl Helm {
             .split_once('=')
             .is_some_and(|(_, value)| value.starts_with(['{', '[']));
         let set = if is_json { "--set-json" } else { "--set" };
-        let arguments = ["template", "portolan", set, more];
-        self.run_with(&arguments, &folder("chart"), values, None)
+        let chart = folder("chart").display().to_string();
+        let mut arguments = vec!["template", "portolan", &chart];
+        arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
+        // helm lets the last value win.
+        arguments.extend([set, more]);
+        self.run(&arguments, None)
     }
 
     /// Returns the YAML of the objects that the chart at the path `chart` renders.

@@ -95,13 +95,13 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
                    c/portolan-clean-kube-proxy d/portolan d/portolan-clean-kube-proxy e/kube-proxy \
                    e/portolan-drain";
     expect(server, "cleaned", cleaned)?;
-    server.kubectl(&["delete", "daemonset", "portolan-clean-kube-proxy"])?;
 
     // An upgrade by kubeadm replaces kube-proxy's DaemonSet by one without the patched node
     // selection, so nodes with portolan run kube-proxy too.
     server.feed(&["replace", "-f", "-"], KUBE_PROXY)?;
-    let both = "a/kube-proxy a/portolan b/kube-proxy b/portolan-drain c/kube-proxy c/portolan \
-                d/kube-proxy d/portolan e/kube-proxy e/portolan-drain";
+    let both = "a/kube-proxy a/portolan a/portolan-clean-kube-proxy b/kube-proxy b/portolan-drain \
+                c/kube-proxy c/portolan c/portolan-clean-kube-proxy d/kube-proxy d/portolan \
+                d/portolan-clean-kube-proxy e/kube-proxy e/portolan-drain";
     expect(server, "kube-proxy comes back where it is not gated", both)
 }
 
