@@ -151,7 +151,8 @@ fn cut(world: &World, processes: &[u32]) {
 
 #[test]
 fn a_connection_to_the_server_that_dies_silently_is_replaced_as_soon_as_kube_proxys() {
-    const LIMIT: Duration = Duration::from_secs(50);
+    // 45 s, and what a busy machine adds.
+    const LIMIT: Duration = Duration::from_secs(60);
     let world = World::build();
     let server = prepare(&world);
     let kube_proxy = KubeProxy::start(&world, &server.kubeconfig());
