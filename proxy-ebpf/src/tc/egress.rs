@@ -162,7 +162,7 @@ fn leaving<F: Family>(
 #[inline(always)]
 fn is_of_others<A: Addr>(skb: Skb, packet: &Packet<A>) -> bool {
     let is_marked = skb.mark() & globals::masquerade_marks() != 0;
-    (skb.is_own() || is_marked) && is_shared(packet.ports()) || is_marked && packet.signals.begins()
+    (skb.is_own() || is_marked) && (is_shared(packet.ports()) || packet.signals.begins())
 }
 
 by_family! {

@@ -5,10 +5,7 @@
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
-    filter::{
-        ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_be_shared,
-        may_concern_egress,
-    },
+    filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
     flow::{Signals, may_begin},
     ports as port_bits,
 };
@@ -129,8 +126,8 @@ pub fn is_known_at_egress<F: Family>(
     let mark = skb.mark();
     let from = ports::bits(ports.src);
     may_concern_egress(from)
-        || skb.is_own() && may_be_shared(from, ports::bits(ports.dst))
-        || mark & globals::masquerade_marks() != 0 && may_be_masqueraded(ports::bits(ports.dst))
+        || (skb.is_own() || mark & globals::masquerade_marks() != 0)
+            && may_be_masqueraded(ports::bits(ports.dst))
         || mark & globals::drop_mark() != 0
         || may_come_from_frontend::<F>(from, src)
 }
