@@ -125,6 +125,14 @@ fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
     Change::Upsert(Object::EndpointSlice(slice.into()))
 }
 
+/// Returns the state of a cluster without objects, and what converts its objects.
+fn begin() -> (Syncer, Converter) {
+    (
+        Syncer::new("node-1", Warnings::default()),
+        Converter::new("node-1"),
+    )
+}
+
 fn fill(syncer: &mut Syncer, converter: &mut Converter, objects: &[(Service, EndpointSlice)]) {
     let mut changes = Vec::with_capacity(2 * objects.len());
     for (service, slice) in objects {
@@ -189,10 +197,7 @@ fn one_of_ten_thousand() {
     const SLICES: usize = 100;
     let pins = PinDir::new();
     let mut datapath = open(&pins);
-    let (mut syncer, mut converter) = (
-        Syncer::new("node-1", Warnings::default()),
-        Converter::new("node-1"),
-    );
+    let (mut syncer, mut converter) = begin();
     let numbered = |number: usize, replaced: usize| {
         let mut slice = slice(number, 100, 0);
         slice.metadata.name = Some(format!("service-0-{number}"));
@@ -226,10 +231,7 @@ fn one_of_ten_thousand() {
 fn main() {
     // Done first, while the allocator is fresh: the memory of 10 000 services x 10 endpoints.
     let before = resident();
-    let (mut syncer, mut converter) = (
-        Syncer::new("node-1", Warnings::default()),
-        Converter::new("node-1"),
-    );
+    let (mut syncer, mut converter) = begin();
     for n in 0..10_000 {
         fill(
             &mut syncer,
@@ -249,10 +251,7 @@ fn main() {
     let mut planning = Vec::new();
     let mut one = Vec::new();
     for round in 0..ROUNDS {
-        let (mut syncer, mut converter) = (
-            Syncer::new("node-1", Warnings::default()),
-            Converter::new("node-1"),
-        );
+        let (mut syncer, mut converter) = begin();
         let mut nowhere = Nowhere { ports: 0 };
         let start = Clock::now();
         fill(&mut syncer, &mut converter, &objects);
@@ -287,10 +286,7 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
     for round in 0..ROUNDS {
         let pins = PinDir::new();
         let mut datapath = open(&pins);
-        let (mut syncer, mut converter) = (
-            Syncer::new("node-1", Warnings::default()),
-            Converter::new("node-1"),
-        );
+        let (mut syncer, mut converter) = begin();
         let start = Instant::now();
         fill(&mut syncer, &mut converter, objects);
         let planned = sync_all(&mut syncer, &mut datapath);

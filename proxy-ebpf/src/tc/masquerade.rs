@@ -199,10 +199,7 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         other,
         ..
     } = &mut **scratch;
-    // The port belongs to a socket of the node, or to a connection that other rules have
-    // masqueraded.
-    if has_socket::<F>(*skb, tuple) || tuple.protocol != Protocol::UDP && direct::is_recalled(tuple)
-    {
+    if is_in_use::<F>(*skb, tuple) {
         return 0;
     }
     ports::announce(tuple.dst_port, port_bits::MASQUERADE);
@@ -214,6 +211,13 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         Claim::Taken => return 0,
     }
     STOP
+}
+
+/// Whether a port belongs to a socket of the node, or to a connection that other rules have
+/// masqueraded. `tuple` is the key of the answers to that port.
+#[inline(always)]
+pub fn is_in_use<F: Family>(skb: Skb, tuple: &FlowKey<F::Addr>) -> bool {
+    has_socket::<F>(skb, tuple) || tuple.protocol != Protocol::UDP && direct::is_recalled(tuple)
 }
 
 /// Puts the `n`-th port into the masqueraded reply's key; false if there is no port.

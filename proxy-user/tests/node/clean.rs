@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     attachments::CART,
+    kube_proxy,
     objects::service,
     world::{BINARY, World},
 };
@@ -67,8 +68,7 @@ COMMIT
         .feed("iptables-nft-restore", &["--noflush"], own);
     restored.expect("iptables' rules");
     world.nft("add table ip kube-proxy; add table ip6 kube-proxy; add table ip others\n");
-    let kube_proxy = std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it");
-    world.tool(&kube_proxy, "--cleanup");
+    world.tool(&kube_proxy::program(), "--cleanup");
     let left = world.tool("nft", "list ruleset");
     assert!(
         !left.contains("KUBE-SVC") && !left.contains("kube-proxy"),

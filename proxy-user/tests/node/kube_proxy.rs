@@ -5,7 +5,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::PathBuf,
     process::{Child, Command},
     time::{Duration, Instant},
 };
@@ -30,13 +29,12 @@ struct KubeProxy {
 impl KubeProxy {
     fn start(world: &World, kubeconfig: &str) -> Self {
         let folder = TempDir::new().expect("a folder");
-        let (program, kubeconfig) = (program(), PathBuf::from(kubeconfig));
         let started = kube_proxy::start(
             world.node(),
-            &program,
+            program().as_ref(),
             "nftables",
             None,
-            &kubeconfig,
+            kubeconfig.as_ref(),
             folder.path(),
         );
         Self {
@@ -58,11 +56,9 @@ impl Drop for KubeProxy {
     }
 }
 
-fn program() -> PathBuf {
-    let named = std::env::var_os("KUBE_PROXY");
-    named
-        .expect("the program; `cargo xtask test` names it")
-        .into()
+/// Returns the path of the program kube-proxy.
+pub(crate) fn program() -> String {
+    std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it")
 }
 
 /// Returns which objects the lines of an audit log have asked for: resource, label selector and

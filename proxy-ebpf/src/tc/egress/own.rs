@@ -25,7 +25,12 @@ use crate::{
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
-    tc::{direct, masquerade::has_socket, rank::rank_of, translate},
+    tc::{
+        direct,
+        masquerade::{has_socket, is_in_use},
+        rank::rank_of,
+        translate,
+    },
 };
 
 by_family! {
@@ -186,7 +191,8 @@ fn leave<F: Family>(skb: Skb, packet: &Packet<F::Addr>, port: Port) -> Outcome {
     translate::source::<F>(skb, packet, &target, Counter::Masqueraded)
 }
 
-/// The search for a source port that neither a flow to this backend nor a socket of the node has.
+/// The search for a source port that no flow to this backend has and that is not in use
+/// otherwise.
 struct Search<'a, F: Family> {
     skb: Skb,
     scratch: &'a mut Scratch<F::Addr>,
@@ -216,7 +222,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return 0;
     }
     key.set_ports(key.src_port, port);
-    if has_socket::<F>(*skb, key) || key.protocol != Protocol::UDP && direct::is_recalled(key) {
+    if is_in_use::<F>(*skb, key) {
         return 0;
     }
     ports::announce(port, port_bits::MASQUERADE);
