@@ -205,7 +205,10 @@ impl Plan {
             span,
         } = *scene;
         let name = format!("{}, {}, {}", self.kind, self.origin, self.service.name());
-        let mut tally = Tally::new(name, self.must_reuse_ports(), self.by.is_none(), span);
+        let mut tally = Tally::new(name, span);
+        tally.must_reuse_ports = self.must_reuse_ports();
+        tally.is_direct = self.by.is_none();
+        tally.is_crowd = self.kind == AT_ONCE;
         let mut client = (self.make)();
         let mut calls = Calls {
             service: self.service,
