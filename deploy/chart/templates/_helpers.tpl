@@ -59,12 +59,7 @@ seLinuxOptions: {type: spc_t}
 {{ splitList ":" . | last }}
 {{- end }}
 
-{{/* What a probe asks. The node's own address, unless the agent listens at another one, such as loopback. */}}
-{{- define "portolan.probe" -}}
-{{- $host := regexReplaceAll ":[0-9]+$" .address "" | trimPrefix "[" | trimSuffix "]" }}
-{{- $get := dict "path" .path "port" "healthz" }}
-{{- if not (has $host (list "" "0.0.0.0" "::")) }}
-{{- $_ := set $get "host" $host }}
-{{- end }}
-{{- toYaml $get }}
+{{/* The IP address of an address such as 127.0.0.1:10247 or [::1]:10247. */}}
+{{- define "portolan.host" -}}
+{{ regexReplaceAll ":[0-9]+$" . "" | trimPrefix "[" | trimSuffix "]" }}
 {{- end }}

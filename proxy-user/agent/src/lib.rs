@@ -156,6 +156,15 @@ pub async fn run(
     let own = [
         (
             Site {
+                address: config.probe_bind_address,
+                setting: "portolan.probeBindAddress",
+                paths: "/healthz and /livez for the kubelet's probes",
+                topic: Topic::Probes,
+            },
+            health::router(health.clone(), metrics.health.clone()),
+        ),
+        (
+            Site {
                 address: config.healthz_bind_address,
                 setting: "healthzBindAddress",
                 paths: "/healthz and /livez",
@@ -174,9 +183,9 @@ pub async fn run(
         ),
     ];
     for (site, router) in own {
-        // The other proxy on a shadow's node uses the usual ports, so a shadow may have port 0: no
-        // server.
-        if config.shadow && site.address.port() == 0 {
+        let may_be_missing = config.shadow || site.topic == Topic::Probes;
+        // The other proxy on a shadow's node uses the usual ports.
+        if may_be_missing && site.address.port() == 0 {
             continue;
         }
         let listener = listen(site.address);

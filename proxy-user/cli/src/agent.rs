@@ -184,7 +184,7 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 
 /// Requests a path from the server at `from`; returns the HTTP status and the body. With HTTP/1.0
 /// the server closes the connection after the answer.
-fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
+pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
     if from.port() == 0 {
         return Err(Unreachable(format!(
             "the agent is a shadow that was not told where to serve {path}: see `portolan run --shadow`"

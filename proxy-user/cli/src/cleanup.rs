@@ -41,6 +41,10 @@ pub struct CleanupArgs {
     /// ended.
     #[arg(long)]
     pub drain: bool,
+    /// With --drain: remove everything after this time, such as 30m, also if flows are left. Their
+    /// connections break, unless they were translated at their sockets.
+    #[arg(long, value_name = "DURATION", requires = "drain", value_parser = duration)]
+    pub timeout: Option<Duration>,
     /// Only list what would be removed. Changes nothing, and works beside a running agent.
     #[arg(long, conflicts_with_all = ["force", "drain", "stay"])]
     pub dry_run: bool,
@@ -56,7 +60,7 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     }
     let terminated = end_by_signal()?;
     if args.drain {
-        drain(&args.pins.pin_dir)?;
+        drain(&args.pins.pin_dir, args.timeout)?;
     }
     remove(&args.pins.pin_dir, args.force)?;
     if args.stay {
@@ -79,8 +83,13 @@ pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
     }))
 }
 
-/// Stops serving new connections, so that another proxy gets them, and waits until no flow is left.
-fn drain(pin_dir: &Path) -> Result<()> {
+fn duration(text: &str) -> Result<Duration, String> {
+    config::duration(text).ok_or_else(|| "write it like 90s, 30m or 2h".to_owned())
+}
+
+/// Stops serving new connections, so that another proxy gets them, and waits until no flow is left,
+/// or for `timeout`.
+fn drain(pin_dir: &Path, timeout: Option<Duration>) -> Result<()> {
     if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
         bail!("{reason}; nothing was changed");
     }
@@ -98,11 +107,16 @@ fn drain(pin_dir: &Path) -> Result<()> {
         "new connections are no longer served, existing ones go on; if this command is interrupted, run it again"
     );
     datapath.set_idle_times(IdleTimes::DRAINING);
-    let mut print_at = Instant::now();
+    let start = Instant::now();
+    let mut print_at = start;
     loop {
         let flows = datapath.sweep_flows()?;
         let left = flows.v4.flows + flows.v6.flows;
         if flows.complete && flows.v4.entries + flows.v6.entries == 0 {
+            return Ok(());
+        }
+        if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
+            println!("{left} flows are left when the time is over; their connections end");
             return Ok(());
         }
         if left > 0 && Instant::now() >= print_at {

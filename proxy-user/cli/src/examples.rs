@@ -40,7 +40,8 @@ Examples:
 
 pub(super) const WAIT: &str = "\
 Examples:
-  portolan wait --foreign-connections        then kube-proxy's rules may go";
+  portolan wait --foreign-connections        then kube-proxy's rules may go
+  portolan wait --kube-proxy                 then portolan may go";
 
 pub(super) const SERVICES: &str = "\
 Examples:

@@ -57,6 +57,8 @@ pub enum Topic {
     Config,
     /// The configuration file was changed and cannot be used.
     ConfigFile,
+    /// The address of the kubelet's probes.
+    Probes,
     /// A health check node port.
     HealthPort(u16),
     /// The manifest folder itself.
@@ -98,6 +100,7 @@ impl Topic {
             Self::Folder => "folder",
             Self::Object(_) => "object",
             Self::Health => "health",
+            Self::Probes => "probes",
             Self::Metrics => "metrics",
             Self::ApiServer => "api-server",
         }
@@ -122,7 +125,9 @@ impl Topic {
             Self::Flows => "docs/runbooks/flow-table-full.md",
             Self::Succession => "docs/runbooks/succession.md",
             Self::Growth => "docs/runbooks/maps-full.md",
-            Self::HealthPort(_) | Self::Health | Self::Metrics => "docs/runbooks/ports-in-use.md",
+            Self::HealthPort(_) | Self::Health | Self::Probes | Self::Metrics => {
+                "docs/runbooks/ports-in-use.md"
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! namespaces, with a selectable proxy. All its processes are in one cgroup and all its files in
 //! two folders, by which `down` finds them.
 
+mod cni;
 mod control;
 mod daemon;
 mod disrupt;
@@ -27,6 +28,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use self::{
+    cni::Cni,
     layout::{CONTROL, NODES, RUN, STATE},
     proxy::{Proxy, Serving},
     tools::Tools,
@@ -50,6 +52,9 @@ enum Action {
         /// portolan's setting socketBalancing
         #[arg(long, value_parser = ["all", "host"], default_value = "all")]
         socket_balancing: String,
+        /// The pod network [default: the present cluster's, else bridge]
+        #[arg(long, value_enum)]
+        cni: Option<Cni>,
     },
     /// Show nodes and pods
     Status,
@@ -79,7 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Up {
             proxy,
             socket_balancing,
-        } => up(*proxy, socket_balancing),
+            cni,
+        } => up(*proxy, socket_balancing, *cni),
         Action::Status => status(),
         Action::Kubectl { arguments } => {
             let mut command = control::kubectl_command(&standing()?);
@@ -105,8 +111,9 @@ impl Steps {
     }
 }
 
-fn up(proxy: Proxy, balancing: &str) -> Result<()> {
+fn up(proxy: Proxy, balancing: &str, cni: Option<Cni>) -> Result<()> {
     let steps = Steps(Instant::now());
+    let cni = cni::choose(cni, network::exists())?;
     let tools = steps.run("programs", "0 s, the first time 15 min", Tools::find)?;
     let tests = steps.run("images", "0 s, the first time 1 min", || {
         images::of_tests(&tools)
@@ -116,7 +123,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
             fs::create_dir_all(place.cgroup()?)?;
         }
         if !network::exists() {
-            network::build()?;
+            network::build(cni.needs_routes())?;
         }
         pki::build()
     })?;
@@ -132,6 +139,7 @@ fn up(proxy: Proxy, balancing: &str) -> Result<()> {
         for node in &NODES {
             node::start_kubelet(&tools, node)?;
         }
+        cni::start(&tools, cni)?;
         node::wait_ready(&tools)?;
         control::apply(&tools, &control::dns_objects())
     })?;
@@ -161,10 +169,11 @@ pub(crate) fn e2e_programs() -> Result<PathBuf> {
 }
 
 /// Returns a command that runs `program` in the control plane's network, and the name of the
-/// cluster's current proxy.
+/// cluster's pod network and current proxy.
 pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
     standing()?;
-    Ok((control::beside(program), proxy::current().to_string()))
+    let name = format!("{}-{}", cni::current(), proxy::current());
+    Ok((control::beside(program), name))
 }
 
 /// Returns the flags by which Kubernetes' e2e tests find the cluster.
@@ -178,7 +187,11 @@ pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
 
 fn status() -> Result<()> {
     let tools = standing()?;
-    println!("proxy: {}", proxy::current());
+    println!(
+        "pod network: {}; proxy: {}",
+        cni::current(),
+        proxy::current()
+    );
     for get in ["get nodes -o wide", "get pods --all-namespaces -o wide"] {
         println!("{}", control::kubectl(&tools, get)?);
     }
@@ -195,10 +208,10 @@ fn status() -> Result<()> {
 
 fn daemons() -> Vec<(layout::Namespace, &'static str)> {
     let control = "etcd kube-apiserver kube-controller-manager kube-scheduler coredns".split(' ');
-    let on_node = ["containerd", "kubelet"];
+    let on_node = ["containerd", "kubelet"].iter().chain(cni::daemons());
     let nodes = NODES
         .iter()
-        .flat_map(|node| on_node.map(|name| (node.place, name)));
+        .flat_map(|node| on_node.clone().map(|name| (node.place, *name)));
     control.map(|name| (CONTROL, name)).chain(nodes).collect()
 }
 

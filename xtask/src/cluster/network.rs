@@ -11,14 +11,16 @@ use super::{
     layout::{CONTROL, NODES, Namespace, SWITCH, places},
 };
 
-pub(super) fn build() -> Result<()> {
+/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control plane
+/// always has them.
+pub(super) fn build(joins_pods: bool) -> Result<()> {
     ip(&["netns", "add", SWITCH])?;
     in_switch(&["link", "add", "switch", "type", "bridge"])?;
     in_switch(&["link", "set", "switch", "up"])?;
     for place in places() {
         plug(&place)?;
     }
-    for place in places() {
+    for place in places().filter(|place| joins_pods || *place == CONTROL) {
         let others = NODES.iter().filter(|node| node.place != place);
         for node in others {
             let via = node.place.address;

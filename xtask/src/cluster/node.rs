@@ -64,7 +64,7 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
             .map(|command| command.args(["test", "-e"]).arg(file));
         test.is_ok_and(|test| run(test).is_ok())
     })?;
-    fs::write(folder.join("cni/10-bridge.conflist"), bridge(node))?;
+    fs::create_dir_all(folder.join("cni"))?;
     let config = folder.join("containerd.toml");
     fs::write(&config, containerd_config(node))?;
     let path = format!("PATH={}", tools.path());
@@ -154,23 +154,6 @@ pub(super) fn wait_ready(tools: &Tools) -> Result<()> {
         wait(&what, PATIENCE, &node.place, "kubelet", is_ready)?;
     }
     Ok(())
-}
-
-fn bridge(node: &Node) -> String {
-    json!({
-        "cniVersion": "1.0.0", "name": "bridge",
-        "plugins": [
-            {
-                "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-                "ipam": {
-                    "type": "host-local", "ranges": [[{"subnet": node.pods}]], "routes": [{"dst": "0.0.0.0/0"}],
-                    "dataDir": node.place.folder().join("cni-addresses"),
-                },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
-        ],
-    })
-    .to_string()
 }
 
 fn containerd_config(node: &Node) -> String {

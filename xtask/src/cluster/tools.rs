@@ -45,7 +45,7 @@ const E2E_PROGRAMS: [Program; 2] = [
         name: "e2e.test",
         package: "k8s.io/kubernetes/test/e2e",
         is_test: true,
-        tags: "",
+        ..Program::new("", "")
     },
 ];
 
@@ -60,6 +60,15 @@ const CONTAINERD_PROGRAMS: [Program; 3] = [
     ),
     Program::new("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
 ];
+
+const FLANNEL: Module = Module {
+    folder: "flannel",
+    versioned: "github.com/flannel-io/flannel",
+};
+const KUBE_ROUTER: Module = Module {
+    folder: "kube-router",
+    versioned: "github.com/cloudnativelabs/kube-router/v2",
+};
 
 /// The folder of the CNI plugins in Debian's package.
 pub(super) const CNI: &str = "/usr/lib/cni";
@@ -115,6 +124,21 @@ impl Tools {
     }
     pub(super) fn coredns(&self) -> String {
         self.coredns.join("coredns").display().to_string()
+    }
+    /// Returns the path of flannel's daemon; builds it if it is missing.
+    pub(super) fn flannel(&self) -> Result<String> {
+        // The backend `udp`, which nobody uses here, has a part in C.
+        let program = Program::new("flanneld", "github.com/flannel-io/flannel").with_c();
+        let folder = go::programs(&FLANNEL, &[program], "2 minutes")?;
+        Ok(folder.join(program.name).display().to_string())
+    }
+    /// Returns the path of kube-router; builds it, and installs ipset, which it calls.
+    pub(super) fn kube_router(&self) -> Result<String> {
+        setup::tools(&[("ipset", "ipset")])?;
+        let package = "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router";
+        let program = Program::new("kube-router", package);
+        let folder = go::programs(&KUBE_ROUTER, &[program], "4 minutes")?;
+        Ok(folder.join(program.name).display().to_string())
     }
     /// Returns the PATH for programs on a node: containerd searches it for its shim and for runc.
     pub(super) fn path(&self) -> String {

@@ -13,7 +13,7 @@ use crate::fs;
 
 /// Each path in the schema of values, and a value for it that is not the default. A value in braces
 /// or brackets is JSON.
-const OTHERS: [(&str, &str); 35] = [
+const OTHERS: [(&str, &str); 38] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     (
@@ -29,6 +29,9 @@ const OTHERS: [(&str, &str); 35] = [
     ("settings.portolan", "{\"forwarding\":\"auto\"}"),
     ("mode", "drain"),
     ("nodeByNode", "true"),
+    ("drain.waitForKubeProxy", "false"),
+    ("drain.timeout", "5m"),
+    ("probeAddress", "127.0.0.1:20247"),
     ("cgroupRoot", "/sys/fs/cgroup/unified"),
     ("resources.requests", "{\"cpu\":\"1\"}"),
     ("resources.limits", "{\"memory\":\"1Gi\"}"),
@@ -62,7 +65,7 @@ const OTHERS: [(&str, &str); 35] = [
 const WITH_DEFAULT: (&str, &str) = ("dashboard.labels", "{\"team\":\"network\"}");
 
 /// Sets of values that helm must refuse, each with a text that its message must contain.
-const REFUSED: [(&[&str], &str); 19] = [
+const REFUSED: [(&[&str], &str); 21] = [
     (&[], "apiServer"),
     (
         &["apiServer=https://192.0.2.1:6443"],
@@ -84,6 +87,8 @@ const REFUSED: [(&[&str], &str); 19] = [
     (&[ADDRESS, "mode=walk"], "/mode"),
     (&[ADDRESS, "nodeByNode=maybe"], "/nodeByNode"),
     (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
+    (&[ADDRESS, "probeAddress=127.0.0.1:0"], "/probeAddress"),
+    (&[ADDRESS, "drain.timeout=soon"], "/drain/timeout"),
     (&[ADDRESS, "maxUnavailable=0"], "/maxUnavailable"),
     (&[ADDRESS, "settings.portolan=yes"], "/settings/portolan"),
     (&[ADDRESS, "prometheusRule=true"], "/prometheusRule"),
@@ -129,8 +134,11 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         };
         // A value of an object that is off by default has an effect only with it.
         let on = path.split_once('.').map(|(object, _)| object);
-        let on = on.filter(|object| MONITORING.contains(object));
-        let on = on.map(|object| format!("{object}.enabled=true"));
+        let on = on.filter(|object| *object == DRAIN || MONITORING.contains(object));
+        let on = on.map(|object| match object {
+            DRAIN => "mode=drain".to_owned(),
+            _ => format!("{object}.enabled=true"),
+        });
         let on = on.filter(|_| !path.ends_with(".enabled"));
         let base: Vec<_> = [address].into_iter().chain(on.as_deref()).collect();
         let before = chart(&match path {
@@ -144,7 +152,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     Ok(())
 }
 
-/// Tests that ports and probes follow the addresses in the settings.
+/// Tests that ports follow the addresses in the settings, and probes a value of their own.
 pub(super) fn ports(helm: &Helm) -> Result<()> {
     let rendered = |addresses: &[&str]| helm.template(&[&[ADDRESS], addresses].concat());
     let usual = rendered(&[])?;
@@ -152,22 +160,31 @@ pub(super) fn ports(helm: &Helm) -> Result<()> {
         let line = format!("containerPort: {port}, hostPort: {port}");
         ensure!(usual.contains(&line), "without addresses: {usual}");
     }
-    ensure!(!usual.contains("host: "), "without addresses: {usual}");
+    let probes = "httpGet: {host: \"127.0.0.1\", port: probes";
+    ensure!(
+        usual.matches(probes).count() == 3,
+        "without addresses: {usual}"
+    );
     let other = rendered(&[
         "settings.healthzBindAddress=127.0.0.1:20256",
         "settings.metricsBindAddress=[::]:20249",
+        "probeAddress=[::1]:20247",
     ])?;
-    for port in [20256, 20249] {
+    for port in [20256, 20249, 20247] {
         let line = format!("containerPort: {port}, hostPort: {port}");
         ensure!(other.contains(&line), "with other addresses: {other}");
     }
     ensure!(
-        other.matches("host: 127.0.0.1").count() == 3,
+        other
+            .matches("httpGet: {host: \"::1\", port: probes")
+            .count()
+            == 3,
         "with other addresses: {other}"
     );
     Ok(())
 }
 
+const DRAIN: &str = "drain";
 const MONITORING: [&str; 3] = ["podMonitor", "prometheusRule", "dashboard"];
 
 /// A value in values.yaml, with its default and the comment above it.

@@ -88,6 +88,11 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     let back = back.replace("e/portolan", "e/kube-proxy e/portolan-drain");
     expect(server, "another back", &back)?;
 
+    // In an emergency, the same nodes are cleaned without a drain.
+    let emergency = from_tmp(&folder("emergency"));
+    apply(server, kubectl, &format!("resources: ['{emergency}']\n"))?;
+    expect(server, "emergency", &back)?;
+
     // kube-proxy's rules are removed wherever kube-proxy does not run.
     let clean = from_tmp(&folder("kube-proxy/clean"));
     apply(server, kubectl, &format!("resources: ['{clean}']\n"))?;

@@ -29,6 +29,8 @@ pub(crate) struct Program {
     pub(crate) is_test: bool,
     /// Go's build tags, separated by commas.
     pub(crate) tags: &'static str,
+    /// Whether a C compiler takes part. The program then needs this machine's C library.
+    pub(crate) has_c: bool,
 }
 
 impl Program {
@@ -38,7 +40,14 @@ impl Program {
             package,
             is_test: false,
             tags: "",
+            has_c: false,
         }
+    }
+
+    /// Returns the same program with parts in C.
+    pub(crate) const fn with_c(self) -> Self {
+        let has_c = true;
+        Self { has_c, ..self }
     }
 
     /// Returns the same program with these build tags.
@@ -163,7 +172,7 @@ fn build(source: &Path, folder: &Path, program: &Program, version: &str) -> Resu
         .arg(&partial)
         .arg(program.package)
         .current_dir(source)
-        .env("CGO_ENABLED", "0");
+        .env("CGO_ENABLED", if program.has_c { "1" } else { "0" });
     install::logged(&cache_dir()?, &mut command, &format!("build {name}"))?;
     fs::rename(&partial, &folder.join(name))
 }

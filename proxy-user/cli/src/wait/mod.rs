@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan wait`: waits until the node no longer needs the rules of the previous proxy. An
-//! operator runs it before kube-proxy's rules are removed. It reads this from the settings that the
-//! agent stores in the maps.
+//! `portolan wait`: waits until the node no longer needs the rules of the previous proxy, or until
+//! kube-proxy serves the node. The objects in `deploy/` run it before kube-proxy's rules are
+//! removed, and before portolan's programs are. The first it reads from the settings that the agent
+//! stores in the maps.
+
+mod kube_proxy;
 
 use std::{
     path::Path,
@@ -13,6 +16,7 @@ use anyhow::Result;
 use datapath::{DatapathError, read::Reader};
 use proxy_common::Settings;
 
+use self::kube_proxy::{KubeProxy, KubeProxyArgs};
 use super::{Pins, cleanup::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +32,12 @@ pub struct WaitArgs {
     /// Wait until no TCP connection of another proxy is left that needs its rules.
     #[arg(long)]
     pub foreign_connections: bool,
+    /// Wait until kube-proxy serves this node: it is healthy, and has written its rules since it
+    /// began.
+    #[arg(long)]
+    pub kube_proxy: bool,
+    #[command(flatten)]
+    pub of_kube_proxy: KubeProxyArgs,
     /// Wait for SIGTERM at the end, because a container of a DaemonSet must not exit.
     #[arg(long)]
     pub stay: bool,
@@ -79,6 +89,9 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     if args.foreign_connections {
         wait(&args.pins.pin_dir)?;
     }
+    if args.kube_proxy {
+        wait_for_kube_proxy(args.of_kube_proxy);
+    }
     if args.stay {
         println!("done; waiting for SIGTERM");
         // The thread that waits for signals ends the process.
@@ -98,6 +111,20 @@ fn wait(pin_dir: &Path) -> Result<()> {
         }
         if state == State::Gone && since.elapsed() >= SETTLED {
             return Ok(());
+        }
+        sleep(EVERY);
+    }
+}
+
+fn wait_for_kube_proxy(args: KubeProxyArgs) {
+    let mut known = None;
+    loop {
+        let state = KubeProxy::ask(args);
+        if known.replace(state) != Some(state) {
+            println!("{}", state.sentence(args));
+        }
+        if state == KubeProxy::Serves {
+            return;
         }
         sleep(EVERY);
     }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether kube-proxy serves this node: a process that is not portolan's agent answers at
+//! kube-proxy's health port, and says in its metrics that it has written its rules. Rules alone say
+//! nothing: they stay when kube-proxy ends.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::agent;
+
+/// KUBE: kube-proxy's metric of the time of its last sync, one for each IP family.
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+/// A metric of portolan's agent, which has kube-proxy's metrics as well.
+const OURS: &str = "portolan_services ";
+
+/// Where kube-proxy is asked.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct KubeProxyArgs {
+    /// Where kube-proxy serves /healthz, its healthzBindAddress.
+    #[arg(long, value_name = "IP:PORT", default_value_t = (Ipv4Addr::LOCALHOST, 10256).into())]
+    kube_proxy_healthz: SocketAddr,
+    /// Where kube-proxy serves /metrics, its metricsBindAddress.
+    #[arg(long, value_name = "IP:PORT", default_value_t = (Ipv4Addr::LOCALHOST, 10249).into())]
+    kube_proxy_metrics: SocketAddr,
+}
+
+/// What can be seen of kube-proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KubeProxy {
+    Silent,
+    /// It is healthy, and its metrics cannot be read.
+    WithoutMetrics,
+    /// portolan's agent answers.
+    Ours,
+    /// It has not written its rules since it began.
+    Beginning,
+    Serves,
+}
+
+impl KubeProxy {
+    pub(super) fn ask(args: KubeProxyArgs) -> Self {
+        let healthz = agent::get(args.kube_proxy_healthz, "/healthz").ok();
+        let metrics = agent::get(args.kube_proxy_metrics, "/metrics").ok();
+        let metrics = metrics.filter(|(status, _)| *status == 200);
+        Self::of(
+            healthz.map(|(status, _)| status),
+            metrics.as_ref().map(|(_, text)| text.as_str()),
+        )
+    }
+
+    /// `healthz`: the HTTP status of /healthz; `metrics`: the text of /metrics; `None` without an
+    /// answer.
+    fn of(healthz: Option<u16>, metrics: Option<&str>) -> Self {
+        let lines = || metrics.into_iter().flat_map(str::lines);
+        if lines().any(|line| line.starts_with(OURS)) {
+            return Self::Ours;
+        }
+        if healthz != Some(200) {
+            return Self::Silent;
+        }
+        if metrics.is_none() {
+            return Self::WithoutMetrics;
+        }
+        let last = |line: &str| -> Option<f64> {
+            let (_, value) = line.strip_prefix(LAST_SYNC)?.rsplit_once(' ')?;
+            value.parse().ok()
+        };
+        let mut times = lines().filter_map(last).peekable();
+        if times.peek().is_some() && times.all(|time| time > 0.0) {
+            Self::Serves
+        } else {
+            Self::Beginning
+        }
+    }
+
+    pub(super) fn sentence(self, args: KubeProxyArgs) -> String {
+        let KubeProxyArgs {
+            kube_proxy_healthz: healthz,
+            kube_proxy_metrics: metrics,
+        } = args;
+        match self {
+            Self::Silent => format!(
+                "kube-proxy does not answer on this node at http://{healthz}/healthz; waiting for it (does its DaemonSet select this node?)"
+            ),
+            Self::WithoutMetrics => format!(
+                "kube-proxy is healthy, but does not answer at http://{metrics}/metrics, where it says whether it has written its rules; waiting \
+                 (--kube-proxy-metrics names its metricsBindAddress)"
+            ),
+            Self::Ours => format!(
+                "portolan's agent answers at http://{metrics}/metrics, so it still runs on this node; waiting for kube-proxy"
+            ),
+            Self::Beginning => {
+                "kube-proxy is healthy, and has not written its rules yet; waiting for it".to_owned()
+            }
+            Self::Serves => "kube-proxy serves this node".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing_answers(None, None, KubeProxy::Silent)]
+    #[case::it_is_not_healthy(Some(503), Some("{LAST}{ip_family=\"IPv4\"} 1.7e9"), KubeProxy::Silent)]
+    #[case::its_metrics_are_elsewhere(Some(200), None, KubeProxy::WithoutMetrics)]
+    #[case::the_agent_answers(Some(200), Some("portolan_services 3\n{LAST}{ip_family=\"IPv4\"} 1.7e9"), KubeProxy::Ours)]
+    #[case::it_has_no_metric_of_syncs_yet(Some(200), Some("go_threads 7\n"), KubeProxy::Beginning)]
+    #[case::one_family_has_no_rules_yet(
+        Some(200),
+        Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n{LAST}{ip_family=\"IPv6\"} 0\n"),
+        KubeProxy::Beginning
+    )]
+    #[case::it_has_written_its_rules(Some(200), Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n"), KubeProxy::Serves)]
+    fn kube_proxy_serves_once_it_has_written_its_rules(
+        #[case] healthz: Option<u16>,
+        #[case] metrics: Option<&str>,
+        #[case] is: KubeProxy,
+    ) {
+        let metrics = metrics.map(|text| text.replace("{LAST}", LAST_SYNC));
+        assert_eq!(KubeProxy::of(healthz, metrics.as_deref()), is);
+    }
+}
