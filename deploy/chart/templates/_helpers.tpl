@@ -54,6 +54,14 @@ appArmorProfile: {type: Unconfined}
 seLinuxOptions: {type: spc_t}
 {{- end }}
 
+{{/* Of containers that need nothing of the node. */}}
+{{- define "portolan.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
 {{/* The port of an address such as 0.0.0.0:10256 or [::]:10256. */}}
 {{- define "portolan.port" -}}
 {{ splitList ":" . | last }}

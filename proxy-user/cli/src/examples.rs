@@ -9,6 +9,19 @@ Examples:
 
 docs/settings.md explains all settings; some are in the configuration file only.";
 
+pub(super) const TEST: &str = "\
+Examples:
+  portolan test                              the API server's service, which every cluster has
+  portolan test shop/cart                    every address and TCP port of a service
+  portolan test shop/cart:http --within 30   try for half a minute
+
+Exit status: 0 if every connection is accepted, 1 if one is not, 2 for input that cannot be read.";
+
+pub(super) const VERSION: &str = "\
+Examples:
+  portolan version                           what runs here?
+  portolan version -o json                   for a script";
+
 pub(super) const CHECK: &str = "\
 Examples:
   portolan check                             would it work on this node?

@@ -13,6 +13,7 @@ mod cell;
 pub mod check;
 pub mod cleanup;
 pub mod completions;
+pub mod connectivity;
 mod conntrack;
 pub mod counters;
 pub mod dump;
@@ -43,6 +44,7 @@ mod table;
 mod terminal;
 pub mod top;
 pub mod trace;
+pub mod version;
 pub mod wait;
 pub mod warnings;
 
@@ -113,6 +115,12 @@ pub enum Command {
     /// reason. Nothing stays attached.
     #[command(after_help = examples::TRACE)]
     Trace(Box<trace::TraceArgs>),
+    /// Connect to a service's addresses from this node: cluster IPs, node ports, load balancers.
+    #[command(after_help = examples::TEST)]
+    Test(connectivity::TestArgs),
+    /// Print the versions of this program, of the agent on this node, and of the kernel.
+    #[command(after_help = examples::VERSION)]
+    Version(version::VersionArgs),
     /// List every map: how full it is, and the kernel memory that it takes.
     #[command(after_help = examples::MAPS)]
     Maps(maps::MapArgs),
@@ -129,14 +137,15 @@ pub enum Command {
     #[command(after_help = examples::COMPLETIONS)]
     Completions(completions::CompletionArgs),
     /// Mount a BPF file system if there is none.
-    #[command(after_help = examples::MOUNT_BPFFS)]
+    #[command(hide = true, after_help = examples::MOUNT_BPFFS)]
     MountBpffs(bpffs::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
     /// is none, set nf_conntrack.
-    #[command(after_help = examples::INIT)]
+    #[command(hide = true, after_help = examples::INIT)]
     Init(init::InitArgs),
-    /// Wait until another proxy's rules may be removed from this node.
-    #[command(after_help = examples::WAIT)]
+    /// Wait until another proxy's rules may be removed from this node, or until kube-proxy serves
+    /// it.
+    #[command(hide = true, after_help = examples::WAIT)]
     Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after
     /// the last connection.
@@ -215,6 +224,7 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => return Ok(explain::run(args)),
         Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Status(args) => return status::run(args),
+        Command::Test(args) => return connectivity::run(args),
         Command::Run(args) => run::run(args),
         Command::Services(args) => services::run(args),
         Command::Backends(args) => backends::run(args),
@@ -231,6 +241,7 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Completions(args) => completions::run(args),
         Command::MountBpffs(args) => bpffs::run(args),
         Command::Init(args) => init::run(args),
+        Command::Version(args) => version::run(args),
         Command::Wait(args) => wait::run(args),
         Command::Cleanup(args) => cleanup::run(args),
     }

@@ -8,7 +8,8 @@ use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// The headings of --help and the commands below each; every command is listed once.
+/// The headings of --help and the commands below each; every command that is not hidden is listed
+/// once.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("What is served", &["services", "backends", "affinity"]),
     (
@@ -17,17 +18,19 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
     (
         "What is wrong",
-        &["explain", "status", "warnings", "maps", "config", "dump"],
+        &[
+            "explain", "test", "status", "warnings", "maps", "config", "dump",
+        ],
     ),
-    ("Run it", &["run", "check", "shadow", "init", "mount-bpffs"]),
-    ("Go away", &["wait", "cleanup"]),
+    ("Run it", &["run", "check", "shadow"]),
+    ("Go away", &["cleanup"]),
 ];
-const REST: (&str, &[&str]) = ("Other", &["completions", "help"]);
+const REST: (&str, &[&str]) = ("Other", &["version", "completions", "help"]);
 
 const EXAMPLES: &str = "\
 Examples:
   portolan status                            is all well on this node?
-  portolan explain --from 10.40.1.9 --to service/shop/cart   why is there no answer?
+  portolan explain --from 10.40.1.9 --to shop/cart   why is there no answer?
   portolan services shop/cart                what does this service have?
   portolan top                               who is busy now?
 
@@ -79,10 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_in_one_group() {
+    fn every_command_for_people_is_in_one_group() {
         let mut command = Cli::command();
         command.build();
-        let all: BTreeSet<_> = command.get_subcommands().map(Command::get_name).collect();
+        // What only the manifests call is not shown.
+        let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let all: BTreeSet<_> = shown.map(Command::get_name).collect();
         let groups = GROUPS.into_iter().chain([REST]);
         let grouped: Vec<_> = groups.flat_map(|(_, names)| names.to_vec()).collect();
         let once: BTreeSet<_> = grouped.iter().copied().collect();

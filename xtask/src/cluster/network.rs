@@ -11,8 +11,8 @@ use super::{
     layout::{CONTROL, NODES, Namespace, SWITCH, places},
 };
 
-/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control plane
-/// always has them.
+/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control
+/// plane always has them.
 pub(super) fn build(joins_pods: bool) -> Result<()> {
     ip(&["netns", "add", SWITCH])?;
     in_switch(&["link", "add", "switch", "type", "bridge"])?;

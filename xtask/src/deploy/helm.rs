@@ -68,16 +68,22 @@ impl Helm {
             .is_some_and(|(_, value)| value.starts_with(['{', '[']));
         let set = if is_json { "--set-json" } else { "--set" };
         let chart = folder("chart").display().to_string();
-        let mut arguments = vec!["template", "portolan", &chart];
+        let mut arguments = vec!["template", "portolan", "--skip-tests", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         // helm lets the last value win.
         arguments.extend([set, more]);
         self.run(&arguments, None)
     }
 
-    /// Returns the YAML of the objects that the chart at the path `chart` renders.
+    /// Returns the YAML of the objects that the chart at the path `chart` renders, without those of
+    /// `helm test`.
     pub(super) fn template_of(&self, chart: &Path, values: &[&str]) -> Result<String> {
-        self.run_with(&["template", "portolan"], chart, values, None)
+        self.run_with(
+            &["template", "portolan", "--skip-tests"],
+            chart,
+            values,
+            None,
+        )
     }
 
     /// Runs `helm lint --strict` on the chart; any complaint is an error.

@@ -45,10 +45,13 @@ pub struct ExplainArgs {
     /// 10.0.0.7:40000), pod/NAMESPACE/NAME, or node for a process of this node.
     #[arg(long, value_name = "CLIENT")]
     pub from: String,
-    /// What is asked for: ADDRESS:PORT, or service/NAMESPACE/NAME, with :PORT behind it where it
+    /// What is asked for: ADDRESS:PORT, or a service, NAMESPACE/NAME, with :PORT behind it where it
     /// has several.
     #[arg(long, value_name = "DESTINATION")]
     pub to: String,
+    /// The namespace of a service that is written without one.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// tcp, udp or sctp.
     #[arg(long, default_value = "tcp")]
     pub protocol: String,
@@ -81,8 +84,8 @@ pub struct ExplainArgs {
 /// Exit statuses and examples for --help.
 pub const AFTER_HELP: &str = "Exit status: 0 if it would be answered, 1 if something differs or may be in the way, 2 for input that \
 cannot be read, 3 if it would not be answered.\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
-portolan explain --from pod/shop/cart-5d9 --to service/shop/pay:http --kubeconfig ~/.kube/config\n  \
-portolan explain --from node --to service/default/kubernetes --probe\n  \
+portolan explain --from pod/shop/cart-5d9 --to shop/pay:http --kubeconfig ~/.kube/config\n  \
+portolan explain --from node --to default/kubernetes --probe\n  \
 portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
 
 /// Prints the explanation, and returns its exit status.
@@ -96,7 +99,8 @@ pub(super) fn run(args: &ExplainArgs) -> ExitCode {
 
 fn explain(args: &ExplainArgs) -> Result<Report> {
     let from = question::from(&args.from)?;
-    let (to, protocol) = (question::to(&args.to)?, question::protocol(&args.protocol)?);
+    let to = question::to(&args.to, args.namespace.as_deref())?;
+    let protocol = question::protocol(&args.protocol)?;
     let pin_dir = &args.pins.pin_dir;
     let mut reader = Reader::without_names(pin_dir)?;
     let names = Names::new(&args.names);

@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, bail};
 use proxy_common::Protocol;
 
+use crate::args::ServiceArg;
+
 /// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
@@ -55,33 +57,30 @@ pub(super) fn from(text: &str) -> Result<From> {
     }
 }
 
-pub(super) fn to(text: &str) -> Result<To> {
-    if let Some(service) = text.strip_prefix("service/") {
-        let (service, port) = match service.split_once(':') {
-            Some((service, port)) => (service, Some(port.to_owned())),
-            None => (service, None),
-        };
-        let named = two(service).filter(|_| port.as_deref() != Some(""));
-        let Some((namespace, name)) = named else {
-            bail!(
-                "--to {text}: write a service as service/NAMESPACE/NAME or service/NAMESPACE/NAME:PORT"
-            );
-        };
-        return Ok(To::Service {
-            namespace,
-            name,
-            port,
-        });
+/// Parses the destination. `namespace`: of a service that is written without one.
+pub(super) fn to(text: &str, namespace: Option<&str>) -> Result<To> {
+    if let Ok(socket) = text.parse::<SocketAddr>()
+        && socket.port() != 0
+    {
+        let ip = socket.ip().to_canonical();
+        return Ok(To::Address(SocketAddr::new(ip, socket.port())));
     }
-    match text.parse::<SocketAddr>() {
-        Ok(socket) if socket.port() != 0 => Ok(To::Address(SocketAddr::new(
-            socket.ip().to_canonical(),
-            socket.port(),
-        ))),
-        _ => bail!(
-            "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53) or service/NAMESPACE/NAME:PORT"
-        ),
-    }
+    let service = text.parse::<ServiceArg>().ok();
+    let named = service.and_then(|service| {
+        let namespace = service.namespace.or_else(|| namespace.map(str::to_owned))?;
+        Some((namespace, service.name, service.port))
+    });
+    let Some((namespace, name, port)) = named else {
+        bail!(
+            "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53), a service as NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
+             or svc/NAME with --namespace"
+        );
+    };
+    Ok(To::Service {
+        namespace,
+        name,
+        port,
+    })
 }
 
 pub(super) fn protocol(text: &str) -> Result<Protocol> {
@@ -124,20 +123,22 @@ mod tests {
             name: "cart".into(),
             port: port.map(Into::into),
         };
-        assert_eq!(to("service/shop/cart").expect("one"), service(None));
-        assert_eq!(
-            to("service/shop/cart:http").expect("one"),
-            service(Some("http"))
-        );
+        for text in ["service/shop/cart", "svc/shop/cart", "shop/cart"] {
+            assert_eq!(to(text, None).expect("one"), service(None), "{text}");
+        }
+        for text in ["svc/cart", "cart"] {
+            assert_eq!(to(text, Some("shop")).expect("one"), service(None));
+        }
+        let http = to("shop/cart:http", None).expect("one");
+        assert_eq!(http, service(Some("http")));
         let socket = To::Address("10.96.0.1:80".parse().expect("one"));
-        assert_eq!(to("10.96.0.1:80").expect("one"), socket);
+        assert_eq!(to("10.96.0.1:80", None).expect("one"), socket);
         assert_eq!(protocol("UDP").expect("one"), Protocol::UDP);
     }
 
     const ADDRESS: &str = "write an address (10.0.0.7)";
     const POD: &str = "write a pod as pod/NAMESPACE/NAME";
     const PORT: &str = "write an address with a port (";
-    const SERVICE: &str = "write a service as service/NAMESPACE/NAME";
 
     #[rstest]
     #[case("--from", "", ADDRESS)]
@@ -148,9 +149,9 @@ mod tests {
     #[case("--from", "10.40.1", ADDRESS)]
     #[case("--to", "10.96.0.1", PORT)]
     #[case("--to", "10.96.0.1:0", PORT)]
-    #[case("--to", "service/cart", SERVICE)]
-    #[case("--to", "service/shop/cart:", SERVICE)]
-    #[case("--to", "service/shop/cart/80", SERVICE)]
+    #[case("--to", "service/cart", PORT)]
+    #[case("--to", "service/shop/cart:", PORT)]
+    #[case("--to", "service/shop/cart/80", PORT)]
     #[case("--protocol", "icmp", "services have tcp, udp and sctp")]
     fn a_bad_question_gives_one_error_line_with_the_expected_form(
         #[case] flag: &str,
@@ -159,7 +160,7 @@ mod tests {
     ) {
         let refused = match flag {
             "--from" => from(text).map(drop),
-            "--to" => to(text).map(drop),
+            "--to" => to(text, None).map(drop),
             _ => protocol(text).map(drop),
         };
         let said = refused.expect_err("a mistake").to_string();

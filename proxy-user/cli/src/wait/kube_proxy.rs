@@ -89,7 +89,8 @@ impl KubeProxy {
                 "portolan's agent answers at http://{metrics}/metrics, so it still runs on this node; waiting for kube-proxy"
             ),
             Self::Beginning => {
-                "kube-proxy is healthy, and has not written its rules yet; waiting for it".to_owned()
+                "kube-proxy is healthy, and has not written its rules yet; waiting for it"
+                    .to_owned()
             }
             Self::Serves => "kube-proxy serves this node".to_owned(),
         }
@@ -104,16 +105,30 @@ mod tests {
 
     #[rstest]
     #[case::nothing_answers(None, None, KubeProxy::Silent)]
-    #[case::it_is_not_healthy(Some(503), Some("{LAST}{ip_family=\"IPv4\"} 1.7e9"), KubeProxy::Silent)]
+    #[case::it_is_not_healthy(
+        Some(503),
+        Some("{LAST}{ip_family=\"IPv4\"} 1.7e9"),
+        KubeProxy::Silent
+    )]
     #[case::its_metrics_are_elsewhere(Some(200), None, KubeProxy::WithoutMetrics)]
-    #[case::the_agent_answers(Some(200), Some("portolan_services 3\n{LAST}{ip_family=\"IPv4\"} 1.7e9"), KubeProxy::Ours)]
+    #[case::the_agent_answers(
+        Some(200),
+        Some("portolan_services 3\n{LAST}{ip_family=\"IPv4\"} 1.7e9"),
+        KubeProxy::Ours
+    )]
     #[case::it_has_no_metric_of_syncs_yet(Some(200), Some("go_threads 7\n"), KubeProxy::Beginning)]
     #[case::one_family_has_no_rules_yet(
         Some(200),
-        Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n{LAST}{ip_family=\"IPv6\"} 0\n"),
+        Some(
+            "# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n{LAST}{ip_family=\"IPv6\"} 0\n"
+        ),
         KubeProxy::Beginning
     )]
-    #[case::it_has_written_its_rules(Some(200), Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n"), KubeProxy::Serves)]
+    #[case::it_has_written_its_rules(
+        Some(200),
+        Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n"),
+        KubeProxy::Serves
+    )]
     fn kube_proxy_serves_once_it_has_written_its_rules(
         #[case] healthz: Option<u16>,
         #[case] metrics: Option<&str>,

@@ -148,7 +148,9 @@ pub(super) const LISTENING: Group = Group {
             key: "portolan.probeBindAddress",
             flag: Some("probe-bind-address"),
             kind: Kind::Address(|config| &mut config.probe_bind_address),
-            unset: Some("`127.0.0.1:0`: not served. The manifests in `deploy/` set 127.0.0.1:10247"),
+            unset: Some(
+                "`127.0.0.1:0`: not served. The manifests in `deploy/` set 127.0.0.1:10247",
+            ),
             what: "Where `/healthz` and `/livez` are served once more, for the kubelet's probes. No other proxy answers here, and the                 address does not change with `healthzBindAddress`. Port 0: nowhere.",
             when: "Change it, in the pod's arguments and in its probes, if another program uses the port.",
         },

@@ -24,12 +24,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proxy_common::{Port, ServiceId, Settings, maps as names, service::ServiceName};
+use proxy_common::{
+    Port, ServiceId, Settings, V4, V6,
+    maps::{self as names, node_address},
+    service::ServiceName,
+};
 
 pub use self::maps::{MapRow, pinned_maps};
 use crate::{
     error::DatapathError,
     maps::{
+        family::Family,
         names::text,
         pins::{layout_dir, nothing_readable},
         tables::Table,
@@ -148,6 +153,23 @@ impl Reader {
         let table: Table<u32, Settings> = self.table(names::SETTINGS)?;
         let found = table.lookup(&0).map_err(failed(names::SETTINGS))?;
         Ok(found.unwrap_or(Settings::EMPTY))
+    }
+
+    /// Returns the node's addresses on which node ports are served, except loopback ones, in order.
+    pub fn node_port_addresses(&self) -> Result<Vec<IpAddr>, DatapathError> {
+        let mut found = self.node_port_addresses_of::<V4>()?;
+        found.extend(self.node_port_addresses_of::<V6>()?);
+        found.sort_unstable();
+        Ok(found)
+    }
+    fn node_port_addresses_of<A: Family>(&self) -> Result<Vec<IpAddr>, DatapathError> {
+        let table: Table<A, u32> = self.table(A::NODE_ADDRESSES)?;
+        let addresses = table.entries().map_err(failed(A::NODE_ADDRESSES))?;
+        let served = addresses
+            .into_iter()
+            .filter(|(_, bits)| bits & node_address::NODE_PORT != 0);
+        let served = served.map(|(address, _)| -> IpAddr { address.into() });
+        Ok(served.filter(|address| !address.is_loopback()).collect())
     }
 
     /// Returns every counter's sum over the CPUs, in the order of [`proxy_common::Counter::ALL`].

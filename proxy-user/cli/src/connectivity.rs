@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan test`: connects to the addresses of a service from this node, as its clients do; or,
+//! in a pod without maps, to addresses that are given. With `--serve` it is the server of such a
+//! test: `helm test` runs both.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    process::ExitCode,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use datapath::read::{Frontend, Reader};
+
+use super::{
+    Pins,
+    args::{Of, Select, ServiceArg},
+    cleanup::end_by_signal,
+    table::{Column, column, plain, print_table},
+};
+
+/// How long one connection may take. A SYN is repeated after a second.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The pause between two attempts of `--within`.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The service that every cluster has.
+const USUAL: &str = "default/kubernetes";
+
+/// Arguments of `portolan test`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TestArgs {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// The service: NAME, NAMESPACE/NAME, or either with :PORT, which is a name or a number
+    /// [default: default/kubernetes].
+    #[arg(value_name = "NAME", conflicts_with_all = ["connect", "serve"])]
+    pub name: Option<ServiceArg>,
+    /// The service's namespace.
+    #[arg(long, short, value_name = "NAMESPACE", requires = "name")]
+    pub namespace: Option<String>,
+    /// Connect to this address instead, without the maps; may be repeated.
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "serve", value_parser = socket)]
+    pub connect: Vec<SocketAddr>,
+    /// Seconds for which failed connections are tried again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub within: u64,
+    /// Accept connections at this port until SIGTERM.
+    #[arg(long, value_name = "PORT")]
+    pub serve: Option<u16>,
+}
+
+/// Parses an address with a port; one of IPv6 may lack its brackets, as in environment variables
+/// that are joined by a colon.
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let joined = || {
+        let (address, port) = text.rsplit_once(':')?;
+        Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
+    };
+    let found = text.parse().ok().or_else(joined);
+    found.ok_or_else(|| "use an address with a port, as 10.96.0.1:443".to_owned())
+}
+
+/// One address, and what came of the connection to it.
+struct Tried {
+    kind: &'static str,
+    address: SocketAddr,
+    outcome: io::Result<Duration>,
+}
+
+const COLUMNS: &[Column<Tried>] = &[
+    column("KIND", 0, |tried| plain(tried.kind)),
+    column("ADDRESS", 0, |tried| plain(tried.address)),
+    column("RESULT", 0, |tried| plain(result(&tried.outcome))),
+];
+
+fn result(outcome: &io::Result<Duration>) -> String {
+    match outcome {
+        Ok(took) => format!("connected in {:.1} ms", took.as_secs_f64() * 1e3),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            format!("no answer in {} s", PATIENCE.as_secs())
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Connects, and prints a line for each address. The exit status is 1 if a connection failed.
+pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
+    if let Some(port) = args.serve {
+        return serve(port);
+    }
+    let (targets, note) = if args.connect.is_empty() {
+        of_service(args)?
+    } else {
+        let given = args.connect.iter().map(|address| ("given", *address));
+        (given.collect(), String::new())
+    };
+    let until = Instant::now() + Duration::from_secs(args.within);
+    let tried: Vec<_> = targets
+        .into_iter()
+        .map(|(kind, address)| Tried {
+            kind,
+            address,
+            outcome: connect(address, until),
+        })
+        .collect();
+    print_table(COLUMNS, &tried)?;
+    print!("{note}");
+    let failed = tried.iter().filter(|tried| tried.outcome.is_err()).count();
+    if failed == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!(
+        "{failed} of {} failed; `portolan explain --from node --to ADDRESS` says why",
+        tried.len()
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+fn connect(address: SocketAddr, until: Instant) -> io::Result<Duration> {
+    loop {
+        let begun = Instant::now();
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(_) => return Ok(begun.elapsed()),
+            Err(error) if Instant::now() >= until => return Err(error),
+            Err(_) => sleep(PAUSE),
+        }
+    }
+}
+
+/// Returns the addresses of the service's TCP ports that a process of this node can connect to,
+/// each with its kind, and a note about the others.
+fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, String)> {
+    let select = Select {
+        name: match &args.name {
+            Some(name) => Some(name.clone()),
+            None => USUAL.parse().ok(),
+        },
+        namespace: args.namespace.clone(),
+        ..Select::default()
+    };
+    select.check()?;
+    let reader = Reader::open(&args.pins.pin_dir)?;
+    select.check_known(&reader)?;
+    let mut rows = reader.frontends()?;
+    rows.retain(|row| {
+        select.wants(
+            Of::new(&row.service, &row.port_name, row.port),
+            row.protocol,
+            &[],
+        )
+    });
+    let targets = targets(&rows, &reader.node_port_addresses()?);
+    let name = select.name.as_ref().map_or("", |name| name.name.as_str());
+    ensure!(
+        !targets.is_empty(),
+        "service {name:?} has no TCP port to connect to"
+    );
+    let others = rows
+        .iter()
+        .filter(|row| row.port != 0 && row.protocol != "TCP");
+    let mut note = String::new();
+    let count = others.count();
+    if count > 0 {
+        // Writing to a string does not fail.
+        _ = writeln!(note, "not tried: {count} addresses of UDP and SCTP");
+    }
+    Ok((targets, note))
+}
+
+/// A node port is tried at the first address of its family among `own`.
+fn targets(rows: &[Frontend], own: &[IpAddr]) -> Vec<(&'static str, SocketAddr)> {
+    let at = |row: &Frontend| {
+        let is_v6 = row.ip_family == "IPv6";
+        let mut fitting = own.iter().filter(|address| address.is_ipv6() == is_v6);
+        row.address.or_else(|| fitting.next().copied())
+    };
+    let rows = rows
+        .iter()
+        .filter(|row| row.protocol == "TCP" && row.port != 0);
+    rows.filter_map(|row| Some((row.kind, SocketAddr::new(at(row)?, row.port))))
+        .collect()
+}
+
+/// Accepts connections and closes each once the client has.
+fn serve(port: u16) -> Result<ExitCode> {
+    // The thread that waits for signals ends the process.
+    let _terminated = end_by_signal()?;
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let listener = TcpListener::bind(v6).or_else(|_| TcpListener::bind(any));
+    let listener = listener.with_context(|| format!("listen at port {port}"))?;
+    println!("accepting connections at port {port}");
+    io::stdout().flush()?;
+    for stream in listener.incoming().flatten() {
+        let mut stream = stream;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        _ = stream.read(&mut [0]);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::tests::rows;
+
+    #[test]
+    fn node_ports_are_tried_at_an_address_of_their_family() {
+        let own = ["fd00::7", "192.0.2.7", "198.51.100.1"];
+        let own = own.map(|text| text.parse().expect("an address"));
+        let found: Vec<_> = targets(&rows(), &own)
+            .into_iter()
+            .map(|(kind, address)| format!("{kind} {address}"))
+            .collect();
+        let wanted = [
+            "cluster-ip 172.30.1.1:80",
+            "node-port 192.0.2.7:30080",
+            "cluster-ip 172.30.200.201:8443",
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn addresses_of_the_environment_are_read() {
+        for (text, address) in [
+            ("10.96.0.1:443", "10.96.0.1:443"),
+            ("[fd00::1]:443", "[fd00::1]:443"),
+            ("fd00::1:443", "[fd00::1]:443"),
+        ] {
+            assert_eq!(socket(text), Ok(address.parse().expect("an address")));
+        }
+        assert!(socket("10.96.0.1").is_err() && socket(":443").is_err());
+    }
+
+    #[test]
+    fn a_refused_connection_is_an_error_and_one_that_is_accepted_is_not() -> io::Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        assert!(connect(address, Instant::now()).is_ok());
+        drop(listener);
+        let refused = connect(address, Instant::now()).expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        Ok(())
+    }
+}
