@@ -14,6 +14,16 @@ const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Ch
 /// Matches tests that stop parts of the cluster, and tests of features that not every cluster has.
 const SKIP: &str = r"\[Disruptive\]|\[Feature:";
 
+/// Matches the e2e tests of network policies, which the pod network enforces, and those of them that
+/// not every pod network passes.
+const POLICIES: [&str; 2] = [
+    r"\[sig-network\] Netpol",
+    r"\[Disruptive\]|SCTPConnectivity",
+];
+/// How many tests of network policies run at once: each starts nine pods, and probes from all to
+/// all.
+const POLICY_PROCS: u32 = 3;
+
 /// Tests that cannot run in this cluster: part of the name, and the reason.
 const LEFT_OUT: [(&str, &str); 2] = [
     (
@@ -37,6 +47,10 @@ pub(crate) struct Arguments {
     /// How many tests run at once
     #[arg(long, default_value_t = 8)]
     procs: u32,
+    /// Run the tests of network policies instead. The cluster needs a pod network that enforces
+    /// them: `cargo xtask cluster up --cni kube-router`
+    #[arg(long, conflicts_with_all = ["focus", "skip", "procs"])]
+    policies: bool,
     /// Run no test; print the table of all earlier runs
     #[arg(long)]
     table: bool,
@@ -50,13 +64,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     fs::create_dir_all(&folder)?;
     let programs = cluster::e2e_programs()?;
-    let (mut command, proxy) = cluster::for_tests(&programs.join("ginkgo"))?;
+    let (mut command, mut proxy) = cluster::for_tests(&programs.join("ginkgo"))?;
+    let (mut focus, mut skip) = (arguments.focus.as_str(), arguments.skip.as_str());
+    let mut procs = arguments.procs;
+    if arguments.policies {
+        [focus, skip] = POLICIES;
+        procs = POLICY_PROCS;
+        proxy += "-policies";
+    }
     let report = folder.join(format!("{proxy}.json"));
     let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
     command
-        .arg(format!("--procs={}", arguments.procs))
-        .arg(format!("--focus={}", arguments.focus))
-        .arg(format!("--skip={}|{left_out}", arguments.skip))
+        .arg(format!("--procs={procs}"))
+        .arg(format!("--focus={focus}"))
+        .arg(format!("--skip={skip}|{left_out}"))
         .args(["--timeout=90m", "--no-color", "--silence-skips"])
         .arg(format!("--output-dir={}", folder.display()))
         .arg(format!("--json-report={proxy}.json"))
@@ -66,8 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     _ = fs::remove_file(&report);
     let log = folder.join(format!("{proxy}.log"));
     eprintln!(
-        "e2e: {proxy}, {} tests at once (usually 10 min); output in {}",
-        arguments.procs,
+        "e2e: {proxy}, {procs} tests at once (usually 10 min); output in {}",
         log.display()
     );
     let status = command::log_to(&mut command, &log)?.status();

@@ -156,15 +156,6 @@ pub async fn run(
     let own = [
         (
             Site {
-                address: config.probe_bind_address,
-                setting: "portolan.probeBindAddress",
-                paths: "/healthz and /livez for the kubelet's probes",
-                topic: Topic::Probes,
-            },
-            health::router(health.clone(), metrics.health.clone()),
-        ),
-        (
-            Site {
                 address: config.healthz_bind_address,
                 setting: "healthzBindAddress",
                 paths: "/healthz and /livez",
@@ -182,10 +173,19 @@ pub async fn run(
             server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
         ),
     ];
-    for (site, router) in own {
-        let may_be_missing = config.shadow || site.topic == Topic::Probes;
-        // The other proxy on a shadow's node uses the usual ports.
-        if may_be_missing && site.address.port() == 0 {
+    let probes = config.probe_bind_address.map(|address| {
+        let site = Site {
+            address,
+            setting: "portolan.probeBindAddress",
+            paths: "/healthz and /livez for the kubelet's probes",
+            topic: Topic::Probes,
+        };
+        (site, health::router(health.clone(), metrics.health.clone()))
+    });
+    for (site, router) in own.into_iter().chain(probes) {
+        // The other proxy on a shadow's node uses the usual ports, so a shadow may have port 0: no
+        // server.
+        if config.shadow && site.address.port() == 0 {
             continue;
         }
         let listener = listen(site.address);

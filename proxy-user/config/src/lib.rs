@@ -80,8 +80,8 @@ pub struct Config {
     pub bind_address_hard_fail: bool,
     pub metrics_bind_address: SocketAddr,
     pub healthz_bind_address: SocketAddr,
-    /// Where the kubelet's probes are answered. Port 0: nowhere.
-    pub probe_bind_address: SocketAddr,
+    /// Where the kubelet's probes are answered.
+    pub probe_bind_address: Option<SocketAddr>,
     pub pin_directory: PathBuf,
     pub socket_balancing: SocketBalancing,
     pub socket_exceptions: Vec<String>,
@@ -176,7 +176,7 @@ impl Default for Config {
             bind_address_hard_fail: false,
             metrics_bind_address: (Ipv4Addr::LOCALHOST, 10249).into(),
             healthz_bind_address: (Ipv4Addr::UNSPECIFIED, 10256).into(),
-            probe_bind_address: (Ipv4Addr::LOCALHOST, 0).into(),
+            probe_bind_address: None,
             pin_directory: DEFAULT_PIN_DIR.into(),
             socket_balancing: SocketBalancing::default(),
             socket_exceptions: Vec::new(),

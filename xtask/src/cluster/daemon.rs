@@ -36,8 +36,13 @@ impl Daemon<'_> {
         command::log_to(&mut command, &log_file(self.place, self.name))?;
         // No wait for the child: it outlives xtask.
         let child = command.args(&self.command).spawn();
-        let child = child.with_context(|| format!("start {}", self.name))?;
-        fs::write(pid_file(self.place, self.name), child.id().to_string())
+        let mut child = child.with_context(|| format!("start {}", self.name))?;
+        fs::write(pid_file(self.place, self.name), child.id().to_string())?;
+        // Until it has joined the cgroup, it would count as ended.
+        while child.try_wait()?.is_none() && !is_running(self.place, self.name)? {
+            sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Entries of the table of settings: the node, where the agent listens, and how it recognises pods.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use linux::interfaces::PodInterfaces;
 
@@ -147,11 +150,23 @@ pub(super) const LISTENING: Group = Group {
         Setting {
             key: "portolan.probeBindAddress",
             flag: Some("probe-bind-address"),
-            kind: Kind::Address(|config| &mut config.probe_bind_address),
-            unset: Some(
-                "`127.0.0.1:0`: not served. The manifests in `deploy/` set 127.0.0.1:10247",
-            ),
-            what: "Where `/healthz` and `/livez` are served once more, for the kubelet's probes. No other proxy answers here, and the                 address does not change with `healthzBindAddress`. Port 0: nowhere.",
+            kind: Kind::Special {
+                values: "IP address, with a port or without",
+                placeholder: "ADDRESS",
+                read: Read::Text(|draft, text| {
+                    let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10247));
+                    values::address(text, &mut address)?;
+                    draft.config.probe_bind_address = Some(address);
+                    Ok(())
+                }),
+                write: |config| {
+                    let address = config.probe_bind_address?;
+                    Some(Value::Text(address.to_string()))
+                },
+            },
+            unset: Some("nowhere. The manifests in `deploy/` set `127.0.0.1:10247`"),
+            what: "Where `/healthz` and `/livez` are served once more, for the kubelet's probes: no other proxy answers there. The port is \
+                10247 unless it is given.",
             when: "Change it, in the pod's arguments and in its probes, if another program uses the port.",
         },
         Setting {

@@ -41,6 +41,7 @@ fn sample(setting: &Setting) -> Value {
         (_, "iptables.masqueradeBit" | "nftables.masqueradeBit") => Value::Number(7),
         (_, "conntrack.maxPerCore" | "conntrack.min" | "portolan.maps.memory") => Value::Number(77),
         (_, "portolan.ownAddresses") => Value::list(&["169.254.20.10"]),
+        (_, "portolan.probeBindAddress") => text("127.0.0.7:77"),
         (_, "portolan.masqueradePorts") => Value::list(&["1024-2047"]),
         (
             _,
