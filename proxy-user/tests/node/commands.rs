@@ -274,6 +274,8 @@ fn commands_find_an_agent_whose_servers_have_other_addresses() {
         "127.0.0.1:20249",
         "--healthz-bind-address",
         "127.0.0.1:20256",
+        "--probe-bind-address",
+        "127.0.0.1:20247",
     ];
     let agent = world.spawn(&flags);
     eventually("it is found and healthy", &agent, || {
@@ -283,10 +285,43 @@ fn commands_find_an_agent_whose_servers_have_other_addresses() {
         world.json(&["config", "metricsBindAddress"])[0]["value"],
         "127.0.0.1:20249"
     );
+    let probes = "127.0.0.1:20247".parse().expect("an address");
+    for path in ["/livez", "/healthz"] {
+        let (status, _) = agent.get(probes, path).expect("it listens");
+        assert_eq!(status, 200, "{path}");
+    }
+    let said = world.json(&["version"]);
+    assert_eq!(said["agent"], env!("CARGO_PKG_VERSION"), "{said}");
     // No agent listens on this port.
     let (code, said) = world.refused(&["warnings", "--metrics-bind-address", "127.0.0.1:20250"]);
     assert!(
         code == Some(1) && said.contains("127.0.0.1:20250"),
         "{said}"
     );
+}
+
+#[test]
+fn test_connects_to_every_address_of_a_service() {
+    let world = World::build();
+    world.write("cart.yaml", Service::new("cart", "172.30.1.1").node_port(31_080));
+    let agent = world.start(7);
+    let test = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg("test").args(words).arg("--pin-dir");
+        let ran = world.in_node_process(|| command.arg(world.pins()).output());
+        let ran = ran.expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        (ran.status.code(), said)
+    };
+    let (code, said) = test(&["shop/cart"]);
+    assert_eq!(code, Some(0), "{said}{}", agent.log());
+    for address in ["172.30.1.1:80", "10.40.0.1:31080"] {
+        let line = said.lines().find(|line| line.contains(address));
+        let connected = line.is_some_and(|line| line.contains("connected in"));
+        assert!(connected, "{address}: {said}");
+    }
+    let (code, said) = test(&["--connect", "10.40.1.20:9"]);
+    assert_eq!(code, Some(1), "nobody listens: {said}");
+    let (code, _) = test(&["shop/cart", "--connect", "10.40.1.20:9"]);
+    assert_eq!(code, Some(2), "one or the other");
 }

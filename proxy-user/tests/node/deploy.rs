@@ -35,6 +35,7 @@ fn the_api_server_accepts_every_overlay_of_deploy() {
         "overlays/drain",
         "overlays/drain-labelled",
         "overlays/shadow",
+        "emergency",
         "kube-proxy/clean",
     ] {
         let manifests = build(&server, overlay);

@@ -104,6 +104,24 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
 }
 
 #[test]
+fn a_drain_with_a_time_ends_although_a_connection_is_open() {
+    let world = World::serving();
+    let agent = world.start(7);
+    let mut open = world.connect(CART).expect("an answer");
+    assert!(agent.stop().success());
+    let mut drain = world.cleanup(&["--drain", "--timeout", "4s"]);
+    wait(SOON, "new connections are not ours", String::new, || {
+        world.connect(CART).is_err()
+    });
+    assert_eq!(open.echo("draining"), "draining");
+    assert_eq!(drain.try_wait().expect("its state"), None, "it drains");
+    assert!(drain.wait().expect("its end").success());
+    assert!(!world.pins().exists());
+    let alone = world.cleanup(&["--timeout", "4s"]).wait();
+    assert!(!alone.expect("its end").success(), "a time is for a drain");
+}
+
+#[test]
 fn draining_a_node_without_flows_removes_all_pins() {
     let world = World::serving();
     assert!(world.start(7).stop().success());

@@ -5,11 +5,12 @@
 use std::{
     collections::BTreeSet,
     fs,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
-use lab::node::kube_proxy;
+use lab::node::{kube_proxy, options::METRICS};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -17,7 +18,7 @@ use crate::{
     agent::{eventually, wait, within},
     objects::service,
     server::{prepare, prepare_for_fleet},
-    world::World,
+    world::{BINARY, World},
 };
 
 /// kube-proxy on the node of a world; dropping it ends it.
@@ -113,6 +114,35 @@ fn the_agent_asks_the_server_for_the_same_objects_as_kube_proxy() {
     let mut theirs = theirs();
     theirs.retain(|[resource, ..]| resource != "servicecidrs");
     assert_eq!(own, theirs, "{version}");
+}
+
+#[test]
+fn wait_ends_once_kube_proxy_has_written_its_rules() {
+    let world = World::build();
+    let server = prepare(&world);
+    // The rules of an earlier kube-proxy prove nothing.
+    drop(kube_proxy_with_rules(&world, &server.kubeconfig()));
+    let mut command = Command::new(BINARY);
+    let metrics = METRICS.to_string();
+    let flags = ["wait", "--kube-proxy", "--kube-proxy-metrics", &metrics];
+    let mut waiting = world.begin(command.args(flags).stdout(Stdio::null()));
+    sleep(Duration::from_secs(3));
+    let state = waiting.try_wait().expect("its state");
+    assert_eq!(state, None, "kube-proxy does not run");
+    let _kube_proxy = KubeProxy::start(&world, &server.kubeconfig());
+    assert!(waiting.wait().expect("its end").success());
+    assert!(KubeProxy::has(&world, "172.30.1.1"));
+}
+
+fn kube_proxy_with_rules(world: &World, kubeconfig: &str) -> KubeProxy {
+    let kube_proxy = KubeProxy::start(world, kubeconfig);
+    wait(
+        Duration::from_secs(60),
+        "kube-proxy's rules",
+        String::new,
+        || KubeProxy::has(world, "172.30.1.1"),
+    );
+    kube_proxy
 }
 
 fn ports_of_connections(world: &World, process: u32) -> BTreeSet<String> {
