@@ -106,7 +106,7 @@ impl Topic {
         }
     }
     /// Returns the page of the documentation that explains the topic, as a path from the top of the
-    /// clone with the section's anchor.
+    /// clone with the anchor of a section.
     pub fn page(&self) -> &'static str {
         match self {
             Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {

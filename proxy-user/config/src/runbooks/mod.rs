@@ -6,8 +6,8 @@
 use control::warnings::Topic;
 use proxy_common::Counter;
 
-/// Returns the page about a packet's outcome, as a path from the top of the clone with the section's
-/// anchor; None for normal outcomes.
+/// Returns the page about a packet's outcome, as a path from the top of the clone with the anchor
+/// of a section; None for normal outcomes.
 pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     Some(match counter {
         Counter::Untouched
