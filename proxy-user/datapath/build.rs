@@ -2,7 +2,7 @@
 //! Compiles the kernel programs into BPF object files, which the module `programs` embeds.
 //!
 //! `cargo xtask setup` finds or builds the compiler and the linker and writes their paths into a
-//! file of the per-user cache. Why aya-build is not used: docs/decisions.md.
+//! file of the per-user cache. Why aya-build is not used: docs/dev/decisions.md.
 
 use std::{
     collections::HashMap,

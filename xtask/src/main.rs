@@ -75,7 +75,7 @@ enum Command {
     /// Make everything that a release has: image, packages, chart, bills of materials, checksums,
     /// provenance
     Release(release::Arguments),
-    /// Boot Debian's kernels in qemu, run tests in each, and write docs/kernels.md (root)
+    /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     Cluster(cluster::Arguments),

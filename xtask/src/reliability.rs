@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Puts the tables that `soak` and `storm` have made into docs/reliability.md.
+//! Puts the tables that `soak` and `storm` have made into docs/dev/reliability.md.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,13 @@ use crate::{
     fs,
 };
 
-const PAGE: &str = "docs/reliability.md";
+const PAGE: &str = "docs/dev/reliability.md";
 
 /// The tables of one command of xtask.
 pub(crate) struct Tables {
     /// The file into which the command's program writes the tables.
     file: PathBuf,
-    /// The comment before the tables in docs/reliability.md.
+    /// The comment before the tables in docs/dev/reliability.md.
     begin: String,
     /// What follows the tables there; empty if they are the end of the page.
     end: &'static str,
@@ -36,7 +36,7 @@ impl Tables {
         &self.file
     }
 
-    /// Replaces the tables in docs/reliability.md.
+    /// Replaces the tables in docs/dev/reliability.md.
     pub(crate) fn write(&self) -> Result<()> {
         let tables = fs::read_to_string(&self.file).context("no tables were made")?;
         let page = cargo::root().join(PAGE);

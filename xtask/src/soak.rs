@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask soak`: runs ordinary traffic on a node with portolan, without a proxy and with
 //! kube-proxy, by the benchmark `soak` of the package `lab`. `--write` writes the tables of
-//! docs/reliability.md. `cargo xtask test soak` runs two minutes of it.
+//! docs/dev/reliability.md. `cargo xtask test soak` runs two minutes of it.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const TARGET: &str = "soak";
-/// What follows the tables in docs/reliability.md.
+/// What follows the tables in docs/dev/reliability.md.
 const END: &str = "\n<!-- End of what cargo xtask soak --write has written -->\n";
 
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// What is drawn; without it, the day's
     #[arg(long)]
     seed: Option<u64>,
-    /// Writes the tables into docs/reliability.md, also if something failed
+    /// Writes the tables into docs/dev/reliability.md, also if something failed
     #[arg(long)]
     write: bool,
     /// Passed on: --proxies none,portolan,nftables --plumbing bridge,routed --only KIND

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask storm`: clients of every kind send requests while one disturbance of the agent
-//! follows another. `--write` writes the tables of docs/reliability.md. `cargo xtask test node`
+//! follows another. `--write` writes the tables of docs/dev/reliability.md. `cargo xtask test node`
 //! runs a minute of it.
 
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Only disturbances that have this in their names
     #[arg(long)]
     only: Option<String>,
-    /// Writes the tables into docs/reliability.md, also if something was lost
+    /// Writes the tables into docs/dev/reliability.md, also if something was lost
     #[arg(long)]
     write: bool,
 }

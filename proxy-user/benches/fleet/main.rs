@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Measures what many agents cost an API server, and themselves: portolan's source of objects
 //! beside kube-proxy's informers, in turns with one kube-apiserver. Needs root. `cargo xtask bench
-//! fleet` calls it; docs/fleet.md says what is measured, and how.
+//! fleet` calls it; docs/dev/fleet.md says what is measured, and how.
 //!
 //! The same program, started by itself with `--client`, is a process with some of portolan's
 //! agents.

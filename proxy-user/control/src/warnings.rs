@@ -106,27 +106,27 @@ impl Topic {
         }
     }
     /// Returns the page of the documentation that explains the topic, as a path from the top of the
-    /// clone.
+    /// clone with the anchor of a section.
     pub fn page(&self) -> &'static str {
         match self {
             Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
-                "docs/runbooks/objects.md"
+                "docs/runbooks.md#objects"
             }
-            Self::Folder | Self::ApiServer => "docs/runbooks/source-outage.md",
-            Self::Apply => "docs/runbooks/services-failed.md",
-            Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks/settings.md",
-            Self::Interfaces | Self::Sockets => "docs/runbooks/programs-missing.md",
-            Self::ForeignPrograms(_) => "docs/runbooks/foreign-programs.md",
-            Self::ForeignConnections => "docs/runbooks/import.md",
-            Self::Repairs => "docs/runbooks/repairs.md",
-            Self::Forwarding | Self::Stack => "docs/runbooks/left-to-stack.md",
-            Self::Uplinks => "docs/runbooks/xdp.md",
-            Self::ForwardPolicy => "docs/runbooks/forward-policy.md",
-            Self::Flows => "docs/runbooks/flow-table-full.md",
-            Self::Succession => "docs/runbooks/succession.md",
-            Self::Growth => "docs/runbooks/maps-full.md",
+            Self::Folder | Self::ApiServer => "docs/runbooks.md#source-outage",
+            Self::Apply => "docs/runbooks.md#services-failed",
+            Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks.md#settings",
+            Self::Interfaces | Self::Sockets => "docs/runbooks.md#programs-missing",
+            Self::ForeignPrograms(_) => "docs/runbooks.md#foreign-programs",
+            Self::ForeignConnections => "docs/runbooks.md#import",
+            Self::Repairs => "docs/runbooks.md#repairs",
+            Self::Forwarding | Self::Stack => "docs/runbooks.md#left-to-stack",
+            Self::Uplinks => "docs/runbooks.md#xdp",
+            Self::ForwardPolicy => "docs/runbooks.md#forward-policy",
+            Self::Flows => "docs/runbooks.md#flow-table-full",
+            Self::Succession => "docs/runbooks.md#succession",
+            Self::Growth => "docs/runbooks.md#maps-full",
             Self::HealthPort(_) | Self::Health | Self::Probes | Self::Metrics => {
-                "docs/runbooks/ports-in-use.md"
+                "docs/runbooks.md#ports-in-use"
             }
         }
     }

@@ -37,7 +37,7 @@ fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines()
         "the program ingress",
         "9999",
         "processed ",
-        "docs/kernels.md",
+        "docs/dev/kernels.md",
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }

@@ -210,7 +210,7 @@ fn overview_commands_work_with_an_agent_and_report_a_stopped_one() {
         .unwrap_or_default();
     assert!(reason.contains("ipvs have no effect"), "{warnings}");
     let page = about.and_then(|warning| warning["page"].as_str());
-    assert_eq!(page, Some("docs/runbooks/settings.md"), "{warnings}");
+    assert_eq!(page, Some("docs/runbooks.md#settings"), "{warnings}");
 
     let from = |key: &str| world.json(&["config", key])[0]["from"].clone();
     assert_eq!(from("hostnameOverride"), "flag");

@@ -65,7 +65,7 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     });
     second.logs("WARN API server");
     assert_eq!(second.metric("portolan_source_failing"), Some(1));
-    second.says(&["WARN", "API server", "docs/runbooks/source-outage.md"]);
+    second.says(&["WARN", "API server", "docs/runbooks.md#source-outage"]);
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
     assert!(

@@ -57,7 +57,7 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
         let [line] = lines[..] else {
             panic!("{program} is named once, not {}: {log}", lines.len())
         };
-        for part in ["9999", "processed ", "docs/kernels.md", "until then"] {
+        for part in ["9999", "processed ", "docs/dev/kernels.md", "until then"] {
             assert!(line.contains(part), "{part}: {line}");
         }
     }
@@ -90,7 +90,7 @@ fn the_agent_ends_with_the_reason_if_the_egress_program_is_refused() {
         "the program egress",
         "9999",
         "processed ",
-        "docs/kernels.md",
+        "docs/dev/kernels.md",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -133,7 +133,7 @@ fn trace_shows_packets_and_calls_before_and_after_translation() {
     });
     assert_eq!(refused["verdict"], "reject");
     assert_eq!(refused["service"], "shop/empty");
-    assert_eq!(refused["page"], "docs/runbooks/no-endpoint.md");
+    assert_eq!(refused["page"], "docs/runbooks.md#no-endpoint");
 
     let own = world.connect_from_node("172.30.1.1:80").expect("served");
     assert!(world.connect_from_node("172.30.1.2:80").is_err());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs this clone's test
-//! programs in each, and writes docs/kernels.md. `cargo xtask test kernels` does it for the kernels
-//! of Debian's stable releases.
+//! programs in each, and writes docs/dev/kernels.md. `cargo xtask test kernels` does it for the
+//! kernels of Debian's stable releases.
 
 pub(crate) mod apt;
 mod archive;

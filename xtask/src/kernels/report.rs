@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes docs/kernels.md with the results of each kernel. The page is made from docs/kernels.json,
-//! where a run replaces only the results of its own kernel. `lint` compares the programs' sizes
-//! there with a budget.
+//! Writes docs/dev/kernels.md with the results of each kernel. The page is made from
+//! docs/dev/kernels.json, where a run replaces only the results of its own kernel. `lint` compares
+//! the programs' sizes there with a budget.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -23,10 +23,11 @@ Times are those of an emulated processor (qemu without KVM), about ten times tho
 ";
 
 fn data_file() -> PathBuf {
-    cargo::root().join("docs/kernels.json")
+    cargo::root().join("docs/dev/kernels.json")
 }
 
-/// The content of docs/kernels.json. Key: the series of kernels (e.g. 6.12), value: its results.
+/// The content of docs/dev/kernels.json. Key: the series of kernels (e.g. 6.12), value: its
+/// results.
 type Kernels = Map<String, Value>;
 
 fn read() -> Result<Kernels> {
@@ -51,7 +52,7 @@ pub(super) fn store(series: &str, release: &str, run: &Run) -> Result<()> {
     kernels.insert(series.to_owned(), new);
     let text = serde_json::to_string_pretty(&kernels).context("write figures")? + "\n";
     fs::write(data_file(), text)?;
-    fs::write(cargo::root().join("docs/kernels.md"), render(&kernels))
+    fs::write(cargo::root().join("docs/dev/kernels.md"), render(&kernels))
 }
 
 /// Copies results that `new` lacks from `old`.
@@ -72,7 +73,7 @@ fn keep(old: &Value, new: &mut Value) {
     }
 }
 
-/// Returns a line for each program that is over `BUDGET` on a kernel in docs/kernels.json.
+/// Returns a line for each program that is over `BUDGET` on a kernel in docs/dev/kernels.json.
 pub(crate) fn over_budget() -> Result<Vec<String>> {
     Ok(above(&read()?, BUDGET))
 }

@@ -56,7 +56,7 @@ pub(crate) fn check_all() -> Result<()> {
         }),
         ("length of files", &|| lengths(&files)),
         ("licences and sources of dependencies", &licences),
-        ("verified instructions, by docs/kernels.json", &|| {
+        ("verified instructions, by docs/dev/kernels.json", &|| {
             complaints(&kernels::over_budget()?)
         }),
     ];

@@ -62,7 +62,7 @@ fn read(pin_dir: &Path) -> Result<Served, DatapathError> {
 
 fn compare(served: &Served, wanted: &Served) -> Vec<Finding> {
     const REMEDY: &str =
-        "an agent that works applies changes within milliseconds: see docs/runbooks/sync-late.md";
+        "an agent that works applies changes within milliseconds: see docs/runbooks.md#sync-late";
     let names: BTreeSet<_> = served.keys().chain(wanted.keys()).collect();
     let nothing = BTreeSet::new();
     let of = |all: &'_ Served, name: &String| all.get(name).unwrap_or(&nothing).clone();

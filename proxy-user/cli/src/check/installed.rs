@@ -69,7 +69,7 @@ fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
         return Some(Finding::differs(
             "agent",
             "none runs: what the maps hold is served, and changes are not",
-            "start it, or see docs/runbooks/agent-down.md",
+            "start it, or see docs/runbooks.md#agent-down",
         ));
     }
     match health {
@@ -77,12 +77,12 @@ fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
         Some((status, reason)) => Some(Finding::differs(
             "agent",
             format!("/healthz answers {status}: {reason}"),
-            "see docs/runbooks/unhealthy.md",
+            "see docs/runbooks.md#unhealthy",
         )),
         None => Some(Finding::differs(
             "agent",
             "one runs, and does not answer at /healthz",
-            "name its address with --healthz-bind-address, or see docs/runbooks/agent-down.md",
+            "name its address with --healthz-bind-address, or see docs/runbooks.md#agent-down",
         )),
     }
 }
@@ -107,7 +107,7 @@ fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Fin
                 "none is attached at {}: packets of services pass there untranslated",
                 some(&names)
             ),
-            "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
+            "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing",
         )
     })
 }
@@ -120,7 +120,7 @@ fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
                 "not attached: {}; processes of the node may reach no service",
                 some(missing)
             ),
-            "an agent that works puts them back within a second: see docs/runbooks/programs-missing.md",
+            "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing",
         )
     })
 }
@@ -139,7 +139,7 @@ fn lasting(pin_dir: &Path) -> Result<BTreeSet<Dangling>, DatapathError> {
 }
 
 fn references(dangling: &BTreeSet<Dangling>) -> Vec<Finding> {
-    const REMEDY: &str = "start the agent anew, which compares the maps with the cluster: see docs/runbooks/inconsistent-maps.md";
+    const REMEDY: &str = "start the agent anew, which compares the maps with the cluster: see docs/runbooks.md#inconsistent-maps";
     let (felt, unfelt): (Vec<_>, Vec<_>) = dangling.iter().partition(|one| one.is_felt);
     let finding = |one: &Dangling| {
         let about = format!("maps, {}", one.service);

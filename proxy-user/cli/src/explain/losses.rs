@@ -55,7 +55,7 @@ mod tests {
             panic!("one note");
         };
         assert!(found.starts_with("3 met dropped_no_free_tuple since the maps were made"));
-        assert_eq!(*page, "docs/runbooks/ports-used-up.md");
+        assert_eq!(*page, "docs/runbooks.md#ports-used-up");
         assert_eq!(noted(Counter::SocketTranslated).len(), 1);
         assert_eq!(noted(Counter::ForwardedHit).len(), 0);
     }

@@ -42,7 +42,7 @@ pub(super) fn explain(error: &ProgramError, traced: Option<&ProgramError>) -> St
         format!(": {lines}")
     };
     format!(
-        "{io_error}{said} (kernel {}); docs/kernels.md names kernels that take it: use one of them, and report these lines",
+        "{io_error}{said} (kernel {}); docs/dev/kernels.md names kernels that take it: use one of them, and report these lines",
         running_kernel()
     )
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A storm: clients of every kind send requests without a pause while one disturbance follows
-//! another. No request may be lost, and no wrong backend may answer: docs/reliability.md. `cargo
-//! xtask storm` runs it longer.
+//! another. No request may be lost, and no wrong backend may answer: docs/dev/reliability.md.
+//! `cargo xtask storm` runs it longer.
 
 mod damage;
 mod disturb;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs random sequences of socket calls, and compares the results with a model of what an
-//! application may see: see docs/fuzzing.md.
+//! application may see: see docs/dev/fuzzing.md.
 
 mod ask;
 mod converse;
