@@ -14,8 +14,8 @@ const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Ch
 /// Matches tests that stop parts of the cluster, and tests of features that not every cluster has.
 const SKIP: &str = r"\[Disruptive\]|\[Feature:";
 
-/// Matches the e2e tests of network policies, which the pod network enforces, and those of them that
-/// not every pod network passes.
+/// Matches the e2e tests of network policies, which the pod network enforces, and those of them
+/// that not every pod network passes.
 const POLICIES: [&str; 2] = [
     r"\[sig-network\] Netpol",
     r"\[Disruptive\]|SCTPConnectivity",

@@ -303,7 +303,10 @@ fn commands_find_an_agent_whose_servers_have_other_addresses() {
 #[test]
 fn test_connects_to_every_address_of_a_service() {
     let world = World::build();
-    world.write("cart.yaml", Service::new("cart", "172.30.1.1").node_port(31_080));
+    world.write(
+        "cart.yaml",
+        Service::new("cart", "172.30.1.1").node_port(31_080),
+    );
     let agent = world.start(7);
     let test = |words: &[&str]| {
         let mut command = Command::new(BINARY);
