@@ -86,6 +86,12 @@ impl Helm {
         )
     }
 
+    /// Returns the YAML of the objects that the newest chart of a chart repository renders.
+    pub(super) fn template_from(&self, repository: &str, values: &[&str]) -> Result<String> {
+        let start = ["template", "portolan", "--skip-tests", "--repo", repository];
+        self.run_with(&start, Path::new("portolan"), values, None)
+    }
+
     /// Runs `helm lint --strict` on the chart; any complaint is an error.
     pub(super) fn lint(&self, values: &[&str]) -> Result<()> {
         let arguments = ["lint", "--strict", "--quiet"];

@@ -2,7 +2,13 @@
 //! Tests a release's packages with the programs that read them (dpkg, helm). Small placeholder
 //! files stand for the binaries.
 
-use std::process::Command;
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, BufReader, Write},
+    net::{Ipv4Addr, TcpListener},
+    process::Command,
+    thread,
+};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -48,7 +54,8 @@ pub(super) fn debian() -> Result<()> {
     Ok(())
 }
 
-/// Tests that helm renders the packed chart as it renders the chart's folder.
+/// Tests that helm renders the packed chart as it renders the chart's folder, also from a web server
+/// that has the release's files.
 pub(super) fn chart(helm: &Helm) -> Result<()> {
     let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
     let file = place.path().join("portolan.tgz");
@@ -57,5 +64,36 @@ pub(super) fn chart(helm: &Helm) -> Result<()> {
     let packed = helm.template_of(&file, &[ADDRESS])?;
     let is_same = packed == helm.template(&[ADDRESS])?;
     ensure!(is_same, "the packed chart gives other objects");
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("start a web server")?;
+    let address = server.local_addr().context("the web server's address")?;
+    // It ends with this process.
+    thread::spawn(move || serve(&server, &files));
+    let pulled = helm.template_from(&format!("http://{address}"), &[ADDRESS])?;
+    ensure!(
+        pulled == packed,
+        "the chart of index.yaml gives other objects"
+    );
+    Ok(())
+}
+
+/// Answers requests for these files.
+fn serve(server: &TcpListener, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    for stream in server.incoming() {
+        let mut stream = stream?;
+        let mut request = String::new();
+        BufReader::new(&stream).read_line(&mut request)?;
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        let file = files.get(path.trim_start_matches('/'));
+        let (status, content) = match file {
+            Some(content) => ("200 OK", content.as_slice()),
+            None => ("404 Not Found", b"".as_slice()),
+        };
+        let length = content.len();
+        write!(
+            stream,
+            "HTTP/1.0 {status}\r\nContent-Length: {length}\r\n\r\n"
+        )?;
+        stream.write_all(content)?;
+    }
     Ok(())
 }

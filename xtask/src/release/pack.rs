@@ -56,7 +56,9 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
         let package = deb::package(*arch, binary, parts)?;
         files.insert(format!("portolan_{version}_{}.deb", arch.name()), package);
     }
-    files.insert(format!("portolan-{version}.tgz"), chart(parts)?);
+    let chart = chart(parts)?;
+    files.insert("index.yaml".to_owned(), chart_index(parts, &chart)?);
+    files.insert(format!("portolan-{version}.tgz"), chart);
     let plugin = plugin(parts)?;
     let manifest = krew(parts, &plugin)?;
     files.insert(format!("kubectl-portolan-{version}.tar.gz"), plugin);
@@ -80,6 +82,22 @@ fn chart(parts: &Parts) -> Result<Vec<u8>> {
         }
     }
     archive(&entries)
+}
+
+/// Returns the index of a chart repository: with it, a web server's folder of the release is one.
+fn chart_index(parts: &Parts, chart: &[u8]) -> Result<Vec<u8>> {
+    let about = parts.project("deploy/chart/Chart.yaml")?;
+    let about = std::str::from_utf8(about).context("read Chart.yaml")?;
+    let about = about.lines().filter(|line| !line.starts_with('#'));
+    let mut text = "apiVersion: v1\nentries:\n  portolan:\n    -\n".to_owned();
+    for line in about {
+        text += &format!("      {line}\n");
+    }
+    let (version, date, digest) = (&parts.version, &parts.commit.date, sha256(chart));
+    text += &format!(
+        "      created: {date}\n      digest: {digest}\n      urls: [portolan-{version}.tgz]\ngenerated: {date}\n"
+    );
+    Ok(text.into_bytes())
 }
 
 /// Packs the kubectl plugin as an archive that krew can unpack.
@@ -174,6 +192,7 @@ mod tests {
             names,
             [
                 "SHA256SUMS",
+                "index.yaml",
                 "kubectl-portolan-1.2.3.tar.gz",
                 "portolan-1.2.3-image.tar",
                 "portolan-1.2.3-krew.yaml",
