@@ -54,8 +54,8 @@ pub(super) fn debian() -> Result<()> {
     Ok(())
 }
 
-/// Tests that helm renders the packed chart as it renders the chart's folder, also from a web server
-/// that has the release's files.
+/// Tests that helm renders the packed chart as it renders the chart's folder, also from a web
+/// server that has the release's files.
 pub(super) fn chart(helm: &Helm) -> Result<()> {
     let place = TempDir::with_prefix("portolan-chart-").context("make a folder")?;
     let file = place.path().join("portolan.tgz");
