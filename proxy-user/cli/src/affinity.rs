@@ -50,7 +50,7 @@ impl Row for NamedAffinity {
     const COLUMNS: &'static [Column<Self>] = &[
         cut("SERVICE", 0, |row| plain(row.row.service.as_str())),
         column("CLIENT", 0, |row| plain(row.client())),
-        column("ENDPOINT", 0, |row| plain(row.row.backend)),
+        column("BACKEND", 0, |row| plain(row.row.backend)),
         column("AGE", 1, |row| plain(Value::Seconds(row.row.age_seconds))),
         cut("STATUS", 0, |row| {
             let tone = match row.row.status {
@@ -60,7 +60,7 @@ impl Row for NamedAffinity {
             toned(row.row.status, tone)
         }),
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
-        column("ENDPOINT-POD", WIDE, |row| plain(row.endpoint_pod.clone())),
+        column("BACKEND-POD", WIDE, |row| plain(row.endpoint_pod.clone())),
     ];
     fn name(&self) -> String {
         format!("affinity/{}/{}", self.row.service, self.row.client)

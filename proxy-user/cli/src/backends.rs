@@ -36,7 +36,7 @@ impl Row for NamedBackend {
     const COLUMNS: &'static [Column<Self>] = &[
         cut("SERVICE", 0, |row| plain(row.row.service.as_str())),
         column("PORT", 1, |row| plain(row.row.port_name.as_str())),
-        column("ENDPOINT", 0, |row| plain(row.row.address)),
+        column("BACKEND", 0, |row| plain(row.row.address)),
         column("PROTOCOL", 2, |row| plain(row.row.protocol)),
         column("SELECTED-BY", 0, |row| {
             let is_unused = row.row.sets.is_empty();

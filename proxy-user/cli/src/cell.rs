@@ -42,6 +42,8 @@ pub(super) enum Value {
     Hundredths(u64),
     /// A time span, in seconds.
     Seconds(u64),
+    /// An amount of memory, in bytes.
+    Bytes(u64),
     Address(SocketAddr),
     /// One of a few fixed texts, such as a protocol or a state.
     Word(&'static str),
@@ -55,13 +57,36 @@ impl fmt::Display for Value {
             Self::None => f.write_str("-"),
             Self::Number(number) => write!(f, "{number}"),
             Self::Hundredths(number) => write!(f, "{}.{:02}", number / 100, number % 100),
-            Self::Seconds(seconds) => write!(f, "{seconds}s"),
+            Self::Seconds(seconds) => span(f, *seconds),
+            Self::Bytes(bytes) => amount(f, *bytes),
             Self::Address(address) => write!(f, "{address}"),
             Self::Word(word) => f.write_str(word),
             Self::Name(name) => write!(f, "{name}"),
             Self::Text(text) if text.is_empty() => f.write_str("-"),
             Self::Text(text) => f.write_str(text),
         }
+    }
+}
+
+/// Writes a time span as kubectl does: two units while it is short, one when it is long.
+fn span(f: &mut fmt::Formatter<'_>, seconds: u64) -> fmt::Result {
+    let [minutes, hours, days] = [60, 3600, 86_400].map(|unit| seconds / unit);
+    match seconds {
+        0..120 => write!(f, "{seconds}s"),
+        120..600 => write!(f, "{minutes}m{}s", seconds % 60),
+        600..10_800 => write!(f, "{minutes}m"),
+        10_800..28_800 => write!(f, "{hours}h{}m", minutes % 60),
+        28_800..172_800 => write!(f, "{hours}h"),
+        _ => write!(f, "{days}d{}h", hours % 24),
+    }
+}
+
+/// Writes an amount of memory in the largest unit of which it has at least one, rounded up.
+fn amount(f: &mut fmt::Formatter<'_>, bytes: u64) -> fmt::Result {
+    match bytes {
+        0..1024 => write!(f, "{bytes}B"),
+        1024..1_048_576 => write!(f, "{}Ki", bytes.div_ceil(1024)),
+        _ => write!(f, "{}Mi", bytes.div_ceil(1_048_576)),
     }
 }
 

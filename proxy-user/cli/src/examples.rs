@@ -109,7 +109,7 @@ Examples:
 
 pub(super) const MAPS: &str = "\
 Examples:
-  portolan maps --sort-by memory-kib         where is the kernel's memory?
+  portolan maps --sort-by memory             where is the kernel's memory?
   portolan maps flows                        how full is the flow table?";
 
 pub(super) const WARNINGS: &str = "\
@@ -127,7 +127,7 @@ pub(super) const TRACE: &str = "\
 Examples:
   portolan trace service shop/cart           what happens to the packets and calls of a service
   portolan trace verdict drop or verdict reject          what is refused, and why
-  portolan trace host 10.244.1.7 and tcp port 80 --count 20
+  portolan trace host 10.244.1.7 and tcp port 80 --limit 20
   portolan trace calls and process 4711      what a process asks for, and what it gets
   portolan trace udp port 53 --duration 10 --write dns.pcapng";
 

@@ -29,9 +29,7 @@ impl Row for MapRow {
         column("ENTRIES", 0, |row| plain(row.entries)),
         column("CAPACITY", 0, |row| plain(row.capacity)),
         column("FULL", 0, full),
-        column("MEMORY-KIB", 0, |row| {
-            plain(row.memory.map(|bytes| bytes.div_ceil(1024)))
-        }),
+        column("MEMORY", 0, |row| plain(row.memory.map(Value::Bytes))),
         column("KIND", 1, |row| plain(row.kind)),
         column("ID", 2, |row| plain(row.id)),
     ];

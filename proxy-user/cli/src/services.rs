@@ -30,7 +30,7 @@ impl Row for Frontend {
         cut("SERVICE", 0, |row| plain(row.service.as_str())),
         column("PORT", 3, |row| plain(row.port_name.as_str())),
         column("KIND", 2, |row| plain(row.kind)),
-        column("ADDRESS", 0, |row| plain(address(row))),
+        column("FRONTEND", 0, |row| plain(address(row))),
         column("INTERNAL", 0, |row| count(row, row.internal_endpoints)),
         column("EXTERNAL", 0, |row| count(row, row.external_endpoints)),
         cut("POLICIES", 1, |row| plain(row.policies.join(", "))),

@@ -63,7 +63,7 @@ impl Row for OwnedSocket {
             plain(row.process.as_ref().map(|process| process.pid))
         }),
         column("COOKIE", 4, |row| plain(format!("{:x}", row.row.cookie))),
-        column("ASKED-FOR", 2, |row| plain(row.row.frontend)),
+        column("FRONTEND", 2, |row| plain(row.row.frontend)),
         column("BACKEND", 0, |row| plain(row.row.backend)),
         column("HOW", 0, |row| {
             toned(how(&row.row), Tone::Warn.when(!row.row.current))

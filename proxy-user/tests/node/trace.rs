@@ -185,7 +185,7 @@ fn trace_applies_its_filter_its_count_and_its_rate() {
     let (_, said) = trace.end(Signal::SIGTERM);
     assert!(said.contains("3 shown, none lost"), "{said}");
 
-    let trace = Tracing::start(&world, &["--count", "2", "dst", "port", "80"]);
+    let trace = Tracing::start(&world, &["--limit", "2", "dst", "port", "80"]);
     for _ in 0..3 {
         assert!(world.connect("172.30.1.2:80").is_err());
     }
@@ -252,7 +252,7 @@ fn bad_input_of_trace_prints_one_line_and_exits_with_2() {
         ),
         (&["outcome", "lost"], "there is no outcome"),
         (&["--write", "/nowhere/x"], "--write /nowhere/x"),
-        (&["--count", "0"], "--count"),
+        (&["--limit", "0"], "--limit"),
     ] {
         let (code, said) = world.refused(&[&["trace"], arguments].concat());
         assert_eq!(code, Some(2), "{arguments:?}: {said}");

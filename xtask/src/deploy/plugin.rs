@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_trace_with_a_duration_runs_on_all_nodes() {
-        let (code, said, _) = run(PODS, &["trace", "-w", "-", "--duration", "3"]);
+        let (code, said, _) = run(PODS, &["trace", "--write", "-", "--duration", "3"]);
         assert_eq!((code, said.lines().count()), (Some(0), 4));
     }
 

@@ -195,7 +195,7 @@ impl Item for TopRow {
 /// The columns of the tables of service ports and backends.
 pub(super) const COLUMNS: &[Column<TopRow>] = &[
     cut("SERVICE", 0, |row| plain(row.of.to_string())),
-    column("ENDPOINT", 0, |row| plain(row.endpoint)),
+    column("BACKEND", 0, |row| plain(row.endpoint)),
     column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
     column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
     column("OUTPPS", 1, |row| {
@@ -226,7 +226,7 @@ pub(super) const COLUMNS: &[Column<TopRow>] = &[
 pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
     let is_rate = |heading: &str| heading.ends_with("PS");
     let all = COLUMNS.iter().filter(|one| {
-        (backends || one.heading != "ENDPOINT") && (has_rates || !is_rate(one.heading))
+        (backends || one.heading != "BACKEND") && (has_rates || !is_rate(one.heading))
     });
     all.copied().collect()
 }

@@ -48,9 +48,9 @@ pub struct TraceArgs {
     #[arg(long)]
     pub all: bool,
     /// End after so many packets and calls.
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// End after so many seconds; after 600 if neither this nor --count is given and the output is
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// End after so many seconds; after 600 if neither this nor --limit is given and the output is
     /// no terminal: who reads it may go without a word, as kubectl exec does.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
@@ -60,7 +60,7 @@ pub struct TraceArgs {
     /// Also write the packets into this file, for Wireshark (pcapng): up to 256 bytes of each as it
     /// is after translation, with what it was before, verdict and reason as a comment. Socket calls
     /// have no packets. - is standard output, which then has no lines.
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Format of the output; json is one object a line.
     #[arg(long, short, value_enum, default_value_t)]
@@ -73,7 +73,7 @@ pub struct TraceArgs {
 
 /// How many events are shown per second at most, unless --rate is given.
 const RATE: u64 = 1000;
-/// How long a trace runs if its output is not a terminal and neither --duration nor --count is
+/// How long a trace runs if its output is not a terminal and neither --duration nor --limit is
 /// given.
 const UNSEEN: Duration = Duration::from_secs(600);
 /// How often the trace looks for new programs, changed services and lost events.
@@ -89,7 +89,7 @@ pub enum Form {
     Json,
 }
 
-/// Shows events until a signal comes, or until --count or --duration is reached.
+/// Shows events until a signal comes, or until --limit or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
@@ -161,7 +161,7 @@ fn is_stdout(path: &Path) -> bool {
 /// Returns after how long the trace ends by itself; None if it does not. `is_seen`: whether the
 /// output is a terminal.
 fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
-    let unseen = (!is_seen && args.count.is_none()).then_some(UNSEEN);
+    let unseen = (!is_seen && args.limit.is_none()).then_some(UNSEEN);
     args.duration.or(unseen)
 }
 
@@ -184,7 +184,7 @@ fn watch(
         // Events that are still in the buffer at the end are shown, too.
         while let Some(told) = trace.take() {
             show.told(told, known)?;
-            if show.args.count.is_some_and(|count| show.shown >= count) {
+            if show.args.limit.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
             if look.elapsed() >= LOOK || !last && stop.is_asked() {
