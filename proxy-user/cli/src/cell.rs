@@ -206,3 +206,25 @@ pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell
         ..column(heading, rank, cell)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(Value::Seconds(0), "0s")]
+    #[case(Value::Seconds(119), "119s")]
+    #[case(Value::Seconds(205), "3m25s")]
+    #[case(Value::Seconds(7_259), "120m")]
+    #[case(Value::Seconds(12_345), "3h25m")]
+    #[case(Value::Seconds(90_000), "25h")]
+    #[case(Value::Seconds(180_000), "2d2h")]
+    #[case(Value::Bytes(1_023), "1023B")]
+    #[case(Value::Bytes(4_097), "5Ki")]
+    #[case(Value::Bytes(75_499_520), "73Mi")]
+    fn times_and_memory_are_shown_as_people_read_them(#[case] value: Value, #[case] text: &str) {
+        assert_eq!(value.to_string(), text);
+    }
+}
