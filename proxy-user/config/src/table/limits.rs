@@ -138,7 +138,7 @@ pub(super) const MAPS: Group = Group {
             unset: BY_MACHINE,
             what: "Addresses and ports that clients can reach, of each IP family: one for every port of every cluster \
                 IP, external IP and load balancer address, one for every node port, and one for every cluster IP.",
-            when: "Raise it, and `records` with it, to begin with room for more than about 60 000 service ports.",
+            when: "Raise it, and `records` with it, to begin with room for more than about 49 000 services with one port each.",
         },
         Setting {
             key: "portolan.maps.records",
