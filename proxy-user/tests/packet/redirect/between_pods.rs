@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use linux::{interfaces::PodLink, monotonic};
+use linux::{interfaces::PodLink, now};
 use proxy_common::{
     Counter, Port, Protocol, Settings,
     flow::between_pods::{Direction, End, Record},
@@ -88,7 +88,7 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
     let one = Direction::new(&end(client), &end(server), protocol, 0);
     let other = Direction::new(&end(server), &end(client), protocol, 0);
     let record = |node: &Node, age: u64| {
-        let then = monotonic() - age;
+        let then = now() - age;
         let record = Record::default()
             .after(one, true, false, then)
             .after(other, false, false, then)

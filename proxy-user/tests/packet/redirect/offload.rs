@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use linux::{interfaces::PodLink, monotonic};
+use linux::{interfaces::PodLink, now};
 use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, V4, flow::Offload, maps};
 use rstest::rstest;
 
@@ -53,7 +53,7 @@ impl Filtered {
     }
     /// Records for one direction that a packet left by an interface; `age` in nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
-        let record = Offload::new(interface, monotonic() - age);
+        let record = Offload::new(interface, now() - age);
         self.change(|of, offload| {
             if of == kind {
                 *offload = record;
