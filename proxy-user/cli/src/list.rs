@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_flag_reverse_reverses_every_order() {
-        for sort_by in [None, Some("address".to_owned())] {
+        for sort_by in [None, Some("frontend".to_owned())] {
             let show = Show {
                 sort_by,
                 ..Show::default()

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_trace_without_a_terminal_or_limit_ends_by_itself() {
         let args = |count, duration| TraceArgs {
-            count,
+            limit: count,
             duration,
             ..TraceArgs::default()
         };
