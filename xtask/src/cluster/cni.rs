@@ -97,6 +97,9 @@ pub(super) fn start(tools: &Tools, cni: Cni) -> Result<()> {
         )?;
         let range = json!({"spec": {"podCIDR": node.pods, "podCIDRs": [node.pods]}});
         kubectl(tools, &format!("patch node {name} --patch {range}"))?;
+    }
+    // kube-router masquerades packets to nodes whose ranges it did not find at its start.
+    for node in &NODES {
         if cni.is_flannel() {
             start_flannel(tools, node, cni)?;
         } else if cni == Cni::KubeRouter {
