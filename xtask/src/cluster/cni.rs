@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     control::kubectl,
-    daemon::{Daemon, wait},
+    daemon::{self, wait},
     layout::{CLUSTER_CIDR, CONTROL, NODES, Node, SERVICE_CIDR, kubeconfig},
     tools::Tools,
 };
@@ -103,10 +103,10 @@ pub(super) fn start(tools: &Tools, cni: Cni) -> Result<()> {
         if cni.is_flannel() {
             start_flannel(tools, node, cni)?;
         } else if cni == Cni::KubeRouter {
-            configure(node, &[bridge(node, "kube-bridge", None)])?;
+            configure(node, &bridge(node, "kube-bridge", None))?;
             start_kube_router(tools, node)?;
         } else {
-            configure(node, &[bridge(node, "cni0", None)])?;
+            configure(node, &bridge(node, "cni0", None))?;
         }
     }
     Ok(())
@@ -136,12 +136,12 @@ fn start_flannel(tools: &Tools, node: &Node, cni: Cni) -> Result<()> {
         network.display(),
         lease.display(),
     );
-    daemon(node, "flanneld", &line)?;
+    daemon::start(&node.place, "flanneld", &line)?;
     wait("flannel's lease", PATIENCE, &node.place, "flanneld", || {
         lease.exists()
     })?;
     let text = fs::read_to_string(&lease)?;
-    configure(node, &[bridge(node, "cni0", Some(mtu(&text)?))])
+    configure(node, &bridge(node, "cni0", Some(mtu(&text)?)))
 }
 
 /// Returns FLANNEL_MTU of flannel's file `subnet.env`.
@@ -164,16 +164,7 @@ fn start_kube_router(tools: &Tools, node: &Node) -> Result<()> {
         kubeconfig().display(),
         node.place.name,
     );
-    daemon(node, "kube-router", &line)
-}
-
-fn daemon(node: &Node, name: &str, line: &str) -> Result<()> {
-    Daemon {
-        place: &node.place,
-        name,
-        command: line.split_whitespace().map(str::to_owned).collect(),
-    }
-    .start()
+    daemon::start(&node.place, "kube-router", &line)
 }
 
 /// Returns the names of the daemons on each node.
@@ -205,10 +196,9 @@ fn bridge(node: &Node, name: &str, mtu: Option<u32>) -> Value {
 }
 
 /// Writes the configuration that the container runtime reads. Without one a node is not ready.
-fn configure(node: &Node, plugins: &[Value]) -> Result<()> {
+fn configure(node: &Node, bridge: &Value) -> Result<()> {
     let ports = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
-    let plugins: Vec<_> = plugins.iter().chain([&ports]).collect();
-    let conflist = json!({"cniVersion": "1.0.0", "name": "cluster", "plugins": plugins});
+    let conflist = json!({"cniVersion": "1.0.0", "name": "cluster", "plugins": [bridge, ports]});
     fs::create_dir_all(node.place.folder().join("cni"))?;
     fs::write(file(node), conflist.to_string())
 }

@@ -7,7 +7,7 @@ use std::{path::Path, process::Command, time::Duration};
 use anyhow::Result;
 
 use super::{
-    daemon::{Daemon, run, wait},
+    daemon::{run, start as start_daemon, wait},
     layout::{CLUSTER_CIDR, CONTROL, DNS, DOMAIN, SERVICE_CIDR, kubeconfig, pki},
     tools::Tools,
 };
@@ -116,12 +116,7 @@ endpoints: [{{addresses: [{}]}}]
 }
 
 fn daemon(name: &str, line: String) -> Result<()> {
-    Daemon {
-        place: &CONTROL,
-        name,
-        command: line.split_whitespace().map(str::to_owned).collect(),
-    }
-    .start()
+    start_daemon(&CONTROL, name, &line)
 }
 
 /// Returns a command that runs `program` in the control plane's network namespace, not on a node.

@@ -46,6 +46,18 @@ impl Daemon<'_> {
     }
 }
 
+/// Starts a program if it does not run. `line`: the program and its arguments, separated by spaces.
+pub(super) fn start(place: &Namespace, name: &str, line: &str) -> Result<()> {
+    let words = line.split_whitespace();
+    let command = words.map(str::to_owned).collect();
+    Daemon {
+        place,
+        name,
+        command,
+    }
+    .start()
+}
+
 /// Returns a command that runs in the cgroup and network of `place` (a node or the control plane)
 /// and with a node's mounts and host name. The program to run and its arguments are to be added; it
 /// gets the process id of the command.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{
     control::kubectl,
-    daemon::{Daemon, HOLDER, inside, run, wait},
+    daemon::{self, Daemon, HOLDER, inside, run, wait},
     images::{Archive, PAUSE},
     layout::{self, DNS, DOMAIN, NODES, Namespace, Node, RUN, pki},
     tools::{CNI, Tools},
@@ -136,11 +136,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
         folder.join("kubelet").display(),
         folder.join("kubelet-pki").display(),
     );
-    start(
-        &node.place,
-        "kubelet",
-        &command.split(' ').collect::<Vec<_>>(),
-    )
+    daemon::start(&node.place, "kubelet", &command)
 }
 
 /// Waits until every node is Ready in the API.
