@@ -12,6 +12,7 @@ use crate::{
     trace::{
         Event, Filter, HEAD, PacketEvent, Tuple,
         filter::{CLAUSES, Clause, TERMS, Term},
+        follow::{Config, End, Followed, Offsets, SOURCES as FOLLOWED_SOURCES, Sighting},
         rate::Rate,
     },
     traffic::{RefusedKey, Traffic},
@@ -62,6 +63,11 @@ assert_no_padding!(Settings = u32 [u16; 4] V4 V6 [Prefix<V4>; 4] [Prefix<V6>; 4]
 assert_no_padding!(Tuple = V6 V6 u16 u16 u8 u8 u8 u8);
 assert_no_padding!(Event = u64 u64 Tuple Tuple u32 u32 u32 u32 u32 i32 u32 u32 u16 u8 u8 u32 u64 [u8; 16]);
 assert_no_padding!(PacketEvent = Event [u8; HEAD]);
+assert_no_padding!(Config = Offsets u32);
+assert_no_padding!(Offsets = [u32; 11]);
+assert_no_padding!(End = V6 u16 u8 u8);
+assert_no_padding!(Followed = [End; FOLLOWED_SOURCES] u64);
+assert_no_padding!(Sighting = u64 u64 Tuple u32 u32 u32 u32 u32 u8 u8 [u8; 6] u32);
 assert_no_padding!(Rate = u64 u64 u64);
 assert_no_padding!(Term = u32 u32 u32 u32 V6 V6);
 assert_no_padding!(Filter = [Term; TERMS] [Clause; CLAUSES] u32 u32 u64);

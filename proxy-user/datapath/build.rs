@@ -75,7 +75,7 @@ fn main() {
     if !tools.contains_key("build-std") {
         command.env(
             "RUSTC_BOOTSTRAP",
-            "aya_ebpf,aya_log_ebpf,portolan,portolan_trace,proxy_ebpf",
+            "aya_ebpf,aya_log_ebpf,portolan,portolan_follow,portolan_trace,proxy_ebpf",
         );
     }
     for inherited in [
@@ -97,7 +97,7 @@ fn main() {
         status.success(),
         "building the kernel programs failed; the errors are above"
     );
-    for name in ["portolan", "portolan-trace"] {
+    for name in ["portolan", "portolan-follow", "portolan-trace"] {
         let built = target_dir.join(TARGET).join("release").join(name);
         fs::copy(built, out.join(format!("{name}.bpf.o"))).expect("copy the object");
     }

@@ -5,6 +5,7 @@
 
 pub mod call;
 pub mod filter;
+pub mod follow;
 pub mod head;
 pub mod rate;
 

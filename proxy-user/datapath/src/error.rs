@@ -9,6 +9,11 @@ use thiserror::Error;
 /// A failure of the datapath as a whole. For single services see `control::apply::Failure`.
 #[derive(Debug, Error)]
 pub enum DatapathError {
+    #[error("follow packets: cannot {doing}")]
+    Follow {
+        doing: &'static str,
+        source: io::Error,
+    },
     #[error("trace: cannot {doing}")]
     Trace {
         doing: &'static str,

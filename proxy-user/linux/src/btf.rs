@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's type information (BTF) of a map's keys and values: which bytes each member has.
-//! Used by `datapath::succession`, which reads maps that another version of portolan has made. The
-//! format is in the kernel's Documentation/bpf/btf.rst.
+//! Reads type information (BTF): which bytes each member of a map's keys and values has, for
+//! `datapath::succession`, which reads maps that another version of portolan has made; and where
+//! members of the kernel's own structs are, for `kernel_types`. The format is in the kernel's
+//! Documentation/bpf/btf.rst.
 
 use std::{
     collections::BTreeMap,
@@ -83,7 +84,7 @@ fn members_of(data: &[u8], id: u32) -> Option<Members> {
 }
 
 /// The types and strings of raw BTF.
-struct Types<'a> {
+pub(super) struct Types<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// The offset of each type, by its id; there is no type 0.
@@ -101,7 +102,7 @@ struct Head {
 }
 
 impl<'a> Types<'a> {
-    fn new(data: &'a [u8]) -> Option<Self> {
+    pub(super) fn new(data: &'a [u8]) -> Option<Self> {
         const MAGIC: u32 = 0xeb9f;
         if word(data, 0)? & 0xffff != MAGIC {
             return None;
@@ -157,6 +158,72 @@ impl<'a> Types<'a> {
     fn name(&self, at: usize) -> Option<&'a str> {
         let text = self.strings.get(word(self.types, at)? as usize..)?;
         std::str::from_utf8(text.split(|byte| *byte == 0).next()?).ok()
+    }
+
+    /// Returns the offset in bytes of a member of the named struct. `path`: the names of members of
+    /// members, separated by dots; members without a name are looked through.
+    pub(super) fn offset(&self, name: &str, path: &str) -> Option<u32> {
+        let start = self.named(STRUCT, name)?;
+        let mut head = self.head(start)?;
+        let mut offset = 0;
+        for name in path.split('.') {
+            let (bits, id) = self.member(&head, name, DEPTH)?;
+            offset += bits / 8;
+            head = self.by_id(self.resolved(id, DEPTH)?)?;
+        }
+        Some(offset)
+    }
+    /// Returns number and name of each value of the named enum; none if there is no such enum.
+    pub(super) fn values(&self, name: &str) -> Vec<(u32, &'a str)> {
+        let head = self.named(ENUM, name).and_then(|at| self.head(at));
+        let Some(head) = head else {
+            return Vec::new();
+        };
+        let each = (0..head.count as usize).map(|number| head.rest + 8 * number);
+        let value = |at| Some((word(self.types, at + 4)?, self.name(at)?));
+        each.filter_map(value).collect()
+    }
+    /// Returns the position of the first complete type with this kind and name.
+    fn named(&self, kind: u32, name: &str) -> Option<usize> {
+        let mut all = self.starts.iter().copied().skip(1);
+        all.find(|at| {
+            let is_kind = self.head(*at).is_some_and(|head| head.kind == kind);
+            is_kind && self.name(*at) == Some(name)
+        })
+    }
+    /// Returns the offset in bits and the type of a struct's or union's member.
+    fn member(&self, head: &Head, name: &str, depth: u32) -> Option<(u32, u32)> {
+        let depth = depth.checked_sub(1)?;
+        for number in 0..head.count as usize {
+            let at = head.rest + 12 * number;
+            let id = word(self.types, at + 4)?;
+            let offset = word(self.types, at + 8)?;
+            // The upper byte is the size of a bit field.
+            let bits = if head.is_bit_field {
+                offset & 0xff_ffff
+            } else {
+                offset
+            };
+            match self.name(at)? {
+                known if known == name => return Some((bits, id)),
+                "" => {
+                    let inner = self.by_id(self.resolved(id, depth)?)?;
+                    if let Some((further, id)) = self.member(&inner, name, depth) {
+                        return Some((bits + further, id));
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+    /// Returns the id of the type behind aliases.
+    fn resolved(&self, id: u32, depth: u32) -> Option<u32> {
+        let head = self.by_id(id)?;
+        if ALIASES.contains(&head.kind) {
+            return self.resolved(head.size_or_type, depth.checked_sub(1)?);
+        }
+        Some(id)
     }
 
     /// Returns a type's size in bytes.
@@ -244,6 +311,24 @@ mod tests {
         assert_eq!(members, expected.into());
         let number = members_of(&nested(), 1).expect("readable");
         assert_eq!(number, [(String::new(), 0..2)].into());
+    }
+
+    #[test]
+    fn members_are_found_through_members_without_a_name() {
+        // 1: u16. 2: union { u16 a; }. 3: struct c { u16 b; union 2; }. 4: enum c { a = 7 }.
+        let types: [&[u32]; 4] = [
+            &[0, INT << 24, 2, 16],
+            &[0, 5 << 24 | 1, 2, 1, 1, 0],
+            &[5, STRUCT << 24 | 2, 4, 3, 1, 0, 0, 2, 16],
+            &[5, ENUM << 24 | 1, 4, 1, 7],
+        ];
+        let data = btf(&types, "\0a\0b\0c\0");
+        let types = Types::new(&data).expect("readable");
+        assert_eq!(types.offset("c", "b"), Some(0));
+        assert_eq!(types.offset("c", "a"), Some(2));
+        assert_eq!(types.offset("c", "a.b"), None);
+        assert_eq!(types.values("c"), [(7, "a")]);
+        assert_eq!(types.values("d"), []);
     }
 
     #[test]

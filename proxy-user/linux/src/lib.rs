@@ -20,17 +20,22 @@ pub mod glob;
 mod heap;
 pub mod interfaces;
 mod iptables;
+mod kernel_functions;
+mod kernel_types;
 mod links;
 mod mapping;
 mod maps;
 mod namespace;
 mod netfilter_hooks;
 mod netlink;
+mod nft_encode;
 mod nft_forward;
+mod nft_trace;
 mod nftables;
 mod per_cpu;
 mod pins;
 mod plain;
+mod pod_namespace;
 mod reach;
 mod reconnect;
 mod route;
@@ -52,6 +57,8 @@ pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
+pub use kernel_functions::KernelFunctions;
+pub use kernel_types::{KernelTypes, kernel_types};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
     replace, tcx_programs,
@@ -64,10 +71,12 @@ pub use maps::{
 pub use namespace::network_namespace;
 pub use netfilter_hooks::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
+pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
+pub use pod_namespace::{PodNamespace, own_namespace_inode};
 pub use reach::{Reach, Route};
 pub use reconnect::sockets_of;
 pub use route::{Incoming, LinkFacts, Routed, is_silent, link, route};

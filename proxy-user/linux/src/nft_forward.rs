@@ -4,22 +4,18 @@
 
 use std::{fmt, io};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE};
+use netlink_packet_core::NLM_F_CREATE;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     answers::text,
     netlink::{Connection, array, attribute, encode, nested},
+    nft_encode::{NEW_RULE, SUBSYSTEM, batch, expression, named, value, word},
     nftables::{BRIDGE, GENERIC, NftChain, nft_chains},
 };
 
-/// `NFNL_SUBSYS_NFTABLES`.
-const SUBSYSTEM: u16 = 10;
-const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
 
 /// Prefix of the comments of portolan's rules.
 const OURS: &str = "portolan: ";
@@ -120,7 +116,7 @@ impl ForwardChain {
             let attributes = [nested(EXPRESSIONS, &expressions), encode(USER_DATA, &data)];
             (NEW_RULE, NLM_F_CREATE, self.message(&attributes.concat()))
         });
-        batch(rules.collect())
+        batch(&Connection::open(NETLINK_NETFILTER)?, rules.collect())
     }
 
     /// Removes these rules from the chain.
@@ -129,7 +125,8 @@ impl ForwardChain {
             let handle = encode(HANDLE, &rule.handle);
             (DELETE_RULE, 0, self.message(&handle))
         };
-        batch(rules.iter().map(deleted).collect())
+        let removed = rules.iter().map(deleted).collect();
+        batch(&Connection::open(NETLINK_NETFILTER)?, removed)
     }
 
     /// True if iptables manages the chain. It refuses tables with expressions that it does not make
@@ -157,37 +154,6 @@ fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     is_ours.then_some(OwnRule { handle, comment })
 }
 
-/// Sends all messages (kind, flags, payload) as one transaction: all of them take effect, or none.
-fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
-    let bound = [&[0, 0], &SUBSYSTEM.to_be_bytes()[..]].concat();
-    let acknowledged = messages.len();
-    let mut all = vec![(BATCH_BEGIN, 0, bound.clone())];
-    let ask = |(kind, flags, payload)| (kind, flags | NLM_F_ACK, payload);
-    all.extend(messages.into_iter().map(ask));
-    all.push((BATCH_END, 0, bound));
-    Connection::open(NETLINK_NETFILTER)?.send_all(&all, acknowledged)
-}
-
-/// Encodes an attribute whose value is a text.
-fn named(kind: u16, text: &str) -> Vec<u8> {
-    encode(kind, &[text.as_bytes(), &[0]].concat())
-}
-
-/// Encodes an attribute whose value is a number.
-fn word(kind: u16, value: u32) -> Vec<u8> {
-    encode(kind, &value.to_be_bytes())
-}
-
-/// Encodes an attribute whose value is compared with a register, byte by byte.
-fn value(kind: u16, value: u32) -> Vec<u8> {
-    nested(kind, &encode(1, &value.to_ne_bytes()))
-}
-
-/// Encodes one expression of a rule, by name and attributes.
-fn expression(name: &str, data: &[u8]) -> Vec<u8> {
-    nested(1, &[named(1, name), nested(2, data)].concat())
-}
-
 /// Encodes the test of register 1 for the bits of `mask`: for all of them, or for any.
 fn register_has(mask: u32, all: bool) -> Vec<u8> {
     const EQUAL: u32 = 0;
@@ -196,11 +162,15 @@ fn register_has(mask: u32, all: bool) -> Vec<u8> {
         word(1, 1),
         word(2, 1),
         word(3, 4),
-        value(4, mask),
-        value(5, 0),
+        value(4, &mask.to_ne_bytes()),
+        value(5, &[0; 4]),
     ];
     let (operator, wanted) = if all { (EQUAL, mask) } else { (NOT_EQUAL, 0) };
-    let compared = [word(1, 1), word(2, operator), value(3, wanted)];
+    let compared = [
+        word(1, 1),
+        word(2, operator),
+        value(3, &wanted.to_ne_bytes()),
+    ];
     [
         expression("bitwise", &masked.concat()),
         expression("cmp", &compared.concat()),

@@ -75,9 +75,14 @@ const FAMILIES: [(u8, &str); 5] = [
 impl NftChain {
     /// Returns the number of the chain's family in netlink messages.
     pub(super) fn family_number(&self) -> u8 {
-        let found = FAMILIES.iter().find(|(_, name)| *name == self.family);
-        found.map_or(0, |(number, _)| *number)
+        family_number(self.family)
     }
+}
+
+/// Returns the number of a family in netlink messages.
+pub(super) fn family_number(family: &str) -> u8 {
+    let found = FAMILIES.iter().find(|(_, name)| *name == family);
+    found.map_or(0, |(number, _)| *number)
 }
 
 /// Returns the name of a family; None if forwarded packets pass no chain of it.

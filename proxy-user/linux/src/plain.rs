@@ -7,7 +7,11 @@ use proxy_common::{
     flow::ExpiryRequest,
     masquerade::MasqueradeSources,
     service::{FragmentKey, ServiceName, SourceRangeKey},
-    trace::{Event, Filter, PacketEvent, rate::Rate},
+    trace::{
+        Event, Filter, PacketEvent,
+        follow::{Config, End, Followed, Sighting},
+        rate::Rate,
+    },
     traffic::{RefusedKey, Traffic},
 };
 
@@ -74,6 +78,10 @@ plain! {
     PacketEvent,
     Filter,
     Rate,
+    Config,
+    End,
+    Followed,
+    Sighting,
 }
 
 // SAFETY: an array of plain values has no padding of its own.

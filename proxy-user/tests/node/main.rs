@@ -20,6 +20,7 @@ mod dump;
 mod explain;
 mod external;
 mod failover;
+mod follow;
 mod forward;
 mod growth;
 mod handover;

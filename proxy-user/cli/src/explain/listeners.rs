@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out from /proc/net whether a process of this node listens on a port. Called by `look`.
+//! Finds out from /proc/net where processes of a network namespace listen. Called by `look` and
+//! `follow`.
 
 use std::{
     fs,
@@ -8,38 +9,49 @@ use std::{
 
 use proxy_common::Protocol;
 
-/// Returns whether a socket of this network namespace receives packets to an address. Returns true
-/// for SCTP, for which this is not known.
+/// Returns whether a socket of the calling thread's network namespace receives packets to an
+/// address. Returns true for SCTP, for which this is not known.
 pub(super) fn receives(protocol: Protocol, at: SocketAddr) -> bool {
+    if !matches!(protocol, Protocol::TCP | Protocol::UDP) {
+        return true;
+    }
+    all(protocol).into_iter().any(|own| takes(own, at))
+}
+
+/// Returns where processes of the calling thread's network namespace receive from anybody.
+pub(super) fn all(protocol: Protocol) -> Vec<SocketAddr> {
     let (files, state) = match protocol {
         Protocol::TCP => (["tcp", "tcp6"], LISTEN),
         // Only unconnected UDP sockets count: a connected one receives only from its peer.
-        Protocol::UDP => (["udp", "udp6"], CLOSE),
-        _ => return true,
+        _ => (["udp", "udp6"], CLOSE),
     };
-    let read = |file: &&str| fs::read_to_string(format!("/proc/net/{file}"));
-    let texts = files.iter().map(read);
-    texts.flatten().any(|text| is_in(&text, state, at))
+    let read = |file: &&str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+    let texts = files.iter().map(read).flatten();
+    texts.flat_map(|text| listed(&text, state)).collect()
 }
 
 const LISTEN: &str = "0A";
 const CLOSE: &str = "07";
 
-/// Returns whether a file of /proc/net (its `text`) lists a socket in this state that receives
-/// packets to `at`.
-fn is_in(text: &str, state: &str, at: SocketAddr) -> bool {
-    let mut sockets = text.lines().skip(1).filter_map(|line| {
+/// Returns the own addresses and ports of the sockets in this state that a file of /proc/net (its
+/// `text`) lists.
+fn listed(text: &str, state: &str) -> Vec<SocketAddr> {
+    let sockets = text.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace();
         let (local, is_state) = (words.nth(1)?, words.nth(1)? == state);
         let (address, port) = local.split_once(':')?;
         let port = u16::from_str_radix(port, 16).ok()?;
-        is_state.then_some((read(address)?, port))
+        is_state.then_some(SocketAddr::new(read(address)?, port))
     });
-    sockets.any(|(address, port)| {
-        // An IPv6 socket also takes IPv4, unless it is IPv6-only, which /proc/net does not show.
-        let is_any = address.is_unspecified() && (at.is_ipv4() || address.is_ipv6());
-        port == at.port() && (is_any || address.to_canonical() == at.ip())
-    })
+    sockets.collect()
+}
+
+/// Returns whether a socket at `own` receives packets to `at`. An IPv6 socket also takes IPv4,
+/// unless it is IPv6-only, which /proc/net does not show.
+fn takes(own: SocketAddr, at: SocketAddr) -> bool {
+    let address = own.ip();
+    let is_any = address.is_unspecified() && (at.is_ipv4() || address.is_ipv6());
+    own.port() == at.port() && (is_any || address.to_canonical() == at.ip())
 }
 
 /// Parses an IP address as /proc/net writes it: 32-bit words in the machine's byte order, each as
@@ -73,7 +85,8 @@ mod tests {
 ";
 
     fn has(text: &str, at: &str) -> bool {
-        is_in(text, LISTEN, at.parse().expect("an address"))
+        let at = at.parse().expect("an address");
+        listed(text, LISTEN).into_iter().any(|own| takes(own, at))
     }
 
     #[cfg(target_endian = "little")]

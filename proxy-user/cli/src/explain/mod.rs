@@ -6,6 +6,7 @@
 
 mod dry;
 mod endpoints;
+pub(crate) mod follow;
 mod host;
 mod interfaces;
 mod listeners;
@@ -68,6 +69,15 @@ pub struct ExplainArgs {
     /// that this command does sends a packet.
     #[arg(long)]
     pub probe: bool,
+    /// Follow one real packet through the node: every station says what it did to it, and the one
+    /// that lost it is named. A pod of this node sends it from its own network namespace, this
+    /// node from a socket; of any other client, a packet is put into the interface that its
+    /// packets come in by. A TCP connection is closed at once.
+    #[arg(long)]
+    pub follow: bool,
+    /// With --follow: send nothing, and follow the client's next packet, within a minute.
+    #[arg(long, requires = "follow")]
+    pub next: bool,
     /// Leave out the dry run, in which the kernel verifies the programs anew: it takes most of a
     /// second.
     #[arg(long)]
@@ -143,7 +153,13 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         report.client = format!("{} ({})", args.from, report.client);
     }
     report.findings.extend(notes);
-    run_dry(args, &reader, &asked, &explained, &host, &mut report);
+    if args.follow {
+        let (followed, finding) = follow::run(args, &asked, &explained, &host)?;
+        report.findings.extend(finding);
+        report.followed = Some(followed);
+    } else {
+        run_dry(args, &reader, &asked, &explained, &host, &mut report);
+    }
     report.conclude();
     Ok(report)
 }
@@ -234,6 +250,7 @@ fn describe(
             own.filter(|_| is_masqueraded && !only_itself),
         ),
         dry_run: None,
+        followed: None,
         findings,
     })
 }

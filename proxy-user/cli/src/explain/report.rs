@@ -6,6 +6,7 @@ use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
+use super::follow::FollowedRow;
 use crate::{
     Output,
     check::finding::{Finding, Level, code_of},
@@ -115,6 +116,8 @@ pub(super) struct Report {
     pub(super) way_back: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dry_run: Option<DryRunRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) followed: Option<FollowedRow>,
     pub(super) findings: Vec<Pointed>,
 }
 
@@ -130,10 +133,24 @@ impl Report {
 
     /// Sorts the findings, the worst first, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
+        if self.followed.as_ref().is_some_and(|row| row.answered) {
+            // What was seen is worth more than what was foreseen.
+            let findings = self.findings.iter_mut().map(|one| &mut one.finding);
+            let wrong = findings.filter(|finding| finding.level == Level::InTheWay);
+            wrong.for_each(|finding| finding.level = Level::Differs);
+        }
         self.findings
             .sort_by_key(|one| std::cmp::Reverse(one.finding.level));
         let first = self.findings.first().map(|one| &one.finding);
         self.answered = self.code() < 3;
+        if let Some(followed) = &self.followed {
+            self.answered = followed.answered;
+            self.summary = match followed.answered {
+                true => followed.sentence.clone(),
+                false => format!("was not answered: {}", followed.sentence),
+            };
+            return;
+        }
         self.summary = match first {
             Some(worst) if worst.level == Level::InTheWay => {
                 format!("would not be answered: {}: {}", worst.about, worst.found)
@@ -216,6 +233,15 @@ impl Report {
             }
             if let Some(left_out) = &run.left_out {
                 line("dry run", left_out.clone());
+            }
+        }
+        if let Some(followed) = &self.followed {
+            line("followed", followed.packet.clone());
+            for station in &followed.stations {
+                line(station.packet, format!("{}: {}", station.host, station.did));
+            }
+            for missing in &followed.missing {
+                line("not known", missing.clone());
             }
         }
         for one in &self.findings {

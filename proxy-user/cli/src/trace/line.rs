@@ -21,16 +21,16 @@ use crate::table::Tone;
 /// are known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct End {
-    pub(super) address: IpAddr,
+pub(crate) struct End {
+    pub(crate) address: IpAddr,
     /// None if the packet has no ports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) port: Option<u16>,
+    pub(crate) port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pod: Option<String>,
+    pub(crate) pod: Option<String>,
     /// The service port that this address and port are a frontend of, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) service: Option<String>,
+    pub(crate) service: Option<String>,
 }
 
 impl fmt::Display for End {
@@ -49,63 +49,63 @@ impl fmt::Display for End {
 
 /// The source and the destination of a packet or socket call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Ends {
-    pub(super) from: End,
-    pub(super) to: End,
+pub(crate) struct Ends {
+    pub(crate) from: End,
+    pub(crate) to: End,
 }
 
 /// The process whose socket call the event is about.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Caller {
-    pub(super) name: String,
-    pub(super) pid: u32,
+pub(crate) struct Caller {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
 }
 
 /// An event of the trace, with names instead of ids.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line {
-    pub(super) time: String,
+pub(crate) struct Line {
+    pub(crate) time: String,
     /// Where the event happened: `ingress`, `egress`, `loopback`, or the name of a socket call.
-    pub(super) hook: &'static str,
+    pub(crate) hook: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) interface: Option<String>,
+    pub(crate) interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) process: Option<Caller>,
-    pub(super) protocol: String,
+    pub(crate) process: Option<Caller>,
+    pub(crate) protocol: String,
     /// The TCP flags as tcpdump writes them, or the type of an ICMP message; empty for others and
     /// for calls.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) signals: String,
+    pub(crate) signals: String,
     /// Source and destination before the program; None if the packet is not IP, or its headers
     /// could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) before: Option<Ends>,
+    pub(crate) before: Option<Ends>,
     /// Source and destination after the program; None if they are the same.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) after: Option<Ends>,
+    pub(crate) after: Option<Ends>,
     /// The service port that the event concerns, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) service: Option<String>,
-    pub(super) verdict: &'static str,
-    pub(super) outcome: &'static str,
+    pub(crate) service: Option<String>,
+    pub(crate) verdict: &'static str,
+    pub(crate) outcome: &'static str,
     /// How a packet goes on: past the stack, or asking it; None for the usual path and for socket
     /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) path: Option<&'static str>,
-    pub(super) reason: &'static str,
+    pub(crate) path: Option<&'static str>,
+    pub(crate) reason: &'static str,
     /// The error that the socket call returns; None if it succeeds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) page: Option<&'static str>,
+    pub(crate) page: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) length: Option<u32>,
+    pub(crate) length: Option<u32>,
 }
 
 impl Line {
     /// Creates a line from an event, with names for its ids. `time`: nanoseconds since 1970.
-    pub(super) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
+    pub(crate) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         let counter = event.counter();
         let protocol = protocol_name(&event.before);
@@ -148,7 +148,7 @@ impl Line {
     }
 
     /// Returns the colour of the line, which depends on the verdict.
-    pub(super) fn tone(&self) -> Tone {
+    pub(crate) fn tone(&self) -> Tone {
         match self.verdict {
             "drop" => Tone::Bad,
             "reject" => Tone::Warn,
@@ -158,7 +158,7 @@ impl Line {
     }
 
     /// Returns the text of the verdict, the outcome and its reason.
-    pub(super) fn outcome(&self) -> String {
+    pub(crate) fn outcome(&self) -> String {
         let error = self.error.iter();
         let error: String = error.map(|error| format!(" ({error})")).collect();
         let path = self.path.iter();
@@ -171,7 +171,7 @@ impl Line {
 
     /// Returns the event as one line of text. `paint` adds the colour to the part about the
     /// outcome.
-    pub(super) fn text(&self, paint: impl Fn(&str) -> String) -> String {
+    pub(crate) fn text(&self, paint: impl Fn(&str) -> String) -> String {
         let mut line = String::new();
         // The date is left out: the user reads the lines as the events happen.
         let time = self.time.split_once('T').map_or("", |(_, time)| time);
@@ -198,7 +198,7 @@ impl Line {
     }
 
     /// Returns the text of source and destination, and of what the translation has changed.
-    fn ends(&self) -> String {
+    pub(crate) fn ends(&self) -> String {
         let Some(Ends { from, to }) = &self.before else {
             return "(no IP header could be read)".to_owned();
         };
@@ -224,7 +224,7 @@ impl Line {
     }
 
     /// Returns the comment for this packet in a capture file.
-    pub(super) fn comment(&self) -> String {
+    pub(crate) fn comment(&self) -> String {
         let service = self.service.iter();
         let service: String = service.map(|name| format!("service {name}; ")).collect();
         format!(

@@ -3,10 +3,10 @@
 //! with verdict and reason.
 
 mod compile;
-mod line;
-mod names;
+pub(crate) mod line;
+pub(crate) mod names;
 mod pcapng;
-mod words;
+pub(crate) mod words;
 
 use std::{
     fs::File,
@@ -87,6 +87,12 @@ pub enum Form {
     #[default]
     Text,
     Json,
+}
+
+/// Compiles the words of a filter that matches packets of no service, too.
+pub(crate) fn filter_of(words: &[String], known: &mut Known) -> Result<Filter> {
+    let tree = words::parse(words)?;
+    compile(tree.as_ref(), true, Exact::No, known)
 }
 
 /// Shows events until a signal comes, or until --limit or --duration is reached.

@@ -42,7 +42,7 @@ struct ServicePort {
     numbers: Vec<u16>,
 }
 
-pub(super) struct Known {
+pub(crate) struct Known {
     pin_dir: PathBuf,
     served: Served,
     read_at: Instant,
@@ -57,7 +57,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn read(pin_dir: &Path, names: Names) -> Result<Self> {
+    pub(crate) fn read(pin_dir: &Path, names: Names) -> Result<Self> {
         let mut known = Self {
             pin_dir: pin_dir.into(),
             served: Served::default(),
@@ -98,7 +98,7 @@ impl Known {
     }
 
     /// Reads the maps again if the last read is long enough ago.
-    pub(super) fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if self.read_at.elapsed() >= self.pause {
             // Reading fails while the agent replaces maps; the next read succeeds.
             _ = self.read_maps();
@@ -106,13 +106,13 @@ impl Known {
     }
 
     /// Returns the name of the service port with this id.
-    pub(super) fn service(&self, id: u32) -> Option<&str> {
+    pub(crate) fn service(&self, id: u32) -> Option<&str> {
         self.served.ports.get(&id).map(|port| port.name.as_str())
     }
 
     /// Returns why the policy refused a socket call, by deciding again from the maps. None if the
     /// call was not refused, or would not be by the present maps.
-    pub(super) fn refusal(&self, event: &Event) -> Option<Counter> {
+    pub(crate) fn refusal(&self, event: &Event) -> Option<Counter> {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         if !call::is_refusal(hook, event.result) {
             return None;
@@ -141,14 +141,14 @@ impl Known {
     }
 
     /// Returns the name of the service port that has this frontend; None if no port has it.
-    pub(super) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
+    pub(crate) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
         let frontends = &self.served.frontends;
         let exact = frontends.get(&(Some(end.ip()), end.port(), protocol));
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)
     }
     /// Returns the namespace and name of the pod with this address; None if it is unknown.
-    pub(super) fn pod(&mut self, address: IpAddr) -> Option<&str> {
+    pub(crate) fn pod(&mut self, address: IpAddr) -> Option<&str> {
         if !self.pods.contains_key(&address) && self.silent.is_none() {
             match self.names.pods_at(&HashSet::from([address])) {
                 Ok(mut found) => _ = self.pods.insert(address, found.remove(&address)),
@@ -160,11 +160,11 @@ impl Known {
         self.pods.get(&address)?.as_deref()
     }
     /// Returns the error because of which pods have no names; None without an error.
-    pub(super) fn silent(&self) -> Option<&str> {
+    pub(crate) fn silent(&self) -> Option<&str> {
         self.silent.as_deref()
     }
 
-    pub(super) fn interface_name(&mut self, index: u32) -> &str {
+    pub(crate) fn interface_name(&mut self, index: u32) -> &str {
         self.interfaces
             .entry(index)
             .or_insert_with(|| match nix::net::if_::if_indextoname(index) {

@@ -18,7 +18,7 @@ const BOTH: u32 = Term::SRC | Term::DST;
 /// One condition of a filter. In `Net`, `Ports` and `Pod`, the first number says which ends are
 /// meant: source, destination or both, as bits of [`Term`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Word {
+pub(crate) enum Word {
     Net(u32, IpNet),
     Ports(u32, u16, u16),
     Protocol(Protocol),
@@ -36,7 +36,7 @@ pub(super) enum Word {
 
 /// The filter as the user has written it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Tree {
+pub(crate) enum Tree {
     Word(Word),
     Not(Box<Tree>),
     And(Box<Tree>, Box<Tree>),
@@ -44,11 +44,11 @@ pub(super) enum Tree {
 }
 
 /// The words of filters, for --help and for error messages.
-pub(super) const WORDS: &str = "host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, icmp6, ip, ip6, inbound, outbound, interface, service, \
+pub(crate) const WORDS: &str = "host, net, port, portrange, src, dst, tcp, udp, sctp, icmp, icmp6, ip, ip6, inbound, outbound, interface, service, \
 backend, client, pod, verdict, outcome, packets, calls, connect, sendmsg, recvmsg, getpeername, bind, process, and, or, not";
 
 /// Parses a filter, given as arguments of the command line; returns None for an empty one.
-pub(super) fn parse(arguments: &[String]) -> Result<Option<Tree>, BadInput> {
+pub(crate) fn parse(arguments: &[String]) -> Result<Option<Tree>, BadInput> {
     let text = arguments.join(" ");
     let mut spaced = String::new();
     for c in text.chars() {
@@ -291,7 +291,7 @@ fn pod(text: &str, sides: u32) -> Result<Word, BadInput> {
 
 /// What became of a packet or call, in one word; each outcome has one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Forward,
     Reject,
     Drop,
@@ -301,7 +301,7 @@ pub(super) enum Verdict {
 impl Verdict {
     const ALL: [Self; 4] = [Self::Forward, Self::Reject, Self::Drop, Self::Untouched];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
             Self::Reject => "reject",
@@ -310,7 +310,7 @@ impl Verdict {
         }
     }
     /// Returns the verdict that an outcome (a counter) belongs to.
-    pub(super) const fn of(counter: Counter) -> Self {
+    pub(crate) const fn of(counter: Counter) -> Self {
         match counter {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
                 Self::Untouched
@@ -352,7 +352,7 @@ impl Verdict {
         }
     }
     /// Returns all outcomes with this verdict, one bit for each.
-    pub(super) fn outcomes(self) -> u64 {
+    pub(crate) fn outcomes(self) -> u64 {
         let all = Counter::ALL.iter();
         let own = all.filter(|counter| Self::of(**counter) == self);
         own.fold(0, |bits, counter| bits | 1 << *counter as u32)

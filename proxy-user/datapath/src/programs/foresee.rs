@@ -126,6 +126,11 @@ impl Attached {
         Ok(Self(linked_programs(pin_dir)?))
     }
 
+    /// Returns whether the program with this id is one of the agent's.
+    pub fn has(&self, id: u32) -> bool {
+        self.0.contains(&id)
+    }
+
     /// Returns the state of the tc hooks of the interface with this index: ingress first, then
     /// egress.
     pub fn states(&self, index: u32) -> io::Result<[HookState; 2]> {

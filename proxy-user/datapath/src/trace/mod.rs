@@ -264,7 +264,7 @@ impl Drop for Asked {
 }
 
 /// Opens an event buffer for each CPU.
-fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
+pub(super) fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>> {
     let mut out = PerfEventArray::try_from(map).map_err(io::Error::other)?;
     let cpus = aya::util::online_cpus().map_err(|(_, error)| error)?;
     let buffers = cpus.into_iter().map(|cpu| out.open(cpu, Some(PAGES)));

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use std::time::Duration;
+
+use super::*;
+
+fn at(host: Host, did: Did) -> Station {
+    Station {
+        host,
+        direction: Direction::Request,
+        did,
+    }
+}
+
+fn freed(reason: &str) -> Did {
+    Did::Freed {
+        interface: "pod0".into(),
+        reason: reason.into(),
+        place: "somewhere".into(),
+    }
+}
+
+fn sent(interface: &str) -> Did {
+    Did::Sent {
+        interface: interface.into(),
+        receiver: [0; 6],
+    }
+}
+
+fn received(interface: &str) -> Did {
+    Did::Received {
+        interface: interface.into(),
+    }
+}
+
+fn facts(stations: Vec<Station>, ending: Ending) -> Facts {
+    Facts {
+        stations,
+        ending,
+        to: "10.0.0.1:80".parse().expect("an end"),
+        is_datagram: false,
+        legacy: Vec::new(),
+        conntrack_full: None,
+        foreign: Vec::new(),
+        cgroup: Vec::new(),
+        endpoint: None,
+    }
+}
+
+fn endpoint() -> EndpointFacts {
+    EndpointFacts {
+        address: "10.0.1.1:8080".parse().expect("an end"),
+        only_at: Vec::new(),
+        ports: Vec::new(),
+        listens: false,
+        full_queue: false,
+    }
+}
+
+#[track_caller]
+fn loss(facts: &Facts) -> (String, String) {
+    match judge(facts) {
+        Judgement::Lost(loss) | Judgement::Left(loss) => (loss.station, loss.why),
+        Judgement::Answered(how) => panic!("{how}"),
+    }
+}
+
+#[test]
+fn an_answer_needs_no_judgement() {
+    let answered = Ending::Answered(Duration::from_micros(1500));
+    let judged = judge(&facts(vec![at(Host::Node, freed("NO_SOCKET"))], answered));
+    assert_eq!(
+        judged,
+        Judgement::Answered("was answered, after 1.5 ms".into())
+    );
+}
+
+#[test]
+fn a_netfilter_drop_names_the_rule_the_legacy_rule_or_a_full_conntrack() {
+    let dropped = at(Host::Node, freed("NETFILTER_DROP"));
+    let mut facts = facts(vec![dropped], Ending::Silent);
+    let none = loss(&facts);
+    assert!(
+        none.1.contains("no rule of nf_tables or iptables"),
+        "{none:?}"
+    );
+    facts.conntrack_full = Some(9);
+    assert_eq!(loss(&facts).0, "nf_conntrack");
+    let rule = Rule {
+        chain: "inet firewall forward".into(),
+        handle: Some(4),
+        verdict: NftVerdict::Drop,
+        words: Some("tcp dport 8080 drop".into()),
+    };
+    facts.stations.insert(0, at(Host::Node, Did::Rule(rule)));
+    let named = loss(&facts);
+    assert_eq!(named.0, "nftables");
+    assert_eq!(
+        named.1,
+        "rule 4 of chain inet firewall forward: `tcp dport 8080 drop` drops it"
+    );
+}
+
+#[test]
+fn a_program_at_a_hook_is_named() {
+    for (reason, station) in [("TC_INGRESS", "tc ingress"), ("XDP", "XDP")] {
+        let mut facts = facts(vec![at(Host::Node, freed(reason))], Ending::Silent);
+        facts.foreign = vec!["program 7 (police)".into()];
+        let named = loss(&facts);
+        assert_eq!(named.0, format!("{station}, interface pod0"));
+        assert_eq!(named.1, "program 7 (police) drops it");
+    }
+    let mut denied = facts(Vec::new(), Ending::Denied);
+    denied.cgroup = vec!["program 9 (deny)".into()];
+    assert_eq!(loss(&denied).1, "program 9 (deny) does not permit the call");
+}
+
+#[test]
+fn a_port_without_a_listener_says_where_processes_listen() {
+    let there = at(Host::Other(7), freed("NO_SOCKET"));
+    let mut facts = facts(vec![there], Ending::Refused);
+    assert_eq!(loss(&facts).1, "no process listens at that port");
+    facts.endpoint = Some(EndpointFacts {
+        only_at: vec!["127.0.0.1".into()],
+        ..endpoint()
+    });
+    assert!(loss(&facts).1.ends_with("only at 127.0.0.1"));
+    facts.endpoint = Some(EndpointFacts {
+        ports: vec![9090],
+        ..endpoint()
+    });
+    let named = loss(&facts);
+    assert_eq!(named.0, "the endpoint 10.0.1.1:8080");
+    assert!(named.1.ends_with("listened at are 9090"));
+}
+
+#[test]
+fn a_packet_that_nobody_freed_was_lost_behind_its_last_station() {
+    let way = |stations| facts(stations, Ending::Silent);
+    let lost = loss(&way(vec![at(Host::Client, sent("eth0"))]));
+    assert_eq!(lost.0, "between the client's eth0 and this node");
+    let left = judge(&way(vec![at(Host::Node, sent("eth1"))]));
+    assert!(matches!(left, Judgement::Left(loss) if loss.station == "beyond interface eth1"));
+    let mut reached = way(vec![at(Host::Other(7), received("eth0"))]);
+    assert!(loss(&reached).1.contains("nobody answers"));
+    reached.endpoint = Some(EndpointFacts {
+        full_queue: true,
+        ..endpoint()
+    });
+    assert!(loss(&reached).1.contains("queue of connections is full"));
+    let nothing = loss(&way(Vec::new()));
+    assert_eq!(nothing.1, "it sends nothing");
+}
+
+#[test]
+fn a_datagram_that_reached_a_process_counts_as_answered() {
+    let mut facts = facts(vec![at(Host::Other(7), received("eth0"))], Ending::Silent);
+    facts.is_datagram = true;
+    facts.endpoint = Some(EndpointFacts {
+        listens: true,
+        ..endpoint()
+    });
+    assert!(matches!(judge(&facts), Judgement::Answered(_)));
+}

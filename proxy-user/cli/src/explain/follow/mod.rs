@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan explain --follow`: sends one real packet, or waits for the next one, and says what
+//! every station did to it and which one lost it. `send` sends, `record` collects, `stations` puts
+//! in order, `judge` decides.
+
+mod endpoint;
+mod judge;
+mod programs;
+mod reasons;
+mod record;
+mod rules;
+mod send;
+mod stations;
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use datapath::read::{Asked, By, Explained};
+use linux::PodNamespace;
+use proxy_common::{
+    Protocol,
+    trace::follow::{Direction, Seen},
+};
+use serde::Serialize;
+
+use self::{
+    endpoint::EndpointFacts,
+    judge::{Facts, Judgement, judge},
+    record::{Client, Recorder},
+    rules::LegacyRules,
+    send::{Bound, Ending, Frame, WAIT, bind},
+    stations::{Station, StationRow},
+};
+use super::{ExplainArgs, host::Host, names::Names, report::Pointed};
+use crate::check::finding::Finding;
+
+/// How long the next packet is waited for.
+const NEXT: Duration = Duration::from_secs(60);
+/// How long further reports are waited for after the end.
+const AFTER: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(1);
+/// When the receiving namespace is asked how many connections it has dropped so far: after the
+/// first packet, and before its repetition.
+const BETWEEN: Duration = Duration::from_millis(500);
+const PAGE: &str = "docs/explain.md#follow-a-packet";
+
+/// What became of the followed packet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FollowedRow {
+    /// How the packet came into being.
+    pub(super) packet: String,
+    pub(super) answered: bool,
+    /// One sentence: answered, or which station lost it.
+    pub(super) sentence: String,
+    pub(super) stations: Vec<StationRow>,
+    /// Parts that this kernel or node cannot tell, and why.
+    pub(super) missing: Vec<String>,
+}
+
+/// Who sends the packet.
+enum Sender {
+    Node,
+    Pod(PodNamespace),
+    /// The interface with this index is made to receive it.
+    Interface(u32, [u8; 6]),
+    /// The client itself.
+    Next,
+}
+
+/// Follows one packet. Returns what became of it, and a finding if it was not answered.
+pub(super) fn run(
+    args: &ExplainArgs,
+    asked: &Asked,
+    explained: &Explained,
+    host: &Host,
+) -> Result<(FollowedRow, Option<Pointed>)> {
+    if !matches!(asked.protocol, Protocol::TCP | Protocol::UDP) {
+        bail!("--follow: only TCP and UDP packets can be followed");
+    }
+    let mut notes = Vec::new();
+    let sender = sender(args, asked, host, &mut notes)?;
+    let v6 = asked.to.is_ipv6();
+    let bound = match &sender {
+        Sender::Node => Some(bind(None, asked.protocol, None, v6)?),
+        Sender::Pod(pod) => Some(bind(Some(pod), asked.protocol, Some(asked.client), v6)?),
+        Sender::Interface(..) | Sender::Next => None,
+    };
+    let port = match (&bound, &sender) {
+        (Some(bound), _) => bound.port,
+        (None, Sender::Next) => asked.client_port,
+        // Of the range that Linux lets clients choose from.
+        (None, _) => 32_768 + (linux::monotonic() >> 10) as u16 % 28_000,
+    };
+    let client = Client {
+        address: (!matches!(sender, Sender::Node)).then_some(asked.client),
+        port,
+        v6,
+        protocol: asked.protocol,
+    };
+    let ends: Vec<_> = [asked.to].iter().chain(&explained.to).copied().collect();
+    let places = host.incoming.iter();
+    let places = places.chain(
+        host.endpoints
+            .iter()
+            .filter_map(|one| one.outgoing.as_ref()),
+    );
+    let mut interfaces: Vec<_> = places.map(|place| place.link.name.as_str()).collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    let legacy = legacy(v6, &mut notes);
+    let mut recorder = Recorder::begin(args, &client, &ends, &interfaces)?;
+    let own = linux::own_namespace_inode()?;
+    let mut watch = Watch::default();
+    let ending = match (&sender, bound) {
+        (_, Some(bound)) => ask(bound, asked.to, &mut recorder, own, &mut watch),
+        (Sender::Interface(index, receiver), _) => {
+            let frame = Frame {
+                from: SocketAddr::new(asked.client, port),
+                to: asked.to,
+                protocol: asked.protocol,
+                receiver: *receiver,
+                sequence: linux::monotonic() as u32 >> 1,
+            };
+            recorder.inject(*index, &frame.first()?)?;
+            wait(&mut recorder, own, &mut watch, WAIT);
+            if asked.protocol == Protocol::TCP {
+                // The reset's own way is of no interest: failing, it leaves a half-open connection
+                // that the server gives up itself.
+                _ = recorder.inject(*index, &frame.reset()?);
+            }
+            Ending::NoSocket
+        }
+        _ => {
+            eprintln!(
+                "portolan explain: waiting up to {} s for the client's next packet",
+                NEXT.as_secs()
+            );
+            let begun = Instant::now();
+            while recorder.sightings.is_empty() && begun.elapsed() < NEXT {
+                recorder.poll();
+                thread::sleep(IDLE);
+            }
+            if !recorder.sightings.is_empty() {
+                wait(&mut recorder, own, &mut watch, WAIT);
+            }
+            Ending::NoSocket
+        }
+    };
+    let pod = match &sender {
+        Sender::Pod(pod) => Some(pod),
+        _ => None,
+    };
+    let inode = pod.map(PodNamespace::inode).transpose()?;
+    let stations = recorder.stations(own, inode);
+    let facts = Facts {
+        ending,
+        to: asked.to,
+        is_datagram: asked.protocol == Protocol::UDP,
+        legacy: legacy.map_or_else(Vec::new, |before| {
+            let after = LegacyRules::read(v6).unwrap_or_default();
+            after.refused_since(&before)
+        }),
+        conntrack_full: conntrack_full(),
+        foreign: programs::at_interfaces(args, &recorder, own, &stations, host),
+        cgroup: programs::at_cgroups(args, pod.and_then(|pod| pod.process), v6),
+        endpoint: watch.endpoint(&recorder, own, inode, asked.protocol),
+        stations,
+    };
+    notes.append(&mut recorder.missing);
+    drop(recorder);
+    Ok(conclude(&sender, asked, port, &facts, notes))
+}
+
+fn conclude(
+    sender: &Sender,
+    asked: &Asked,
+    port: u16,
+    facts: &Facts,
+    missing: Vec<String>,
+) -> (FollowedRow, Option<Pointed>) {
+    let packet = match sender {
+        Sender::Node => "sent from a socket of this node".to_owned(),
+        Sender::Pod(_) => "sent from a socket in the client's network namespace".to_owned(),
+        Sender::Interface(..) => {
+            format!(
+                "put into the interface, as if {} had sent it",
+                SocketAddr::new(asked.client, port)
+            )
+        }
+        Sender::Next => "the client's next one".to_owned(),
+    };
+    let stations = facts.stations.iter().map(Station::row).collect();
+    let judgement = judge(facts);
+    let (answered, sentence, finding) = match judgement {
+        Judgement::Answered(sentence) => (true, sentence, None),
+        Judgement::Lost(loss) | Judgement::Left(loss) => {
+            let sentence = format!("{}: {}", loss.station, loss.why);
+            let finding = Finding::in_the_way(loss.station, loss.why, &loss.remedy);
+            (false, sentence, Some(Pointed::new(finding, PAGE)))
+        }
+    };
+    let row = FollowedRow {
+        packet,
+        answered,
+        sentence,
+        stations,
+        missing,
+    };
+    (row, finding)
+}
+
+fn sender(
+    args: &ExplainArgs,
+    asked: &Asked,
+    host: &Host,
+    notes: &mut Vec<String>,
+) -> Result<Sender> {
+    if args.next {
+        return Ok(Sender::Next);
+    }
+    if asked.by == By::NodeSocket {
+        return Ok(Sender::Node);
+    }
+    let place = host.incoming.as_ref().context(
+        "the interface that the client's packets come in by is not known: name it with --interface",
+    )?;
+    if let Some(pod) =
+        PodNamespace::behind(place.index).context("find the client's network namespace")?
+    {
+        if pod.run(|| has_address(asked.client))? {
+            return Ok(Sender::Pod(pod));
+        }
+        notes.push(format!("the namespace behind {} does not have the address {}: the packet was put into the interface", place.link.name, asked.client));
+    }
+    Ok(Sender::Interface(
+        place.index,
+        place.link.mac.unwrap_or_default(),
+    ))
+}
+
+/// Whether the calling thread's network namespace has the address.
+fn has_address(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Asks by the socket while everything is recorded.
+fn ask(
+    bound: Bound,
+    to: SocketAddr,
+    recorder: &mut Recorder,
+    own: u32,
+    watch: &mut Watch,
+) -> Ending {
+    let ending = thread::scope(|scope| {
+        let asking = scope.spawn(|| bound.ask(to));
+        let begun = Instant::now();
+        while !asking.is_finished() {
+            recorder.poll();
+            watch.look(recorder, own, begun);
+            thread::sleep(IDLE);
+        }
+        asking.join().unwrap_or(Ending::Silent)
+    });
+    settle(recorder);
+    ending
+}
+
+/// Records until an answer has left for the client, at most for so long.
+fn wait(recorder: &mut Recorder, own: u32, watch: &mut Watch, longest: Duration) {
+    let begun = Instant::now();
+    while !recorder.has_answer(own) && begun.elapsed() < longest {
+        recorder.poll();
+        watch.look(recorder, own, begun);
+        thread::sleep(IDLE);
+    }
+    settle(recorder);
+}
+
+/// Records what comes a little later.
+fn settle(recorder: &mut Recorder) {
+    let begun = Instant::now();
+    while begun.elapsed() < AFTER {
+        recorder.poll();
+        thread::sleep(IDLE);
+    }
+}
+
+/// What the receiving namespace had dropped between the first packet and its repetition.
+#[derive(Default)]
+struct Watch {
+    dropped: Option<u64>,
+}
+
+impl Watch {
+    fn look(&mut self, recorder: &Recorder, own: u32, begun: Instant) {
+        if self.dropped.is_some() || begun.elapsed() < BETWEEN {
+            return;
+        }
+        let there =
+            reached(recorder, own).and_then(|inode| PodNamespace::with_inode(inode).ok()?);
+        let dropped = there.and_then(|there| there.run(endpoint::dropped).ok());
+        self.dropped = Some(dropped.unwrap_or_else(endpoint::dropped));
+    }
+
+    /// Reads the facts of the namespace in which the packet arrived; None if it left this node, or
+    /// the namespace is not visible. `client`: that of the client's pod.
+    fn endpoint(
+        &self,
+        recorder: &Recorder,
+        own: u32,
+        client: Option<u32>,
+        protocol: Protocol,
+    ) -> Option<EndpointFacts> {
+        let last = recorder.sightings.iter().rfind(|sighting| {
+            sighting.direction == Direction::Request as u8
+                && sighting.seen != Seen::Sent as u8
+                && Some(sighting.namespace) != client
+        })?;
+        let tuple = last.tuple;
+        let address = match tuple.dst.unmapped() {
+            Some(octets) => IpAddr::from(octets),
+            None => IpAddr::from(tuple.dst.octets),
+        };
+        let at = SocketAddr::new(address, tuple.dst_port.host());
+        let look = || endpoint::read(protocol, at, self.dropped);
+        if last.namespace == own {
+            return Some(look());
+        }
+        let there = PodNamespace::with_inode(last.namespace).ok()??;
+        there.run(look).ok()
+    }
+}
+
+/// The namespace other than this one in which a request was seen last.
+fn reached(recorder: &Recorder, own: u32) -> Option<u32> {
+    let last = recorder.sightings.iter().rfind(|sighting| {
+        sighting.direction == Direction::Request as u8
+            && sighting.namespace != own
+            && sighting.seen == Seen::Received as u8
+    });
+    last.map(|sighting| sighting.namespace)
+}
+
+/// Reads the rules of legacy iptables; None if it has no table.
+fn legacy(v6: bool, notes: &mut Vec<String>) -> Option<LegacyRules> {
+    let tables = if v6 {
+        "/proc/net/ip6_tables_names"
+    } else {
+        "/proc/net/ip_tables_names"
+    };
+    let is_used = fs::read_to_string(tables).is_ok_and(|names| !names.trim().is_empty());
+    if !is_used {
+        return None;
+    }
+    let read = LegacyRules::read(v6);
+    read.map_err(|error| notes.push(format!("legacy iptables: {error}")))
+        .ok()
+}
+
+/// Returns how many connections nf_conntrack has, if it can take no more.
+fn conntrack_full() -> Option<u64> {
+    let read = |name: &str| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let (count, most) = (read("nf_conntrack_count")?, read("nf_conntrack_max")?);
+    (most > 0 && count >= most).then_some(count)
+}

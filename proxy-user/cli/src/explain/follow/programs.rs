@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The names of others' programs where the followed packet was lost: at tc hooks and XDP of
+//! interfaces, and at the client's cgroups.
+
+use std::{fs, os::fd::AsFd, path::PathBuf};
+
+use datapath::{Attached, ChainMember};
+use linux::{attached_xdp, cgroup_programs, program_name};
+use proxy_common::trace::follow::{Seen, Sighting};
+
+use super::{
+    super::{ExplainArgs, host::Host},
+    reasons::is_harmless,
+    record::Recorder,
+    stations::{Did, Host as Place, Station},
+};
+
+/// Returns the programs at the hook at which the packet was freed, or, if it did not arrive, the XDP
+/// program of the interface that should have received it.
+pub(super) fn at_interfaces(
+    args: &ExplainArgs,
+    recorder: &Recorder,
+    own: u32,
+    stations: &[Station],
+    host: &Host,
+) -> Vec<String> {
+    let reason = stations.iter().find_map(|station| match &station.did {
+        Did::Freed { reason, .. } if !is_harmless(reason) && station.host == Place::Node => {
+            Some(reason.as_str())
+        }
+        _ => None,
+    });
+    let is_freed = |one: &&Sighting| one.seen == Seen::Freed as u8 && one.namespace == own;
+    let index = recorder
+        .sightings
+        .iter()
+        .find(is_freed)
+        .map(|one| one.interface);
+    let states = |index| Attached::read(&args.pins.pin_dir).and_then(|ours| ours.states(index));
+    let side = match reason {
+        Some("TC_INGRESS") => 0,
+        Some("TC_EGRESS") => 1,
+        _ => {
+            let incoming = host.incoming.as_ref().map(|place| place.index);
+            return index.or(incoming).and_then(xdp).into_iter().collect();
+        }
+    };
+    let Some(Ok(states)) = index.map(states) else {
+        return Vec::new();
+    };
+    let state = &states[side];
+    let members = state.before.iter().chain(&state.behind);
+    members.map(|one: &ChainMember| one.name.clone()).collect()
+}
+
+fn xdp(index: u32) -> Option<String> {
+    let id = attached_xdp(index).ok()??;
+    Some(named(id))
+}
+
+fn named(id: u32) -> String {
+    match program_name(id) {
+        Some(name) => format!("program {id} ({name})"),
+        None => format!("program {id}"),
+    }
+}
+
+/// Returns the programs of others that see what a process connects and sends: at its cgroup and all
+/// above. `process`: None for this one.
+pub(super) fn at_cgroups(args: &ExplainArgs, process: Option<i32>, v6: bool) -> Vec<String> {
+    /// `BPF_CGROUP_INET_EGRESS`; `BPF_CGROUP_INET4_CONNECT`, `_UDP4_SENDMSG`; those of IPv6.
+    const EGRESS: u32 = 1;
+    let types = if v6 {
+        [EGRESS, 11, 15]
+    } else {
+        [EGRESS, 10, 14]
+    };
+    let process = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
+    let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Vec::new();
+    };
+    let Ok(ours) = Attached::read(&args.pins.pin_dir) else {
+        return Vec::new();
+    };
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let own = root.join(path);
+    let mut found = Vec::new();
+    for folder in own
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&root))
+    {
+        let Ok(folder) = fs::File::open(folder) else {
+            continue;
+        };
+        for kind in types {
+            let programs = cgroup_programs(folder.as_fd(), kind).unwrap_or_default();
+            let foreign = programs.into_iter().filter(|id| !ours.has(*id));
+            found.extend(foreign.map(named));
+        }
+    }
+    found.dedup();
+    found
+}

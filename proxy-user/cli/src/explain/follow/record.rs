@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
+//! turns it into stations.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use anyhow::Result;
+use datapath::{
+    follow::{Follower, What},
+    trace::{Trace, TraceReport, Wanted},
+};
+use linux::{KernelFunctions, NftTrace, NftTraced, PodNamespace, TracedTuple};
+use proxy_common::{
+    Addr, Port, Protocol, V4, V6,
+    trace::{
+        Tuple,
+        follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
+    },
+};
+
+use super::{
+    rules::{Handle, in_nfts_words},
+    stations::{Did, Host, Rule, Station, Timed, in_order},
+};
+use crate::{
+    explain::ExplainArgs,
+    trace::{filter_of, line::Line, names::Known},
+};
+
+/// Whose packet is followed.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    /// None for the address that the kernel chooses for a process of this node.
+    pub(super) address: Option<IpAddr>,
+    /// 0 for any.
+    pub(super) port: u16,
+    pub(super) v6: bool,
+    pub(super) protocol: Protocol,
+}
+
+/// Everything that reports while it lives. Dropping it leaves nothing behind.
+pub(super) struct Recorder {
+    follower: Follower,
+    trace: Option<Trace>,
+    nft: Option<NftTrace>,
+    pub(super) known: Known,
+    pub(super) sightings: Vec<Sighting>,
+    events: Vec<TraceReport>,
+    rules: Vec<NftTraced>,
+    client_port: u16,
+    /// Which parts are missing, and why.
+    pub(super) missing: Vec<String>,
+}
+
+impl Recorder {
+    /// Begins to record. `ends`: the destinations that the packet may have. `interfaces`: names of
+    /// those at which chains of their own may see it.
+    pub(super) fn begin(
+        args: &ExplainArgs,
+        client: &Client,
+        ends: &[SocketAddr],
+        interfaces: &[&str],
+    ) -> Result<Self> {
+        let end_of = |at: &SocketAddr| {
+            End::new(
+                widened(at.ip()),
+                Port::from_host(at.port()),
+                client.protocol,
+            )
+        };
+        let mut sources = [End::NONE; SOURCES];
+        sources[0] = End::new(
+            client.address.map_or(V6::UNSPECIFIED, widened),
+            Port::from_host(client.port),
+            client.protocol,
+        );
+        let ends: Vec<_> = ends.iter().map(end_of).collect();
+        let follower = Follower::attach(What::Packet(Followed { sources, token: 0 }, &ends))?;
+        let mut missing = Vec::new();
+        let mut known = Known::read(&args.pins.pin_dir, super::Names::new(&args.names))?;
+        let trace = trace(args, client, &mut known);
+        let trace = trace.map_err(|error| {
+            missing.push(format!("portolan's own programs: {error:#}"));
+        });
+        let tuple = TracedTuple {
+            client: client.address,
+            v6: client.v6,
+            client_port: client.port,
+            protocol: client.protocol.0,
+        };
+        let nft = NftTrace::begin(tuple, interfaces).unwrap_or_else(|error| {
+            missing.push(format!("nf_tables: {error}"));
+            None
+        });
+        Ok(Self {
+            follower,
+            trace: trace.ok(),
+            nft,
+            known,
+            sightings: Vec::new(),
+            events: Vec::new(),
+            rules: Vec::new(),
+            client_port: client.port,
+            missing,
+        })
+    }
+
+    /// Takes what has been reported since the last call.
+    pub(super) fn poll(&mut self) {
+        while let Some(sighting) = self.follower.take() {
+            if self.client_port == 0 && sighting.direction == Direction::Request as u8 {
+                self.client_port = sighting.tuple.src_port.host();
+            }
+            self.sightings.push(sighting);
+        }
+        if let Some(trace) = &mut self.trace {
+            while let Some(event) = trace.take() {
+                self.events.push(event);
+            }
+        }
+        if let Some(nft) = &mut self.nft {
+            match nft.take() {
+                Ok(rules) => self.rules.extend(rules),
+                Err(error) => {
+                    self.missing.push(format!("nf_tables: {error}"));
+                    self.nft = None;
+                }
+            }
+        }
+    }
+
+    pub(super) fn inject(&mut self, interface: u32, frame: &[u8]) -> Result<()> {
+        Ok(self.follower.inject(interface, frame)?)
+    }
+
+    /// Whether an answer has left for the client. `own`: inode number of this namespace.
+    pub(super) fn has_answer(&self, own: u32) -> bool {
+        self.sightings.iter().any(|sighting| {
+            sighting.direction == Direction::Answer as u8
+                && sighting.seen == Seen::Sent as u8
+                && sighting.namespace == own
+        })
+    }
+
+    /// Ends the recording and returns the stations. `client`: the namespace of the client's pod.
+    pub(super) fn stations(&mut self, own: u32, client: Option<u32>) -> Vec<Station> {
+        let lost = self.follower.lost();
+        if lost > 0 {
+            self.missing
+                .push(format!("{lost} reports were not read fast enough"));
+        }
+        let mut names = InterfaceNames::new(own);
+        let functions = KernelFunctions::read();
+        let mut seen: Vec<Timed> = Vec::new();
+        for sighting in &self.sightings {
+            let host = match sighting.namespace {
+                inode if inode == own => Host::Node,
+                inode if Some(inode) == client => Host::Client,
+                inode => Host::Other(inode),
+            };
+            let interface = names.of(sighting.namespace, sighting.interface);
+            let kind = Seen::ALL
+                .into_iter()
+                .find(|one| *one as u8 == sighting.seen);
+            let did = match kind {
+                Some(Seen::Received) => Did::Received { interface },
+                Some(Seen::Sent) => Did::Sent {
+                    interface,
+                    receiver: sighting.receiver,
+                },
+                _ => Did::Freed {
+                    interface,
+                    reason: self.follower.reason(sighting),
+                    place: functions.at(sighting.location),
+                },
+            };
+            let direction = direction_of(sighting.direction);
+            seen.push((
+                sighting.time,
+                Station {
+                    host,
+                    direction,
+                    did,
+                },
+            ));
+        }
+        let events = std::mem::take(&mut self.events);
+        for mut report in events {
+            let event = &mut report.event;
+            if let Some(reason) = self.known.refusal(event) {
+                event.outcome = reason as u32;
+            }
+            let Some(direction) = self.direction(&event.before, &event.after) else {
+                continue;
+            };
+            let line = Line::new(event, event.time, &mut self.known);
+            let did = Did::Ours {
+                hook: line.hook,
+                verdict: crate::trace::words::Verdict::of(event.counter()),
+                outcome: line.outcome,
+                meaning: line.reason,
+                page: line.page,
+                ends: line.ends(),
+                error: line.error,
+                interface: line.interface,
+            };
+            let host = Host::Node;
+            seen.push((
+                event.time,
+                Station {
+                    host,
+                    direction,
+                    did,
+                },
+            ));
+        }
+        in_order(seen, self.rules_met())
+    }
+
+    fn direction(&self, before: &Tuple, after: &Tuple) -> Option<Direction> {
+        let port = Port::from_host(self.client_port);
+        let is_any = |from: bool| {
+            [before, after].iter().any(|tuple| {
+                let own = if from { tuple.src_port } else { tuple.dst_port };
+                own == port
+            })
+        };
+        // A socket call names the other end only.
+        if before.src_port == Port::ANY || is_any(true) {
+            Some(Direction::Request)
+        } else if is_any(false) {
+            Some(Direction::Answer)
+        } else {
+            None
+        }
+    }
+
+    /// The rules that the first packet of each direction met.
+    fn rules_met(&self) -> Vec<(Direction, Rule)> {
+        let mut packets: Vec<(u32, Direction)> = Vec::new();
+        let mut met = Vec::new();
+        for traced in &self.rules {
+            let known = packets.iter().find(|(packet, _)| *packet == traced.packet);
+            let direction = match (known, traced.ports) {
+                (Some((_, direction)), _) => *direction,
+                (None, Some([source, _])) => {
+                    let direction = if source == self.client_port {
+                        Direction::Request
+                    } else {
+                        Direction::Answer
+                    };
+                    if packets.iter().any(|(_, known)| *known == direction) {
+                        continue;
+                    }
+                    packets.push((traced.packet, direction));
+                    direction
+                }
+                (None, None) => continue,
+            };
+            let words = traced.handle.and_then(|number| {
+                in_nfts_words(Handle {
+                    family: traced.family,
+                    table: &traced.table,
+                    chain: &traced.chain,
+                    number,
+                })
+            });
+            let rule = Rule {
+                chain: format!("{} {} {}", traced.family, traced.table, traced.chain),
+                handle: traced.handle,
+                verdict: traced.verdict.clone(),
+                words,
+            };
+            met.push((direction, rule));
+        }
+        met
+    }
+}
+
+/// Asks portolan's programs for everything with the client's port.
+fn trace(args: &ExplainArgs, client: &Client, known: &mut Known) -> Result<Trace> {
+    let mut words = vec![client.protocol.name().to_lowercase()];
+    if let Some(address) = client.address {
+        words.push(format!("and host {address}"));
+    }
+    if client.port != 0 {
+        words.push(format!("and port {}", client.port));
+    }
+    // A socket call has the other end only.
+    let own = std::process::id();
+    let calls = vec![format!("calls and process {own}")];
+    let wanted = Wanted {
+        filter: filter_of(&words, known)?,
+        calls: filter_of(&calls, known)?,
+        rate: 0,
+    };
+    Ok(Trace::open(&args.pins.pin_dir, wanted)?)
+}
+
+fn direction_of(number: u8) -> Direction {
+    let found = Direction::ALL.into_iter().find(|one| *one as u8 == number);
+    found.unwrap_or(Direction::Request)
+}
+
+/// Names of interfaces in several network namespaces.
+struct InterfaceNames {
+    own: u32,
+    known: HashMap<(u32, u32), String>,
+}
+
+impl InterfaceNames {
+    fn new(own: u32) -> Self {
+        Self {
+            own,
+            known: HashMap::new(),
+        }
+    }
+
+    fn of(&mut self, namespace: u32, index: u32) -> String {
+        if index == 0 {
+            return String::new();
+        }
+        let own = self.own;
+        let known = self.known.entry((namespace, index));
+        known
+            .or_insert_with(|| name_of(namespace, own, index))
+            .clone()
+    }
+}
+
+fn name_of(namespace: u32, own: u32, index: u32) -> String {
+    let look = || linux::link(index).map(|link| link.name);
+    let name = if namespace == own {
+        look()
+    } else {
+        let there = PodNamespace::with_inode(namespace).ok().flatten();
+        there.map_or_else(
+            || Err(std::io::ErrorKind::NotFound.into()),
+            |there| there.run(look).flatten(),
+        )
+    };
+    name.unwrap_or_else(|_| format!("interface {index}"))
+}
+
+/// Returns an address as the programs write it: IPv4 as IPv4-mapped.
+fn widened(address: IpAddr) -> V6 {
+    match address {
+        IpAddr::V4(v4) => V4::from(v4).widened(),
+        IpAddr::V6(v6) => v6.into(),
+    }
+}

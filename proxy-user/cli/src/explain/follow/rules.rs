@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rules that a packet met, in the words of the tools that show them: `nft` for nf_tables,
+//! `iptables-legacy-save` for legacy tables. Legacy rules are found by their counters, which is
+//! what they leave without a rule of ours beside them.
+
+use std::process::Command;
+
+/// A chain's rule by number, as nf_tables reports it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handle<'a> {
+    pub(super) family: &'a str,
+    pub(super) table: &'a str,
+    pub(super) chain: &'a str,
+    pub(super) number: u64,
+}
+
+/// Returns the rule in nft's words; None if there is no `nft` here or it does not show the rule.
+pub(super) fn in_nfts_words(handle: Handle<'_>) -> Option<String> {
+    let args = ["--handle", "list", "chain"];
+    let output = Command::new("nft")
+        .args(args)
+        .args([handle.family, handle.table, handle.chain])
+        .output()
+        .ok()?;
+    rule_in(&String::from_utf8_lossy(&output.stdout), handle.number)
+}
+
+/// Finds a rule in nft's listing of its chain.
+fn rule_in(listing: &str, number: u64) -> Option<String> {
+    let end = format!("# handle {number}");
+    let mut rules = listing.lines();
+    let rule = rules.find_map(|line| line.trim().strip_suffix(&end))?;
+    Some(rule.trim().to_owned())
+}
+
+/// The rules of legacy iptables with the packets that each has counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct LegacyRules(Vec<LegacyRule>);
+
+/// A rule, or the policy of a chain, of legacy iptables.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct LegacyRule {
+    pub(super) table: String,
+    /// As `iptables-legacy-save` prints it, such as `-A FORWARD -j DROP`, or `:FORWARD DROP` for a
+    /// policy.
+    pub(super) text: String,
+    packets: u64,
+}
+
+impl LegacyRules {
+    /// Reads the tables of one IP family. An error says why that was not possible.
+    pub(super) fn read(v6: bool) -> Result<Self, String> {
+        let program = if v6 {
+            "ip6tables-legacy-save"
+        } else {
+            "iptables-legacy-save"
+        };
+        let output = Command::new(program).arg("--counters").output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Ok(Self::parse(&String::from_utf8_lossy(&output.stdout)))
+            }
+            Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Err(error) => Err(format!("{program}: {error}")),
+        }
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut table = String::new();
+        let mut rules = Vec::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                name.clone_into(&mut table);
+            }
+            let counted = line
+                .strip_prefix('[')
+                .and_then(|rest| rest.split_once("] "));
+            let policy = line
+                .strip_prefix(':')
+                .and_then(|_| line.strip_suffix(']')?.rsplit_once(" ["));
+            let (counts, text) = match (counted, policy) {
+                (Some((counts, text)), _) => (counts, text),
+                (_, Some((text, counts))) => (counts, text),
+                _ => continue,
+            };
+            let packets = counts
+                .split(':')
+                .next()
+                .and_then(|count| count.parse().ok());
+            rules.push(LegacyRule {
+                table: table.clone(),
+                text: text.to_owned(),
+                packets: packets.unwrap_or(0),
+            });
+        }
+        Self(rules)
+    }
+
+    /// Returns the rules and policies that dropped or rejected packets since `before`.
+    pub(super) fn refused_since(&self, before: &Self) -> Vec<LegacyRule> {
+        let refuses = |rule: &&LegacyRule| {
+            let is_policy = rule.text.starts_with(':') && rule.text.ends_with(" DROP");
+            let is_rule = ["-j DROP", "-j REJECT"]
+                .iter()
+                .any(|target| rule.text.contains(target));
+            is_policy || is_rule
+        };
+        let was = |rule: &LegacyRule| {
+            let same = |old: &&LegacyRule| old.table == rule.table && old.text == rule.text;
+            before.0.iter().find(same).map_or(0, |old| old.packets)
+        };
+        let rules = self.0.iter().filter(refuses);
+        rules
+            .filter(|rule| rule.packets > was(rule))
+            .cloned()
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_found_in_nfts_listing_by_its_handle() {
+        let listing = "table inet firewall { # handle 1
+	chain forward { # handle 4
+		type filter hook forward priority filter; policy accept;
+		ip daddr 10.40.1.20 tcp dport 8080 drop # handle 14
+	}
+}
+";
+        let rule = rule_in(listing, 14);
+        assert_eq!(
+            rule.as_deref(),
+            Some("ip daddr 10.40.1.20 tcp dport 8080 drop")
+        );
+        assert_eq!(
+            rule_in(listing, 1).as_deref(),
+            Some("table inet firewall {")
+        );
+        assert_eq!(rule_in(listing, 5), None);
+    }
+
+    #[test]
+    fn legacy_rules_that_refused_a_packet_are_those_whose_counters_rose() {
+        let of = |drop: u32, policy: u32| {
+            LegacyRules::parse(&format!(
+                "# Generated by iptables-save\n*filter\n:INPUT ACCEPT [9:9]\n:FORWARD DROP [{policy}:60]\n:KUBE - [0:0]\n\
+                 [7:70] -A FORWARD -j KUBE\n[{drop}:60] -A KUBE -d 10.0.0.1/32 -j DROP\nCOMMIT\n"
+            ))
+        };
+        let texts = |rules: Vec<LegacyRule>| -> Vec<String> {
+            rules.into_iter().map(|rule| rule.text).collect()
+        };
+        assert_eq!(
+            texts(of(3, 0).refused_since(&of(2, 0))),
+            ["-A KUBE -d 10.0.0.1/32 -j DROP"]
+        );
+        assert_eq!(texts(of(3, 1).refused_since(&of(3, 0))), [":FORWARD DROP"]);
+        assert!(of(3, 1).refused_since(&of(3, 1)).is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sends the packet that is followed: by a socket, from the client's own network namespace and
+//! cgroup, or as a frame that an interface is made to receive.
+
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use etherparse::PacketBuilder;
+use linux::PodNamespace;
+use proxy_common::Protocol;
+use rustix::thread::gettid;
+use socket2::{Domain, Socket, Type};
+
+/// How long an answer is waited for. The kernel gives up a neighbour after three requests of one
+/// second each, and only then frees the packet.
+pub(super) const WAIT: Duration = Duration::from_secs(4);
+/// What a followed datagram carries: eight bytes of its own, then who sent it.
+const SENDER: &[u8] = b" portolan explain --follow";
+
+/// How the client's socket saw the attempt end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    Answered(Duration),
+    /// ECONNREFUSED: a reset or an ICMP error came, or a socket hook said so.
+    Refused,
+    /// EPERM or EACCES.
+    Denied,
+    /// Another error.
+    Failed(String),
+    Silent,
+    /// The packet was not sent by a socket.
+    NoSocket,
+}
+
+/// A socket that is bound, so that its port is known before it sends.
+pub(super) struct Bound {
+    socket: Socket,
+    pub(super) port: u16,
+}
+
+/// Returns a socket of the client: of this node, or of a pod. `from`: its address; None for the one
+/// that the kernel chooses.
+pub(super) fn bind(
+    pod: Option<&PodNamespace>,
+    protocol: Protocol,
+    from: Option<IpAddr>,
+    v6: bool,
+) -> Result<Bound> {
+    let open = || -> io::Result<Bound> {
+        let kind = match protocol {
+            Protocol::TCP => Type::STREAM,
+            _ => Type::DGRAM,
+        };
+        let socket = Socket::new(if v6 { Domain::IPV6 } else { Domain::IPV4 }, kind, None)?;
+        let any: IpAddr = if v6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        socket.bind(&SocketAddr::new(from.unwrap_or(any), 0).into())?;
+        let port = socket.local_addr()?.as_socket().map_or(0, |at| at.port());
+        Ok(Bound { socket, port })
+    };
+    let Some(pod) = pod else {
+        return open().context("open a socket on this node");
+    };
+    let bound = pod.run(|| in_cgroup_of(pod.process, open));
+    bound
+        .flatten()
+        .context("open a socket in the client's network namespace")
+}
+
+/// Runs `work` while this process, or at least this thread, is in the cgroup of another one: the
+/// socket hooks of a cgroup see the sockets that were opened there. Stays where it is if that is
+/// not possible.
+fn in_cgroup_of<T>(process: Option<i32>, work: impl FnOnce() -> T) -> T {
+    let folder = |process: &str| -> Option<PathBuf> {
+        let text = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        Some(PathBuf::from("/sys/fs/cgroup").join(path))
+    };
+    let own = folder("thread-self");
+    let there = process.and_then(|process| folder(&process.to_string()));
+    let enter = |folder: &PathBuf| {
+        let (process, thread) = (std::process::id(), gettid());
+        let enter = |file: &str, id: String| fs::write(folder.join(file), id);
+        // A threaded cgroup takes threads of its own domain only.
+        enter("cgroup.procs", process.to_string())
+            .or_else(|_| enter("cgroup.threads", thread.as_raw_nonzero().to_string()))
+    };
+    let moved = there.filter(|there| own.is_some() && enter(there).is_ok());
+    let result = work();
+    if let (Some(_), Some(own)) = (moved, own) {
+        // If this fails, the process ends soon in any case.
+        _ = enter(&own);
+    }
+    result
+}
+
+impl Bound {
+    /// Connects, or sends a datagram, and waits for the answer.
+    pub(super) fn ask(self, to: SocketAddr) -> Ending {
+        let begun = Instant::now();
+        let is_stream = self.socket.r#type().is_ok_and(|kind| kind == Type::STREAM);
+        let result = if is_stream {
+            self.socket.connect_timeout(&to.into(), WAIT)
+        } else {
+            self.exchange(to)
+        };
+        match result {
+            Ok(()) => Ending::Answered(begun.elapsed()),
+            Err(error) => ending_of(&error),
+        }
+    }
+
+    fn exchange(&self, to: SocketAddr) -> io::Result<()> {
+        let own = format!("{:04x}{:04x}", self.port, std::process::id() & 0xffff);
+        let datagram = [own.as_bytes(), SENDER].concat();
+        self.socket.connect(&to.into())?;
+        self.socket.set_read_timeout(Some(WAIT))?;
+        self.socket.send(&datagram)?;
+        self.socket
+            .recv(&mut [std::mem::MaybeUninit::uninit(); 1])?;
+        Ok(())
+    }
+}
+
+fn ending_of(error: &io::Error) -> Ending {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Ending::Refused,
+        io::ErrorKind::PermissionDenied => Ending::Denied,
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Ending::Silent,
+        _ => Ending::Failed(error.to_string()),
+    }
+}
+
+/// A packet as it would come in by an uplink.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) protocol: Protocol,
+    pub(super) receiver: [u8; 6],
+    pub(super) sequence: u32,
+}
+
+impl Frame {
+    /// Returns the SYN, or an empty datagram.
+    pub(super) fn first(&self) -> Result<Vec<u8>> {
+        self.encode(false)
+    }
+
+    /// Returns the reset that ends what [`Self::first`] has begun: the client knows nothing of it.
+    pub(super) fn reset(&self) -> Result<Vec<u8>> {
+        self.encode(true)
+    }
+
+    fn encode(&self, reset: bool) -> Result<Vec<u8>> {
+        const TTL: u8 = 64;
+        const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+        let ethernet = PacketBuilder::ethernet2(SENDER, self.receiver);
+        let ip = match (self.from.ip(), self.to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), TTL),
+            (IpAddr::V6(from), IpAddr::V6(to)) => ethernet.ipv6(from.octets(), to.octets(), TTL),
+            _ => anyhow::bail!("client and destination are of different IP families"),
+        };
+        let (from, to) = (self.from.port(), self.to.port());
+        let mut bytes = Vec::new();
+        if self.protocol == Protocol::TCP {
+            let segment = ip.tcp(from, to, self.sequence + u32::from(reset), 64_240);
+            let segment = if reset { segment.rst() } else { segment.syn() };
+            segment.write(&mut bytes, &[])?;
+        } else {
+            ip.udp(from, to).write(&mut bytes, &[])?;
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_has_the_clients_ends_and_a_reset_the_next_number() {
+        let frame = Frame {
+            from: "198.51.100.7:40000".parse().expect("an end"),
+            to: "10.40.0.1:30001".parse().expect("an end"),
+            protocol: Protocol::TCP,
+            receiver: [2, 0, 0, 0, 0, 9],
+            sequence: 7,
+        };
+        let read = |bytes: Vec<u8>| {
+            let packet = etherparse::PacketHeaders::from_ethernet_slice(&bytes);
+            let tcp = packet
+                .expect("a packet")
+                .transport
+                .and_then(|one| one.tcp());
+            tcp.expect("a segment")
+        };
+        let (first, reset) = (
+            read(frame.first().expect("encoded")),
+            read(frame.reset().expect("encoded")),
+        );
+        assert!(first.syn && !first.ack && first.sequence_number == 7);
+        assert!(reset.rst && !reset.syn && reset.sequence_number == 8);
+        assert_eq!(
+            (first.source_port, first.destination_port),
+            (40_000, 30_001)
+        );
+    }
+
+    #[test]
+    fn errors_of_a_socket_are_told_apart() {
+        let of = |number| ending_of(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(111), Ending::Refused);
+        assert_eq!(of(1), Ending::Denied);
+        assert_eq!(of(110), Ending::Silent);
+        assert!(matches!(of(113), Ending::Failed(_)));
+    }
+}
