@@ -135,7 +135,9 @@ struct LoadRequest {
     log: u64,
     version_and_flags: u64,
     name: [u8; 16],
-    rest: [u64; 6],
+    interface: u32,
+    attach_type: u32,
+    rest: [u64; 5],
 }
 
 /// Loads a tc program.
@@ -150,7 +152,54 @@ pub fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
     load_as(XDP, program)
 }
 
+/// A hook of a cgroup at which a program decides whether something is permitted: 0 refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CgroupHook {
+    /// connect(2) of IPv4 sockets.
+    Connect,
+    /// Packets that its sockets send.
+    Egress,
+}
+
+impl CgroupHook {
+    /// Returns the type of its programs, and its own number (`enum bpf_attach_type`).
+    const fn numbers(self) -> [u32; 2] {
+        match self {
+            Self::Connect => [18, 10],
+            Self::Egress => [8, 1],
+        }
+    }
+}
+
+/// Loads a program and attaches it to a cgroup, beside those of others. The returned link keeps the
+/// program attached.
+pub fn attach_cgroup(
+    hook: CgroupHook,
+    program: &[Instruction],
+    cgroup: BorrowedFd<'_>,
+) -> Result<OwnedFd> {
+    let [kind, number] = hook.numbers();
+    let program = load_with(kind, number, program)?;
+    let request = [
+        program.as_raw_fd() as u32,
+        cgroup.as_raw_fd() as u32,
+        number,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the request holds no pointer.
+    unsafe { create(LINK_CREATE, &request) }.context("attach a program to a cgroup")
+}
+
 fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
+    load_with(kind, 0, program)
+}
+
+/// Loads a program of this type, for this attach type.
+fn load_with(kind: u32, attach_type: u32, program: &[Instruction]) -> Result<OwnedFd> {
     let mut log = vec![0u8; 1 << 16];
     let request = LoadRequest {
         kind,
@@ -161,6 +210,7 @@ fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
         log_size: log.len() as u32,
         log: log.as_mut_ptr() as u64,
         name: std::array::from_fn(|n| NAME.as_bytes().get(n).copied().unwrap_or(0)),
+        attach_type,
         ..LoadRequest::default()
     };
     // SAFETY: the pointers are to live instructions, a string and a buffer.
@@ -209,16 +259,17 @@ pub(crate) fn attach_tcx(
     unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
 }
 
-/// Attaches a program at the XDP hook of an interface's driver. The returned link keeps the program
-/// attached.
-pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd> {
+/// Attaches a program at the XDP hook of an interface: of its driver, or, if `generic`, of the
+/// network stack. The returned link keeps the program attached.
+pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32, generic: bool) -> Result<OwnedFd> {
     const XDP: u32 = 37;
+    const SKB_MODE: u32 = 1 << 1;
     const DRV_MODE: u32 = 1 << 2;
     let request = [
         program.as_raw_fd() as u32,
         interface,
         XDP,
-        DRV_MODE,
+        if generic { SKB_MODE } else { DRV_MODE },
         0,
         0,
         0,

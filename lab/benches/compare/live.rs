@@ -155,7 +155,7 @@ impl<'a> Node<'a> {
         let outside = world.outside();
         let (interface, _far_end) = outside.enter(|| {
             let index = nix::net::if_::if_nametoindex(UPLINK_PEER)?;
-            Ok::<_, anyhow::Error>((index, attach_xdp(far_end.as_fd(), index)?))
+            Ok::<_, anyhow::Error>((index, attach_xdp(far_end.as_fd(), index, false)?))
         })??;
         Ok(Self {
             outside,

@@ -5,14 +5,15 @@
 use std::{
     fs,
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::{Context, Result};
 
 use super::netns::NetNs;
-use crate::bpf::{Instruction, always, attach_tcx, attach_xdp, load, load_xdp, pin};
+pub use crate::bpf::CgroupHook;
+use crate::bpf::{Instruction, always, attach_cgroup, attach_tcx, attach_xdp, load, load_xdp, pin};
 
 /// The verdict that drops a packet: `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
@@ -85,11 +86,21 @@ impl<'a> Foreign<'a> {
     /// Attaches an XDP program that passes every frame.
     pub fn at_xdp(node: &NetNs, interface: &str) -> Result<Self> {
         const XDP_PASS: i32 = 2;
-        let program = load_xdp(&always(XDP_PASS))?;
+        Self::at_xdp_with(node, interface, XDP_PASS, false)
+    }
+    /// Attaches an XDP program that returns `verdict` for every frame.
+    pub fn at_xdp_with(node: &NetNs, interface: &str, verdict: i32, generic: bool) -> Result<Self> {
+        let program = load_xdp(&always(verdict))?;
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;
-            attach_xdp(program.as_fd(), index)
+            attach_xdp(program.as_fd(), index, generic)
         })??;
+        Ok(Self::Link { _link })
+    }
+    /// Attaches a program to a cgroup that refuses everything.
+    pub fn refusing(cgroup: &Path, hook: CgroupHook) -> Result<Self> {
+        let folder = fs::File::open(cgroup)?;
+        let _link = attach_cgroup(hook, &always(0), folder.as_fd())?;
         Ok(Self::Link { _link })
     }
     fn filter(node: &'a NetNs, interface: &str, egress: bool, program: &OwnedFd) -> Result<Self> {

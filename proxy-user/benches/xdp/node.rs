@@ -122,11 +122,11 @@ impl Node {
             let refused = datapath.attach_uplink(&interface(), XdpMode::Native, Abilities::ALL);
             refused.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             Ok::<_, anyhow::Error>(vec![
-                attach_xdp(mirror.as_fd(), BARE)?,
-                attach_xdp(looking.as_fd(), LOOKING)?,
-                attach_xdp(sink.as_fd(), REAL + 1)?,
-                attach_xdp(sink.as_fd(), BARE + 1)?,
-                attach_xdp(sink.as_fd(), LOOKING + 1)?,
+                attach_xdp(mirror.as_fd(), BARE, false)?,
+                attach_xdp(looking.as_fd(), LOOKING, false)?,
+                attach_xdp(sink.as_fd(), REAL + 1, false)?,
+                attach_xdp(sink.as_fd(), BARE + 1, false)?,
+                attach_xdp(sink.as_fd(), LOOKING + 1, false)?,
             ])
         })??;
         Ok(Self {

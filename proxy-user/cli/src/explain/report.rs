@@ -121,6 +121,9 @@ pub(super) struct Report {
     pub(super) findings: Vec<Pointed>,
 }
 
+/// The page about portolan's programs that are not attached.
+pub(super) const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
+
 /// How many endpoints of each kind the text lists.
 const SHOWN: usize = 10;
 
@@ -145,9 +148,19 @@ impl Report {
         self.answered = self.code() < 3;
         if let Some(followed) = &self.followed {
             self.answered = followed.answered;
-            self.summary = match followed.answered {
-                true => followed.sentence.clone(),
-                false => format!("was not answered: {}", followed.sentence),
+            // Without one of portolan's programs, what follows loses the packet only because of
+            // that.
+            let missing = self
+                .findings
+                .iter()
+                .find(|one| one.finding.level == Level::InTheWay && one.page == MISSING_PROGRAM);
+            self.summary = match (followed.answered, missing) {
+                (true, _) => followed.sentence.clone(),
+                (false, None) => format!("was not answered: {}", followed.sentence),
+                (false, Some(missing)) => {
+                    let Finding { about, found, .. } = &missing.finding;
+                    format!("was not answered: {about}: {found}")
+                }
             };
             return;
         }

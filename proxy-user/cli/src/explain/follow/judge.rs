@@ -113,8 +113,18 @@ fn loses(did: &Did) -> bool {
     matches!(did, Did::Freed { reason, .. } if !is_harmless(reason))
 }
 
+/// Whether a packet was sent; the client's call alone is none.
 fn was_sent(facts: &Facts) -> bool {
-    !facts.stations.is_empty()
+    let is_packet = |did: &Did| {
+        !matches!(
+            did,
+            Did::Ours {
+                interface: None,
+                ..
+            }
+        )
+    };
+    facts.stations.iter().any(|station| is_packet(&station.did))
 }
 
 /// Returns the loss if one of portolan's programs dropped or rejected the packet.
@@ -145,7 +155,11 @@ fn refused_by_us(facts: &Facts) -> Option<Loss> {
 
 /// Returns the loss if the kernel freed the packet, or an answer to it.
 fn freed(facts: &Facts) -> Option<Loss> {
-    let station = facts.stations.iter().find(|one| loses(&one.did))?;
+    let of = |is_error: bool| {
+        let mut stations = facts.stations.iter();
+        stations.find(|one| loses(&one.did) && (one.direction == Direction::Error) == is_error)
+    };
+    let station = of(false).or_else(|| of(true))?;
     let Did::Freed {
         interface,
         reason,
@@ -167,7 +181,12 @@ fn freed(facts: &Facts) -> Option<Loss> {
         };
         format!("{what}{}{interface}{whose}", in_host(&station.host))
     };
-    Some(match reason.as_str() {
+    let hook = match reason.as_str() {
+        // Drivers give no reason.
+        "NOT_SPECIFIED" if place.contains("_xdp_") => "XDP",
+        reason => reason,
+    };
+    Some(match hook {
         "NETFILTER_DROP" if station.host == Host::Node => {
             netfilter(facts, station.direction, &at("netfilter"))
         }
@@ -177,13 +196,13 @@ fn freed(facts: &Facts) -> Option<Loss> {
             "see its rules: `nsenter -t PID -n nft list ruleset`, `iptables-save`",
         ),
         "TC_INGRESS" | "TC_EGRESS" | "XDP" | "BPF_CGROUP_EGRESS" => {
-            let programs = if reason == "BPF_CGROUP_EGRESS" {
+            let programs = if hook == "BPF_CGROUP_EGRESS" {
                 &facts.cgroup
             } else {
                 &facts.foreign
             };
             Loss::new(
-                at(hook_name(reason)),
+                at(hook_name(hook)),
                 match programs.as_slice() {
                     [] => "a program drops it".to_owned(),
                     [one] => format!("{one} drops it"),
@@ -384,14 +403,18 @@ fn no_socket(facts: &Facts, host: &Host) -> Loss {
 /// Returns the end of a packet that nobody freed and nobody answered.
 fn unanswered(facts: &Facts) -> Judgement {
     let last = facts.stations.iter().rfind(|station| {
-        station.direction == Direction::Request && !matches!(station.did, Did::Rule(_))
+        station.direction != Direction::Error && !matches!(station.did, Did::Rule(_))
     });
-    let Some(last) = last else {
+    let Some(last) = last.filter(|_| was_sent(facts)) else {
         return Judgement::Lost(Loss::new(
             "the client's own network stack",
             "it sends nothing",
             "see its routes, and its neighbours: `ip neighbour` in the client's network namespace",
         ));
+    };
+    let whose = match last.direction {
+        Direction::Request => "",
+        Direction::Answer | Direction::Error => " (of the answer)",
     };
     match (&last.host, &last.did) {
         (Host::Other(_), Did::Received { .. })
@@ -403,6 +426,11 @@ fn unanswered(facts: &Facts) -> Judgement {
             ))
         }
         (Host::Other(_), Did::Received { .. }) => Judgement::Lost(at_the_endpoint(facts)),
+        (Host::Client, Did::Received { .. }) => Judgement::Lost(Loss::new(
+            "the client's own network stack",
+            "it got the answer, and its process did not",
+            "see the rules and routes in the client's network namespace",
+        )),
         (Host::Client, Did::Sent { interface, .. }) => Judgement::Lost(Loss::new(
             format!("between the client's {interface} and this node"),
             match facts.foreign.as_slice() {
@@ -416,8 +444,13 @@ fn unanswered(facts: &Facts) -> Judgement {
             "this node did all of its part: the packet left, and no answer came back",
             "follow it where it goes: `portolan explain --follow --next` on the next node, or see the endpoint's log",
         )),
+        (Host::Other(_), Did::Sent { interface, .. }) => Judgement::Lost(Loss::new(
+            format!("between the endpoint's {interface} and this node{whose}"),
+            "it does not arrive here",
+            "see the link's other end: `ip -d link`, and `bpftool net`",
+        )),
         (_, did) => Judgement::Lost(Loss::new(
-            "this node's network stack",
+            format!("this node's network stack{whose}"),
             format!(
                 "after \"{}\" it was seen no more, and nobody freed it",
                 last_words(did)

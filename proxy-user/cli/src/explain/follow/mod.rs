@@ -3,6 +3,7 @@
 //! every station did to it and which one lost it. `send` sends, `record` collects, `stations` puts
 //! in order, `judge` decides.
 
+mod cgroup;
 mod endpoint;
 mod judge;
 mod programs;
@@ -15,6 +16,7 @@ mod stations;
 use std::{
     fs,
     net::{IpAddr, SocketAddr},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -44,6 +46,8 @@ const NEXT: Duration = Duration::from_secs(60);
 /// How long further reports are waited for after the end.
 const AFTER: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_millis(1);
+/// By when a SYN was repeated: the kernel does so after a second.
+const REPEATED: Duration = Duration::from_millis(1300);
 /// When the receiving namespace is asked how many connections it has dropped so far: after the
 /// first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
@@ -249,7 +253,8 @@ fn has_address(address: IpAddr) -> bool {
     std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Asks by the socket while everything is recorded.
+/// Asks by the socket while everything is recorded. Once the packet and its repetition were lost,
+/// it waits no longer.
 fn ask(
     bound: Bound,
     to: SocketAddr,
@@ -257,24 +262,31 @@ fn ask(
     own: u32,
     watch: &mut Watch,
 ) -> Ending {
-    let ending = thread::scope(|scope| {
-        let asking = scope.spawn(|| bound.ask(to));
-        let begun = Instant::now();
-        while !asking.is_finished() {
-            recorder.poll();
-            watch.look(recorder, own, begun);
-            thread::sleep(IDLE);
+    let (told, heard) = mpsc::channel();
+    thread::spawn(move || told.send(bound.ask(to)));
+    let begun = Instant::now();
+    let ending = loop {
+        recorder.poll();
+        watch.look(recorder, own, begun);
+        match heard.recv_timeout(IDLE) {
+            Ok(ending) => break ending,
+            Err(_) if recorder.has_lost() && begun.elapsed() > REPEATED => break Ending::Silent,
+            Err(_) => {}
         }
-        asking.join().unwrap_or(Ending::Silent)
-    });
+    };
     settle(recorder);
     ending
 }
 
-/// Records until an answer has left for the client, at most for so long.
+/// Records until an answer has left for the client, or the only packet was lost; at most for so
+/// long.
 fn wait(recorder: &mut Recorder, own: u32, watch: &mut Watch, longest: Duration) {
     let begun = Instant::now();
-    while !recorder.has_answer(own) && begun.elapsed() < longest {
+    let is_over = |recorder: &Recorder| {
+        let is_lost = recorder.has_lost() && begun.elapsed() > BETWEEN;
+        is_lost || recorder.has_answer(own) || begun.elapsed() > longest
+    };
+    while !is_over(recorder) {
         recorder.poll();
         watch.look(recorder, own, begun);
         thread::sleep(IDLE);

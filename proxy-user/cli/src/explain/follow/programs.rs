@@ -2,7 +2,7 @@
 //! The names of others' programs where the followed packet was lost: at tc hooks and XDP of
 //! interfaces, and at the client's cgroups.
 
-use std::{fs, os::fd::AsFd, path::PathBuf};
+use std::{fs, os::fd::AsFd};
 
 use datapath::{Attached, ChainMember};
 use linux::{attached_xdp, cgroup_programs, program_name};
@@ -10,6 +10,7 @@ use proxy_common::trace::follow::{Seen, Sighting};
 
 use super::{
     super::{ExplainArgs, host::Host},
+    cgroup,
     reasons::is_harmless,
     record::Recorder,
     stations::{Did, Host as Place, Station},
@@ -40,6 +41,7 @@ pub(super) fn at_interfaces(
     let side = match reason {
         Some("TC_INGRESS") => 0,
         Some("TC_EGRESS") => 1,
+        // The hook is told by the function, or by the interface that did not receive the packet.
         _ => {
             let incoming = host.incoming.as_ref().map(|place| place.index);
             return index.or(incoming).and_then(xdp).into_iter().collect();
@@ -75,16 +77,12 @@ pub(super) fn at_cgroups(args: &ExplainArgs, process: Option<i32>, v6: bool) -> 
     } else {
         [EGRESS, 10, 14]
     };
-    let process = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
-    let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
-    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::/")) else {
+    let (Some(root), Some(own)) = (cgroup::root(), cgroup::of(process)) else {
         return Vec::new();
     };
     let Ok(ours) = Attached::read(&args.pins.pin_dir) else {
         return Vec::new();
     };
-    let root = PathBuf::from("/sys/fs/cgroup");
-    let own = root.join(path);
     let mut found = Vec::new();
     for folder in own
         .ancestors()

@@ -10,9 +10,13 @@ pub(super) struct Meaning {
     pub(super) remedy: &'static str,
 }
 
-/// Reasons that say nothing about a loss: the frame was for another host, or was a copy.
+/// Reasons that say nothing about a loss: the frame was for another host or was a copy, or its socket
+/// has been closed since.
 pub(super) fn is_harmless(reason: &str) -> bool {
-    matches!(reason, "OTHERHOST" | "SKB_CONSUMED" | "CONSUMED")
+    matches!(
+        reason,
+        "OTHERHOST" | "SKB_CONSUMED" | "CONSUMED" | "QUEUE_PURGE"
+    )
 }
 
 /// Returns what a reason means. `place`: the function that freed the packet, which decides where

@@ -14,7 +14,7 @@ use datapath::{
 };
 use linux::{KernelFunctions, NftTrace, NftTraced, PodNamespace, TracedTuple};
 use proxy_common::{
-    Addr, Port, Protocol, V4, V6,
+    Addr, Counter, Port, Protocol, V4, V6,
     trace::{
         Tuple,
         follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
@@ -22,6 +22,7 @@ use proxy_common::{
 };
 
 use super::{
+    reasons::is_harmless,
     rules::{Handle, in_nfts_words},
     stations::{Did, Host, Rule, Station, Timed, in_order},
 };
@@ -29,6 +30,9 @@ use crate::{
     explain::ExplainArgs,
     trace::{filter_of, line::Line, names::Known},
 };
+
+/// The function that frees the packet of a test run, whose copy was put into an interface.
+const TEST_RUN: &str = "bpf_prog_test_run_skb";
 
 /// Whose packet is followed.
 #[derive(Clone, Debug)]
@@ -145,6 +149,13 @@ impl Recorder {
         })
     }
 
+    /// Whether the kernel has freed the packet or an answer.
+    pub(super) fn has_lost(&self) -> bool {
+        self.sightings.iter().any(|sighting| {
+            sighting.seen == Seen::Freed as u8 && !is_harmless(&self.follower.reason(sighting))
+        })
+    }
+
     /// Ends the recording and returns the stations. `client`: the namespace of the client's pod.
     pub(super) fn stations(&mut self, own: u32, client: Option<u32>) -> Vec<Station> {
         let lost = self.follower.lost();
@@ -155,7 +166,8 @@ impl Recorder {
         let mut names = InterfaceNames::new(own);
         let functions = KernelFunctions::read();
         let mut seen: Vec<Timed> = Vec::new();
-        for sighting in &self.sightings {
+        let is_own = |sighting: &&Sighting| functions.at(sighting.location) != TEST_RUN;
+        for sighting in self.sightings.iter().filter(is_own) {
             let host = match sighting.namespace {
                 inode if inode == own => Host::Node,
                 inode if Some(inode) == client => Host::Client,
@@ -190,7 +202,10 @@ impl Recorder {
         let events = std::mem::take(&mut self.events);
         for mut report in events {
             let event = &mut report.event;
-            if let Some(reason) = self.known.refusal(event) {
+            if event.result < 0 && !event.before.leads_as(&event.after) {
+                // Portolan's hook translated the call, and another program refused it.
+                event.outcome = Counter::SocketTranslated as u32;
+            } else if let Some(reason) = self.known.refusal(event) {
                 event.outcome = reason as u32;
             }
             let Some(direction) = self.direction(&event.before, &event.after) else {

@@ -3,9 +3,8 @@
 //! cgroup, or as a frame that an interface is made to receive.
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -13,12 +12,13 @@ use anyhow::{Context, Result};
 use etherparse::PacketBuilder;
 use linux::PodNamespace;
 use proxy_common::Protocol;
-use rustix::thread::gettid;
 use socket2::{Domain, Socket, Type};
+
+use super::cgroup;
 
 /// How long an answer is waited for. The kernel gives up a neighbour after three requests of one
 /// second each, and only then frees the packet.
-pub(super) const WAIT: Duration = Duration::from_secs(4);
+pub(super) const WAIT: Duration = Duration::from_secs(5);
 /// What a followed datagram carries: eight bytes of its own, then who sent it.
 const SENDER: &[u8] = b" portolan explain --follow";
 
@@ -69,37 +69,10 @@ pub(super) fn bind(
     let Some(pod) = pod else {
         return open().context("open a socket on this node");
     };
-    let bound = pod.run(|| in_cgroup_of(pod.process, open));
+    let bound = pod.run(|| cgroup::inside(pod.process, open));
     bound
         .flatten()
         .context("open a socket in the client's network namespace")
-}
-
-/// Runs `work` while this process, or at least this thread, is in the cgroup of another one: the
-/// socket hooks of a cgroup see the sockets that were opened there. Stays where it is if that is
-/// not possible.
-fn in_cgroup_of<T>(process: Option<i32>, work: impl FnOnce() -> T) -> T {
-    let folder = |process: &str| -> Option<PathBuf> {
-        let text = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-        Some(PathBuf::from("/sys/fs/cgroup").join(path))
-    };
-    let own = folder("thread-self");
-    let there = process.and_then(|process| folder(&process.to_string()));
-    let enter = |folder: &PathBuf| {
-        let (process, thread) = (std::process::id(), gettid());
-        let enter = |file: &str, id: String| fs::write(folder.join(file), id);
-        // A threaded cgroup takes threads of its own domain only.
-        enter("cgroup.procs", process.to_string())
-            .or_else(|_| enter("cgroup.threads", thread.as_raw_nonzero().to_string()))
-    };
-    let moved = there.filter(|there| own.is_some() && enter(there).is_ok());
-    let result = work();
-    if let (Some(_), Some(own)) = (moved, own) {
-        // If this fails, the process ends soon in any case.
-        _ = enter(&own);
-    }
-    result
 }
 
 impl Bound {

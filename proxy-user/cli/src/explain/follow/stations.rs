@@ -140,11 +140,36 @@ pub(super) fn in_order(mut seen: Vec<Timed>, rules: Vec<(Direction, Rule)>) -> V
     }
     let mut stations: Vec<Station> = Vec::new();
     for (_, station) in seen {
-        if !stations.contains(&station) {
+        if !stations.iter().any(|known| station.repeats(known)) {
             stations.push(station);
         }
     }
     stations
+}
+
+impl Station {
+    /// Whether the same happened there to a packet before. To a repetition, portolan's programs say
+    /// that they know its flow.
+    fn repeats(&self, known: &Self) -> bool {
+        let is_alike = match (&self.did, &known.did) {
+            (
+                Did::Ours {
+                    hook,
+                    interface,
+                    verdict,
+                    ..
+                },
+                Did::Ours {
+                    hook: known_hook,
+                    interface: known_interface,
+                    verdict: known_verdict,
+                    ..
+                },
+            ) => (hook, interface, verdict) == (known_hook, known_interface, known_verdict),
+            (did, known) => did == known,
+        };
+        is_alike && (&self.host, self.direction) == (&known.host, known.direction)
+    }
 }
 
 /// A station as the report shows it.
