@@ -22,6 +22,7 @@ pub mod explain;
 mod flags;
 pub mod flows;
 pub mod format;
+mod freed;
 pub mod init;
 mod list;
 pub mod maps;

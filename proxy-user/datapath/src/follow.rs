@@ -46,12 +46,18 @@ pub enum What<'a> {
     FreedOf(&'a [End]),
 }
 
+/// The programs' maps that are used while they report.
+struct Maps {
+    ends: Table<End, u32>,
+    lost: OwnedFd,
+    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+}
+
 /// The attached programs. Dropping this detaches them.
 pub struct Follower {
     ebpf: Ebpf,
     types: KernelTypes,
-    lost: OwnedFd,
-    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+    maps: Maps,
     sightings: VecDeque<Sighting>,
 }
 
@@ -72,7 +78,7 @@ impl Follower {
             Ok(())
         };
         load(&mut ebpf).map_err(|error| refused(chain(error.as_ref())))?;
-        let opened = fill(&mut ebpf, &types, what).map_err(failed("say what is followed"))?;
+        let maps = fill(&mut ebpf, &types, what).map_err(failed("say what is followed"))?;
         let seen = PROGRAMS.iter().filter(|(_, _, seen)| match what {
             What::Packet(..) => true,
             What::FreedOf(_) => *seen == Seen::Freed,
@@ -83,14 +89,17 @@ impl Follower {
             attached
                 .map_err(|error| refused(format!("{tracepoint}: {}", chain(error.as_ref()))))?;
         }
-        let (lost, buffers) = opened;
         Ok(Self {
             ebpf,
             types,
-            lost,
-            buffers,
+            maps,
             sightings: VecDeque::new(),
         })
+    }
+
+    /// Adds ends, which services have got since.
+    pub fn also(&self, ends: &[End]) -> Result<(), DatapathError> {
+        add(&self.maps.ends, ends).map_err(failed("follow further ends"))
     }
 
     /// Returns the next sighting if there is one, in the order of their times as far as they have
@@ -98,7 +107,7 @@ impl Follower {
     pub fn take(&mut self) -> Option<Sighting> {
         if self.sightings.is_empty() {
             let sightings = &mut self.sightings;
-            for buffer in &mut self.buffers {
+            for buffer in &mut self.maps.buffers {
                 buffer.for_each(|event| {
                     if let PerfEvent::Sample { head, tail } = event {
                         let whole = [head, tail].concat();
@@ -120,7 +129,7 @@ impl Follower {
 
     /// Returns how many sightings were lost because they were not read fast enough.
     pub fn lost(&self) -> u64 {
-        let sums = self.lost.try_clone().and_then(per_cpu_sums);
+        let sums = self.maps.lost.try_clone().and_then(per_cpu_sums);
         sums.unwrap_or_default().iter().sum()
     }
 
@@ -152,11 +161,7 @@ impl Follower {
 }
 
 /// Writes what is followed into the maps, and opens the buffers of sightings.
-fn fill(
-    ebpf: &mut Ebpf,
-    types: &KernelTypes,
-    what: What<'_>,
-) -> io::Result<(OwnedFd, Vec<PerfEventArrayBuffer<MapData>>)> {
+fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps> {
     let mut of_map = |name: &'static str| {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         ebpf.take_map(name).ok_or_else(missing)
@@ -178,7 +183,19 @@ fn fill(
     if let Some(first) = refused.into_iter().next() {
         return Err(first.error);
     }
-    Ok((fd(of_map("follow_lost")?)?, buffers(of_map("follow_out")?)?))
+    Ok(Maps {
+        ends: table,
+        lost: fd(of_map("follow_lost")?)?,
+        buffers: buffers(of_map("follow_out")?)?,
+    })
+}
+
+fn add(table: &Table<End, u32>, ends: &[End]) -> io::Result<()> {
+    let refused = table.update_all(ends, &vec![1; ends.len()]);
+    refused
+        .into_iter()
+        .next()
+        .map_or(Ok(()), |first| Err(first.error))
 }
 
 fn fd(map: Map) -> io::Result<OwnedFd> {

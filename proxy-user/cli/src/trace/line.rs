@@ -250,7 +250,7 @@ fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
 }
 
 /// Formats a time as text. `time`: nanoseconds since 1970.
-fn stamp(time: u64) -> String {
+pub(super) fn stamp(time: u64) -> String {
     let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
     format!("{stamp:.6}")
 }
@@ -263,7 +263,7 @@ fn command(bytes: &[u8]) -> String {
     name.chars().map(plain).collect()
 }
 
-fn protocol_name(tuple: &Tuple) -> &'static str {
+pub(super) fn protocol_name(tuple: &Tuple) -> &'static str {
     match tuple.protocol {
         Protocol::ICMPV6 => "ICMPv6",
         Protocol::ANY => "",
@@ -274,7 +274,7 @@ fn protocol_name(tuple: &Tuple) -> &'static str {
     }
 }
 
-fn signals(tuple: &Tuple) -> String {
+pub(super) fn signals(tuple: &Tuple) -> String {
     if tuple.kind & Tuple::LATER_FRAGMENT != 0 {
         return "(later fragment)".to_owned();
     }
@@ -292,7 +292,7 @@ fn signals(tuple: &Tuple) -> String {
     }
 }
 
-fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
+pub(super) fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
     if tuple.family == 0 {
         return None;
     }

@@ -3,6 +3,7 @@
 //! with verdict and reason.
 
 mod compile;
+mod drops;
 pub(crate) mod line;
 pub(crate) mod names;
 mod pcapng;
@@ -47,6 +48,11 @@ pub struct TraceArgs {
     /// Also show what concerns no service.
     #[arg(long)]
     pub all: bool,
+    /// Show instead every packet of a service that the kernel frees, in any network namespace of
+    /// this node, with reason and place. A filter then has words about addresses, ports, protocols,
+    /// services and pods only.
+    #[arg(long, conflicts_with_all = ["all", "write"])]
+    pub drops: bool,
     /// End after so many packets and calls.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
@@ -98,6 +104,9 @@ pub(crate) fn filter_of(words: &[String], known: &mut Known) -> Result<Filter> {
 /// Shows events until a signal comes, or until --limit or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let tree = words::parse(&args.filter)?;
+    if args.drops {
+        return drops::run(args, tree.as_ref());
+    }
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
     // that the file and the last line are still written.
     let stop = Stop::on_signals()?;

@@ -8,12 +8,14 @@ use proxy_common::trace::follow::Direction;
 
 use super::{
     endpoint::EndpointFacts,
-    reasons::{is_harmless, meaning},
     rules::LegacyRule,
     send::Ending,
     stations::{Did, Host, Rule, Station},
 };
-use crate::trace::words::Verdict;
+use crate::{
+    freed::reasons::{is_harmless, meaning},
+    trace::words::Verdict,
+};
 
 /// Everything that is known about the followed packet.
 #[derive(Debug)]

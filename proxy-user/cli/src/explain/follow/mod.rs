@@ -7,7 +7,6 @@ mod cgroup;
 mod endpoint;
 mod judge;
 mod programs;
-mod reasons;
 mod record;
 mod rules;
 mod send;

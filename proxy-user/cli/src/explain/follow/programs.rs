@@ -11,10 +11,10 @@ use proxy_common::trace::follow::{Seen, Sighting};
 use super::{
     super::{ExplainArgs, host::Host},
     cgroup,
-    reasons::is_harmless,
     record::Recorder,
     stations::{Did, Host as Place, Station},
 };
+use crate::freed::reasons::is_harmless;
 
 /// Returns the programs at the hook at which the packet was freed, or, if it did not arrive, the XDP
 /// program of the interface that should have received it.

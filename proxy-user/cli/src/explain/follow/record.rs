@@ -2,19 +2,16 @@
 //! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
 //! turns it into stations.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use datapath::{
     follow::{Follower, What},
     trace::{Trace, TraceReport, Wanted},
 };
-use linux::{KernelFunctions, NftTrace, NftTraced, PodNamespace, TracedTuple};
+use linux::{KernelFunctions, NftTrace, NftTraced, TracedTuple};
 use proxy_common::{
-    Addr, Counter, Port, Protocol, V4, V6,
+    Addr, Counter, Port, Protocol, V6,
     trace::{
         Tuple,
         follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
@@ -22,12 +19,12 @@ use proxy_common::{
 };
 
 use super::{
-    reasons::is_harmless,
     rules::{Handle, in_nfts_words},
     stations::{Did, Host, Rule, Station, Timed, in_order},
 };
 use crate::{
     explain::ExplainArgs,
+    freed::{InterfaceNames, reasons::is_harmless, widened},
     trace::{filter_of, line::Line, names::Known},
 };
 
@@ -318,52 +315,4 @@ fn trace(args: &ExplainArgs, client: &Client, known: &mut Known) -> Result<Trace
 fn direction_of(number: u8) -> Direction {
     let found = Direction::ALL.into_iter().find(|one| *one as u8 == number);
     found.unwrap_or(Direction::Request)
-}
-
-/// Names of interfaces in several network namespaces.
-struct InterfaceNames {
-    own: u32,
-    known: HashMap<(u32, u32), String>,
-}
-
-impl InterfaceNames {
-    fn new(own: u32) -> Self {
-        Self {
-            own,
-            known: HashMap::new(),
-        }
-    }
-
-    fn of(&mut self, namespace: u32, index: u32) -> String {
-        if index == 0 {
-            return String::new();
-        }
-        let own = self.own;
-        let known = self.known.entry((namespace, index));
-        known
-            .or_insert_with(|| name_of(namespace, own, index))
-            .clone()
-    }
-}
-
-fn name_of(namespace: u32, own: u32, index: u32) -> String {
-    let look = || linux::link(index).map(|link| link.name);
-    let name = if namespace == own {
-        look()
-    } else {
-        let there = PodNamespace::with_inode(namespace).ok().flatten();
-        there.map_or_else(
-            || Err(std::io::ErrorKind::NotFound.into()),
-            |there| there.run(look).flatten(),
-        )
-    };
-    name.unwrap_or_else(|_| format!("interface {index}"))
-}
-
-/// Returns an address as the programs write it: IPv4 as IPv4-mapped.
-fn widened(address: IpAddr) -> V6 {
-    match address {
-        IpAddr::V4(v4) => V4::from(v4).widened(),
-        IpAddr::V6(v6) => v6.into(),
-    }
 }

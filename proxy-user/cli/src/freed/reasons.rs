@@ -5,14 +5,14 @@
 
 /// What a reason means, and the remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Meaning {
-    pub(super) means: &'static str,
-    pub(super) remedy: &'static str,
+pub(crate) struct Meaning {
+    pub(crate) means: &'static str,
+    pub(crate) remedy: &'static str,
 }
 
 /// Reasons that say nothing about a loss: the frame was for another host or was a copy, or its socket
 /// has been closed since.
-pub(super) fn is_harmless(reason: &str) -> bool {
+pub(crate) fn is_harmless(reason: &str) -> bool {
     matches!(
         reason,
         "OTHERHOST" | "SKB_CONSUMED" | "CONSUMED" | "QUEUE_PURGE"
@@ -21,7 +21,7 @@ pub(super) fn is_harmless(reason: &str) -> bool {
 
 /// Returns what a reason means. `place`: the function that freed the packet, which decides where
 /// the kernel gives no reason.
-pub(super) fn meaning(reason: &str, place: &str) -> Meaning {
+pub(crate) fn meaning(reason: &str, place: &str) -> Meaning {
     let found = REASONS.iter().find(|(names, ..)| names.contains(&reason));
     let (means, remedy) = match found {
         Some((_, means, remedy)) => (*means, *remedy),
