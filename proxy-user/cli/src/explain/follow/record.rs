@@ -45,6 +45,7 @@ pub(super) struct Client {
 /// Everything that reports while it lives. Dropping it leaves nothing behind.
 pub(super) struct Recorder {
     follower: Follower,
+    functions: KernelFunctions,
     trace: Option<Trace>,
     nft: Option<NftTrace>,
     pub(super) known: Known,
@@ -98,6 +99,7 @@ impl Recorder {
         });
         Ok(Self {
             follower,
+            functions: KernelFunctions::read(),
             trace: trace.ok(),
             nft,
             known,
@@ -112,6 +114,9 @@ impl Recorder {
     /// Takes what has been reported since the last call.
     pub(super) fn poll(&mut self) {
         while let Some(sighting) = self.follower.take() {
+            if sighting.location != 0 && self.functions.at(sighting.location) == TEST_RUN {
+                continue;
+            }
             if self.client_port == 0 && sighting.direction == Direction::Request as u8 {
                 self.client_port = sighting.tuple.src_port.host();
             }
@@ -155,16 +160,16 @@ impl Recorder {
 
     /// Ends the recording and returns the stations. `client`: the namespace of the client's pod.
     pub(super) fn stations(&mut self, own: u32, client: Option<u32>) -> Vec<Station> {
+        // Its programs at the cgroup are detached before others' are looked for there.
+        self.trace = None;
         let lost = self.follower.lost();
         if lost > 0 {
             self.missing
                 .push(format!("{lost} reports were not read fast enough"));
         }
         let mut names = InterfaceNames::new(own);
-        let functions = KernelFunctions::read();
         let mut seen: Vec<Timed> = Vec::new();
-        let is_own = |sighting: &&Sighting| functions.at(sighting.location) != TEST_RUN;
-        for sighting in self.sightings.iter().filter(is_own) {
+        for sighting in &self.sightings {
             let host = match sighting.namespace {
                 inode if inode == own => Host::Node,
                 inode if Some(inode) == client => Host::Client,
@@ -183,7 +188,7 @@ impl Recorder {
                 _ => Did::Freed {
                     interface,
                     reason: self.follower.reason(sighting),
-                    place: functions.at(sighting.location),
+                    place: self.functions.at(sighting.location),
                 },
             };
             let direction = direction_of(sighting.direction);
