@@ -65,6 +65,21 @@ const HEADER: Words = (
 
 const REASONS: &[(&[&str], &str, &str)] = &[
     (
+        &["NETFILTER_DROP"],
+        "a netfilter hook drops it",
+        "`portolan explain --follow` names the rule",
+    ),
+    (
+        &["TC_INGRESS", "TC_EGRESS", "XDP", "BPF_CGROUP_EGRESS"],
+        "a program drops it",
+        "`portolan explain --follow` names the program",
+    ),
+    (
+        &["NO_SOCKET"],
+        "no process listens there",
+        "correct the Service's targetPort, or see the pod's log",
+    ),
+    (
         &["IP_RPFILTER"],
         "reverse path filtering: the route back to its source leads elsewhere",
         "set net.ipv4.conf.INTERFACE.rp_filter (and `all`) to 2 or 0, or correct the route to the client",

@@ -2,6 +2,7 @@
 //! `portolan explain --follow` names the station that lost a real packet: each fault is set up, the
 //! sentence is compared, and the fault is removed again.
 
+mod drops;
 mod endpoints;
 mod firewalls;
 mod hosts;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan trace --drops` shows what the kernel frees of services, and nothing else.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::{CART, Node};
+
+#[test]
+fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
+    let node = Node::build();
+    let world = &node.world;
+    world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
+    let words = [
+        "trace",
+        "--drops",
+        "--limit",
+        "1",
+        "--output",
+        "json",
+        "service",
+        "shop/cart",
+    ];
+    let mut command = world.asking(&words);
+    let watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    // No service has this port.
+    assert!(world.connect("10.40.1.20:9090").is_err());
+    assert!(world.connect(CART).is_err());
+    let output = watching.wait_with_output().expect("its end");
+    let line: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(line["reason"], "NETFILTER_DROP", "{line:#}");
+    assert_eq!(line["service"], "shop/cart");
+    assert_eq!(line["from"]["address"], "10.40.1.10");
+    assert_eq!(line["to"]["port"], 8080);
+    assert_eq!(line["interface"], world.client_interface());
+}
+
+#[test]
+fn words_about_hooks_and_outcomes_are_refused() {
+    let node = Node::build();
+    let words = ["trace", "--drops", "verdict", "drop"];
+    let output = node.world.output(&mut node.world.asking(&words));
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no words about hooks"), "{said}");
+}
