@@ -20,13 +20,16 @@ pub mod glob;
 mod heap;
 pub mod interfaces;
 mod iptables;
+mod iptables_rules;
 mod links;
 mod mapping;
 mod maps;
 mod namespace;
+mod neighbour;
 mod netfilter_hooks;
 mod netlink;
 mod nft_forward;
+mod nft_rules;
 mod nftables;
 mod per_cpu;
 mod pins;
@@ -52,6 +55,7 @@ pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
+pub use iptables_rules::{LegacyRules, legacy_rules};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
     replace, tcx_programs,
@@ -62,15 +66,17 @@ pub use maps::{
     per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
+pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
 pub use netfilter_hooks::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
+pub use nft_rules::{ChainRules, rules_of_others};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use reach::{Reach, Route};
 pub use reconnect::sockets_of;
-pub use route::{Incoming, LinkFacts, Routed, is_silent, link, route};
+pub use route::{Incoming, LinkFacts, Routed, link, ports_of, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{LostSockets, Mended, mend_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};

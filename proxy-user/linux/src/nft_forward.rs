@@ -16,7 +16,7 @@ use super::{
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
-const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+pub(super) const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -28,7 +28,7 @@ const OURS: &str = "portolan: ";
 const TABLE: u16 = 1;
 const CHAIN: u16 = 2;
 const HANDLE: u16 = 3;
-const EXPRESSIONS: u16 = 4;
+pub(super) const EXPRESSIONS: u16 = 4;
 const USER_DATA: u16 = 7;
 
 /// A base chain of nf_tables that forwarded packets pass.
@@ -140,13 +140,11 @@ impl ForwardChain {
 
     /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
-        let generic = [self.0.family_number(), 0, 0, 0];
-        let (table, chain) = (named(TABLE, &self.0.table), named(CHAIN, &self.0.name));
-        [&generic, &*table, &chain, attributes].concat()
+        [&*self.0.named_in_message(), attributes].concat()
     }
 }
 
-fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
+pub(super) fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     let handle = array(attributes, HANDLE)?;
     let data = attribute(attributes, USER_DATA)?;
     let comment = match data {
@@ -168,8 +166,17 @@ fn batch(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
     Connection::open(NETLINK_NETFILTER)?.send_all(&all, acknowledged)
 }
 
+impl NftChain {
+    /// Returns the beginning of a message about the chain: its family, table and name.
+    pub(super) fn named_in_message(&self) -> Vec<u8> {
+        let generic = [self.family_number(), 0, 0, 0];
+        let (table, chain) = (named(TABLE, &self.table), named(CHAIN, &self.name));
+        [&generic, &*table, &chain].concat()
+    }
+}
+
 /// Encodes an attribute whose value is a text.
-fn named(kind: u16, text: &str) -> Vec<u8> {
+pub(super) fn named(kind: u16, text: &str) -> Vec<u8> {
     encode(kind, &[text.as_bytes(), &[0]].concat())
 }
 

@@ -31,7 +31,7 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
         let name = &place.link.name;
         if place.link.is_bridge {
             let text = format!(
-                "which port of the bridge {name} leads there is not known yet: the hooks {whose} were not looked at"
+                "the bridge {name} does not know which of its ports leads there: the hooks {whose} were not looked at"
             );
             let finding = Finding::note(format!("interface {name}"), text);
             found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
@@ -64,14 +64,6 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
                     "docs/coexistence.md#other-ebpf-programs",
                 ));
             }
-        }
-        if !place.link.up {
-            let finding = Finding::in_the_way(
-                format!("interface {name}"),
-                "is down",
-                &format!("`ip link set {name} up`"),
-            );
-            found.push(Pointed::new(finding, "docs/explain.md#no-route"));
         }
     }
     found
