@@ -14,7 +14,7 @@ use kube::{Api, Client, api::ListParams};
 use super::{
     SourceError,
     api_server::{Access, Requests},
-    named::{Directory, answered},
+    named::{Directory, answered, listed},
 };
 
 /// The label of a slice that names its service.
@@ -30,8 +30,11 @@ pub struct ServiceObjects {
     /// If no slice belongs to it: slices that seem to be meant for it, but are in another
     /// namespace or do not have its label.
     pub strays: Vec<EndpointSlice>,
-    /// The pods that the Service's selector matches; None if that is not known.
-    pub pods: Option<Vec<Pod>>,
+    /// The pods that the Service's selector matches, as far as they are known.
+    pub pods: Vec<Pod>,
+    /// True if `pods` has all that the selector matches. Who may not list pods, as the agent's
+    /// service account, may still get those that slices name.
+    pub has_all_pods: bool,
 }
 
 impl Directory {
@@ -48,10 +51,12 @@ impl Directory {
             }
             Self::Folder(_) => {
                 let pods: Vec<Pod> = self.objects("Pod")?;
-                // A folder for an agent has no pods.
-                let pods = (!pods.is_empty()).then_some(pods);
                 let services = self.objects("Service")?;
-                Ok(select(services, self.slices()?, pods, namespace, name))
+                let mut found = select(services, self.slices()?, namespace, name);
+                // A folder for an agent has no pods.
+                found.has_all_pods = !pods.is_empty();
+                found.add_pods(pods, namespace);
+                Ok(found)
             }
         }
     }
@@ -66,25 +71,62 @@ async fn ask(
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let labelled = ListParams::default().labels(&format!("{SERVICE_LABEL}={name}"));
-    let service = answered(access, services.get_opt(name)).await?;
-    let mut found = answered(access, slices.list(&labelled)).await?.items;
-    if found.is_empty() {
+    // The agent's service account may list services, and not get one.
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    let services = answered(access, services.list(&named)).await?.items;
+    let mut listed = answered(access, slices.list(&labelled)).await?.items;
+    if listed.is_empty() {
         let everywhere: Api<EndpointSlice> = Api::all(client.clone());
         let beside = answered(access, slices.list(&ListParams::default())).await;
         let elsewhere = answered(access, everywhere.list(&labelled)).await;
         // Without the right to list them, they are not known.
         let more = [beside, elsewhere].into_iter().flatten();
-        found.extend(more.flat_map(|list| list.items));
+        listed.extend(more.flat_map(|list| list.items));
     }
-    let mut pods = None;
-    if let Some(selector) = service.as_ref().and_then(selector) {
-        let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let mut found = select(services, listed, namespace, name);
+    if let Some(selector) = found.service.as_ref().and_then(selector) {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let selected = ListParams::default().labels(&selector);
-        pods = answered(access, api.list(&selected)).await.ok();
+        match answered(access, pods.list(&selected)).await {
+            Ok(list) => {
+                found.has_all_pods = true;
+                found.add_pods(list.items, namespace);
+            }
+            Err(_) => {
+                for name in found.unready() {
+                    let pod = answered(access, pods.get_opt(&name)).await.ok();
+                    found.add_pods(pod.flatten().into_iter().collect(), namespace);
+                }
+            }
+        }
     }
-    let pods = pods.map(|list| list.items);
-    let services = service.into_iter().collect();
-    Ok(select(services, found, pods, namespace, name))
+    Ok(found)
+}
+
+impl ServiceObjects {
+    /// Adds those pods that the Service's selector matches.
+    fn add_pods(&mut self, pods: Vec<Pod>, namespace: &str) {
+        let service = self.service.as_ref();
+        let selector = service.and_then(|service| service.spec.as_ref()?.selector.as_ref());
+        let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
+            return;
+        };
+        let matches = |pod: &Pod| {
+            let labels: Vec<_> = pod.metadata.labels.iter().flatten().collect();
+            is_in(&pod.metadata, namespace) && selector.iter().all(|pair| labels.contains(&pair))
+        };
+        self.pods.extend(pods.into_iter().filter(matches));
+    }
+
+    /// Returns the names of the first pods that the slices list as not ready.
+    fn unready(&self) -> Vec<String> {
+        const FEW: usize = 8;
+        let endpoints = self.slices.iter().flat_map(listed);
+        let unready = endpoints.filter(|endpoint| !endpoint.ready);
+        let names =
+            unready.filter_map(|endpoint| Some(endpoint.pod?.split_once('/')?.1.to_owned()));
+        names.take(FEW).collect()
+    }
 }
 
 /// Returns a Service's selector, as kubectl takes it; None if it has none.
@@ -101,7 +143,6 @@ pub fn selector(service: &Service) -> Option<String> {
 fn select(
     services: Vec<Service>,
     slices: Vec<EndpointSlice>,
-    pods: Option<Vec<Pod>>,
     namespace: &str,
     name: &str,
 ) -> ServiceObjects {
@@ -120,21 +161,6 @@ fn select(
     if !found.slices.is_empty() {
         found.strays.clear();
     }
-    found.strays.dedup();
-    let selected = service
-        .as_ref()
-        .and_then(|service| service.spec.as_ref()?.selector.as_ref());
-    found.pods = selected
-        .filter(|selector| !selector.is_empty())
-        .and_then(|selector| {
-            let matches = |pod: &Pod| {
-                let labels = pod.metadata.labels.iter().flatten();
-                let labels: Vec<_> = labels.collect();
-                is_in(&pod.metadata, namespace)
-                    && selector.iter().all(|pair| labels.contains(&pair))
-            };
-            Some(pods?.into_iter().filter(matches).collect())
-        });
     found.service = service;
     found
 }
@@ -215,18 +241,15 @@ items:
         let found = asked(OBJECTS).await;
         let service = found.service.expect("the Service");
         assert_eq!(selector(&service).as_deref(), Some("app=cart"));
-        let pods = found.pods.expect("pods");
-        assert_eq!(names(pods.iter().map(|pod| &pod.metadata)), ["cart-a"]);
-        let found = asked(
-            OBJECTS
-                .lines()
-                .filter(|line| !line.contains("kind: Pod"))
-                .collect::<Vec<_>>()
-                .join("\n")
-                .as_str(),
-        )
-        .await;
-        assert_eq!(found.pods, None, "a folder without pods does not know them");
+        assert!(found.has_all_pods);
+        let pods = found.pods.iter().map(|pod| &pod.metadata);
+        assert_eq!(names(pods), ["cart-a"]);
+        let lines = OBJECTS.lines().filter(|line| !line.contains("kind: Pod"));
+        let found = asked(&lines.collect::<Vec<_>>().join("\n")).await;
+        assert!(
+            !found.has_all_pods,
+            "a folder without pods does not know them"
+        );
     }
 
     #[tokio::test]

@@ -65,9 +65,10 @@ impl HookedInterfaces {
         Ok((Some(routed), place))
     }
 
-    /// Has the kernel ask for those neighbours that it does not know to answer, each only once.
-    /// Leaves out those behind an interface that carries no packet.
-    pub(super) fn ask(&self, neighbours: &[Neighbour]) -> io::Result<()> {
+    /// Has the kernel ask for those neighbours that it does not know to answer, each only once; with
+    /// `again`, also for those that have answered lately. Leaves out those behind an interface that
+    /// carries no packet.
+    pub(super) fn ask(&self, neighbours: &[Neighbour], again: bool) -> io::Result<()> {
         let is_new = |one: &&Neighbour| !self.asked.borrow().contains_key(one);
         let mut wanted = Vec::new();
         for one in neighbours.iter().filter(is_new) {
@@ -75,7 +76,7 @@ impl HookedInterfaces {
                 wanted.push(*one);
             }
         }
-        self.ask_these(&wanted, false)
+        self.ask_these(&wanted, again)
     }
 
     fn ask_these(&self, wanted: &[Neighbour], again: bool) -> io::Result<()> {

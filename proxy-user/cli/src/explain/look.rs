@@ -103,7 +103,7 @@ pub(super) fn read(
     if is_sent_on(explained) {
         let targets = targets.iter().filter(|to| concerns(to)).take(ENDPOINTS);
         let targets: Vec<_> = targets.copied().collect();
-        ask_next_hops(places, asked, explained, &mut host, &targets)?;
+        ask_next_hops(places, asked, explained, &mut host, &targets, probe)?;
         for to in targets {
             let endpoint = endpoint(reader, places, asked, explained, &host, to, probe)?;
             host.endpoints.push(endpoint);
@@ -120,6 +120,7 @@ fn ask_next_hops(
     explained: &Explained,
     host: &mut Host,
     targets: &[SocketAddr],
+    probe: bool,
 ) -> anyhow::Result<()> {
     let mut routes = Vec::new();
     for to in targets {
@@ -127,7 +128,7 @@ fn ask_next_hops(
         routes.push(linux::route(to.ip(), incoming)?);
     }
     let next_hops = host.to_client.iter().chain(&routes).filter_map(next_hop);
-    if let Err(error) = places.ask(&next_hops.collect::<Vec<_>>()) {
+    if let Err(error) = places.ask(&next_hops.collect::<Vec<_>>(), probe) {
         host.unread.push(Finding::unread("neighbours", &error));
     }
     if let Some(client) = host.to_client.as_ref().and_then(next_hop) {

@@ -169,9 +169,13 @@ fn no_slice(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> 
         );
     }
     no_pod(objects, service, wanted).unwrap_or_else(|| {
-        let pods = objects.pods.as_ref().map_or_else(String::new, |pods| {
-            format!(", although its selector matches {} of its pods", pods.len())
-        });
+        let pods = match objects.has_all_pods {
+            true => format!(
+                ", although its selector matches {}",
+                counted(objects.pods.len())
+            ),
+            false => String::new(),
+        };
         Reason::new(
             format!("no EndpointSlice belongs to it{pods}"),
             "see whether kube-controller-manager runs, which writes them from the selector",
@@ -183,7 +187,7 @@ fn no_slice(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> 
 fn no_pod(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> Option<Reason> {
     let selector = selector(service)?;
     let namespace = wanted.namespace;
-    let pods = objects.pods.as_ref()?;
+    let pods = objects.has_all_pods.then_some(&objects.pods)?;
     let is_over = |pod: &Pod| {
         let phase = pod
             .status
@@ -216,7 +220,7 @@ fn no_container_port(
     let IntOrString::String(target) = port_of(service, wanted)?.target_port.as_ref()? else {
         return None;
     };
-    let pods = objects.pods.as_ref()?;
+    let pods = &objects.pods;
     let declared: Vec<_> = pods
         .iter()
         .flat_map(|pod| pods::ports(pod, wanted.protocol))
@@ -300,6 +304,13 @@ fn port_of<'a>(service: &'a Service, wanted: Wanted<'_>) -> Option<&'a ServicePo
         port.name.as_deref().unwrap_or_default() == wanted.port
             && slices::is_protocol(port.protocol.as_deref(), wanted.protocol)
     })
+}
+
+fn counted(pods: usize) -> String {
+    match pods {
+        1 => "1 pod".to_owned(),
+        _ => format!("{pods} pods"),
+    }
 }
 
 /// Returns words as a list, each once; `none` if there are none.

@@ -150,7 +150,7 @@ impl Entry<'_> {
     pub(super) fn pod<'o>(&self, objects: &'o ServiceObjects) -> Option<&'o Pod> {
         let wanted = self.endpoint.pod.as_ref()?;
         let (_, name) = wanted.split_once('/')?;
-        let mut pods = objects.pods.iter().flatten();
+        let mut pods = objects.pods.iter();
         pods.find(|pod| pod.metadata.name.as_deref() == Some(name))
     }
 

@@ -18,13 +18,17 @@ pub(super) const WANTED: Wanted<'static> = Wanted {
 pub(super) fn objects(manifests: &str) -> ServiceObjects {
     let mut found = ServiceObjects::default();
     for object in values("test", manifests) {
-        match object["kind"].as_str().expect("a kind") {
+        let Some(kind) = object["kind"].as_str() else {
+            continue;
+        };
+        match kind {
             "Service" => found.service = serde_json::from_value(object).expect("a Service"),
             "Pod" => {
                 let pod = serde_json::from_value(object).expect("a pod");
-                found.pods.get_or_insert_default().push(pod);
+                found.pods.push(pod);
+                found.has_all_pods = true;
             }
-            "NoPod" => found.pods = Some(Vec::new()),
+            "NoPod" => found.has_all_pods = true,
             _ => {
                 let slice: EndpointSlice = serde_json::from_value(object).expect("a slice");
                 let is_own = service_of(&slice) == Some("cart")
@@ -103,7 +107,7 @@ const PORT: &str = "{name: http, port: 8080}";
 #[case::ended([SERVICE, &pod("{phase: Failed}")].concat(), "all pods that its selector app=cart matches have ended", "get pods -l app=cart")]
 #[case::no_slice(
     [SERVICE, &pod(RUNS)].concat(),
-    "no EndpointSlice belongs to it, although its selector matches 1 of its pods",
+    "no EndpointSlice belongs to it, although its selector matches 1 pod",
     "kube-controller-manager"
 )]
 #[case::pods_unknown(SERVICE.into(), "no EndpointSlice belongs to it", "kube-controller-manager")]
