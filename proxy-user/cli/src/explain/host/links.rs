@@ -16,6 +16,12 @@ pub(super) fn fault(link: &LinkFacts) -> Option<(String, String)> {
             format!("`ip link set {name} up`"),
         ));
     }
+    if link.is_bridge && !link.carrier {
+        return Some((
+            format!("none of the ports of bridge {name} is up"),
+            format!("bring the pods' ends up: `bridge link`, `ip link show master {name}`"),
+        ));
+    }
     (!link.carrier).then(|| {
         (
             format!("interface {name} has no carrier: its other end is down or gone"),

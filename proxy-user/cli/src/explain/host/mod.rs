@@ -139,8 +139,8 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
     found.extend(shadow(host));
     found.extend(hooks::findings(host));
-    found.extend(links::of_client(host));
     found.extend(sources(host));
+    found.extend(links::of_client(host));
     found.extend(forwarding(host));
     found.extend(
         host.endpoints
