@@ -131,7 +131,9 @@ fn explain_asks_for_the_port_of_a_bridge() {
         CART,
         &format!("endpoint {BRIDGED}:8080: none of the ports of bridge br0 is up"),
     );
-    world.ip("link add other type veth peer name far\nlink set far up\nlink set other master br0 up");
+    world.ip(
+        "link add other type veth peer name far\nlink set far up\nlink set other master br0 up",
+    );
     let words = format!("endpoint {BRIDGED}:8080: nobody answers for {BRIDGED} at br0");
     let said = stops(&world, CLIENT, CART, &words);
     said.finds("in-the-way", "of the bridge's ports port0 is down");

@@ -2,6 +2,10 @@
 //! Why a service has no endpoint, in Kubernetes' words, on a node whose maps were made from the
 //! same objects.
 
+use std::fs;
+
+use lab::node::api_server::AGENTS_ACCOUNT;
+
 use super::{CLIENT, ask};
 use crate::{objects::Service, server::prepare, world::World};
 
@@ -174,5 +178,24 @@ fn reasons_come_from_the_api_server() {
         "in-the-way",
         "its selector app=none matches no pod of namespace shop",
     );
+
+    // The agent's service account may get pods, and not list them.
+    server.apply(include_str!("../../../../deploy/base/rbac.yaml"));
+    server.kubectl(&format!(
+        "create clusterrolebinding account --clusterrole=portolan --user={AGENTS_ACCOUNT}"
+    ));
+    let read = |path: &str| -> serde_json::Value {
+        let text = fs::read_to_string(path).expect("a kubeconfig");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let mut account = read(&kubeconfig);
+    account["users"] = read(&server.agents_kubeconfig())["users"].clone();
+    let path = world.path("account.kubeconfig");
+    fs::write(&path, account.to_string()).expect("written");
+    let flags = ["--kubeconfig", &*path];
+    let said = ask(&world, CLIENT, "172.30.2.7:80", &flags);
+    said.finds("in-the-way", words);
+    let said = ask(&world, CLIENT, "172.30.2.8:80", &flags);
+    said.finds("in-the-way", "its EndpointSlices list no endpoint");
     assert!(agent.stop().success());
 }
