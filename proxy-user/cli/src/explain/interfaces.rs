@@ -65,9 +65,9 @@ impl HookedInterfaces {
         Ok((Some(routed), place))
     }
 
-    /// Has the kernel ask for those neighbours that it does not know to answer, each only once; with
-    /// `again`, also for those that have answered lately. Leaves out those behind an interface that
-    /// carries no packet.
+    /// Has the kernel ask for those neighbours that it does not know to answer, each only once.
+    /// With `again` it also asks for those that have answered lately. Leaves out those behind an
+    /// interface that carries no packet.
     pub(super) fn ask(&self, neighbours: &[Neighbour], again: bool) -> io::Result<()> {
         let is_new = |one: &&Neighbour| !self.asked.borrow().contains_key(one);
         let mut wanted = Vec::new();

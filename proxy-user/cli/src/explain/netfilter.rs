@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr};
 use datapath::read::{Asked, Explained};
 
 use super::{
-    host::{Chain, Host, SentElsewhere, Way},
+    host::{Chain, Host, PassedHooks, SentElsewhere},
     look::number,
 };
 use crate::check::finding::Finding;
@@ -28,14 +28,14 @@ pub(super) fn read(host: &mut Host, asked: &Asked, explained: &Explained) {
         Ok(chains) => host.kube_proxy = chains,
         Err(error) => host.unread.push(Finding::unread("nf_tables", &error)),
     }
-    let way = Way::new(host);
-    match linux::rules_of_others(|chain| way.passes(chain)) {
+    let passed = PassedHooks::new(host);
+    match linux::rules_of_others(|chain| passed.contain(chain)) {
         Ok(rules) => host.rules = rules,
         Err(error) => host
             .unread
             .push(Finding::unread("rules of nf_tables", &error)),
     }
-    match linux::legacy_rules(host.v6, &way.hooks) {
+    match linux::legacy_rules(host.v6, &passed.hooks) {
         Ok(rules) => host.legacy_rules = rules,
         Err(error) => host
             .unread

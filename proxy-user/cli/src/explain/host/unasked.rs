@@ -20,7 +20,7 @@ const INGRESS: u32 = 5;
 
 /// The hooks of netfilter that the packet or its answer passes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::explain) struct Way {
+pub(in crate::explain) struct PassedHooks {
     v6: bool,
     /// The hooks of IP, by their numbers.
     pub(in crate::explain) hooks: Vec<u32>,
@@ -29,16 +29,16 @@ pub(in crate::explain) struct Way {
     devices: BTreeSet<String>,
 }
 
-impl Way {
+impl PassedHooks {
     /// Returns the hooks for the packet of this host; none if it is not sent on or passes the stack
     /// by.
     pub(in crate::explain) fn new(host: &Host) -> Self {
-        let mut way = Self {
+        let mut passed = Self {
             v6: host.v6,
             ..Self::default()
         };
         if host.redirected || host.endpoints.is_empty() {
-            return way;
+            return passed;
         }
         let mut hooks = BTreeSet::new();
         for endpoint in &host.endpoints {
@@ -49,17 +49,17 @@ impl Way {
             };
             hooks.extend(both);
         }
-        way.hooks = hooks.into_iter().collect();
+        passed.hooks = hooks.into_iter().collect();
         for place in places(host) {
-            way.bridged |= place.link.is_bridge || place.index != place.stack_index;
-            way.devices.insert(place.link.name.clone());
-            way.devices.insert(place.stack_name.clone());
+            passed.bridged |= place.link.is_bridge || place.index != place.stack_index;
+            passed.devices.insert(place.link.name.clone());
+            passed.devices.insert(place.stack_name.clone());
         }
-        way
+        passed
     }
 
     /// Returns whether the packet passes a chain of nf_tables.
-    pub(in crate::explain) fn passes(&self, chain: &NftChain) -> bool {
+    pub(in crate::explain) fn contain(&self, chain: &NftChain) -> bool {
         let Some(hook) = chain.hook.filter(|_| !self.hooks.is_empty()) else {
             return false;
         };

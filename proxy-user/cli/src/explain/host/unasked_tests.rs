@@ -71,12 +71,15 @@ fn the_hooks_follow_from_client_and_endpoint(
     #[case] hooks: &[u32],
 ) {
     let mut one = host(incoming, outgoing);
-    assert_eq!(Way::new(&one).hooks, hooks);
+    assert_eq!(PassedHooks::new(&one).hooks, hooks);
     one.redirected = true;
-    assert!(Way::new(&one).hooks.is_empty(), "past the stack");
+    assert!(PassedHooks::new(&one).hooks.is_empty(), "past the stack");
     one.redirected = false;
     one.endpoints.clear();
-    assert!(Way::new(&one).hooks.is_empty(), "refused by portolan");
+    assert!(
+        PassedHooks::new(&one).hooks.is_empty(),
+        "refused by portolan"
+    );
 }
 
 #[rstest]
@@ -98,14 +101,14 @@ fn a_chain_is_passed_by_family_hook_and_device(
 ) {
     let bridged = host(Some(place(1, None)), Some(place(2, Some("cni0"))));
     assert_eq!(
-        Way::new(&bridged).passes(&chain(family, hook, device)),
+        PassedHooks::new(&bridged).contain(&chain(family, hook, device)),
         passes
     );
     let routed = host(Some(place(1, None)), Some(place(2, None)));
     let is_of_bridge = family == "bridge" || device == "cni0";
     let passes = passes && !is_of_bridge;
     assert_eq!(
-        Way::new(&routed).passes(&chain(family, hook, device)),
+        PassedHooks::new(&routed).contain(&chain(family, hook, device)),
         passes
     );
 }
