@@ -19,8 +19,8 @@ const NAME: usize = 32;
 const READABLE: u32 = 4 << 20;
 
 /// How to read the iptables tables of an address family.
-struct Family {
-    program: &'static str,
+pub(super) struct Family {
+    pub(super) program: &'static str,
     address: AddressFamily,
     level: i32,
     /// The file that lists the existing tables. It is read first, because asking the kernel for
@@ -28,10 +28,10 @@ struct Family {
     tables: &'static str,
     /// Offset of the field that says where an entry's target begins: `target_offset` of
     /// `struct ipt_entry` and `struct ip6t_entry`.
-    target: usize,
+    pub(super) target: usize,
 }
 
-const FAMILIES: [Family; 2] = [
+pub(super) const FAMILIES: [Family; 2] = [
     Family {
         program: "iptables-legacy",
         address: AddressFamily::Inet,
@@ -84,30 +84,43 @@ pub fn legacy_masquerades_marked() -> io::Result<bool> {
     Ok(false)
 }
 
-/// What the kernel says about a table: offsets in its entries, in bytes. Of the tables that are
-/// read here, only `filter` has a chain FORWARD.
-struct Info {
-    start_of_forward: u32,
-    policy_of_forward: u32,
+/// The number of netfilter's hook `forward`.
+const FORWARD: usize = 2;
+
+/// What the kernel says about a table.
+pub(super) struct Info {
+    /// For each hook the offset of its first entry, in bytes; None where the table has no chain.
+    pub(super) starts: [Option<u32>; 5],
+    /// For each hook the offset of the entry that stands for its policy.
+    pub(super) policies: [u32; 5],
     /// Length of all entries, in bytes.
-    size: u32,
+    pub(super) size: u32,
 }
 
 impl Family {
     fn has(&self, name: &str) -> bool {
+        self.tables().iter().any(|table| table == name)
+    }
+
+    pub(super) fn is_v6(&self) -> bool {
+        self.address == AddressFamily::Inet6
+    }
+
+    /// Returns the names of the tables that exist.
+    pub(super) fn tables(&self) -> Vec<String> {
         let tables = fs::read_to_string(self.tables).unwrap_or_default();
-        tables.lines().any(|table| table == name)
+        tables.lines().map(str::to_owned).collect()
     }
 
     fn forward(&self) -> io::Result<LegacyForward> {
         let info = self.info("filter")?;
         let entries = self.entries("filter", info.size)?;
-        let is_drop = is_drop(&entries, info.policy_of_forward as usize, self.target);
+        let is_drop = is_drop(&entries, info.policies[FORWARD] as usize, self.target);
         Ok(LegacyForward {
             program: self.program,
-            v6: self.address == AddressFamily::Inet6,
+            v6: self.is_v6(),
             drops: is_drop.ok_or(io::ErrorKind::InvalidData)?,
-            has_rules: info.start_of_forward != info.policy_of_forward,
+            has_rules: info.starts[FORWARD] != Some(info.policies[FORWARD]),
         })
     }
 
@@ -121,23 +134,32 @@ impl Family {
         Ok(entries.windows(name.len()).any(|bytes| bytes == name))
     }
 
-    fn info(&self, table: &str) -> io::Result<Info> {
+    pub(super) fn info(&self, table: &str) -> io::Result<Info> {
         /// Offsets in `struct ipt_getinfo`.
-        const START_OF_FORWARD: usize = NAME + 4 + 2 * 4;
-        const UNDERFLOW_OF_FORWARD: usize = NAME + 4 + 5 * 4 + 2 * 4;
-        const SIZE: usize = NAME + 4 + 10 * 4 + 4;
+        const HOOKS: usize = NAME;
+        const STARTS: usize = NAME + 4;
+        const POLICIES: usize = STARTS + 5 * 4;
+        const SIZE: usize = POLICIES + 5 * 4 + 4;
         const LENGTH: usize = SIZE + 4;
         let mut info = vec![0; LENGTH];
         self.get(table, GET_INFO, &mut info)?;
         let at = |offset| word(&info, offset).ok_or(io::ErrorKind::InvalidData);
-        Ok(Info {
-            start_of_forward: at(START_OF_FORWARD)?,
-            policy_of_forward: at(UNDERFLOW_OF_FORWARD)?,
+        let hooks = at(HOOKS)?;
+        let mut found = Info {
+            starts: [None; 5],
+            policies: [0; 5],
             size: at(SIZE)?,
-        })
+        };
+        for hook in 0..5 {
+            if hooks & 1 << hook != 0 {
+                found.starts[hook] = Some(at(STARTS + hook * 4)?);
+                found.policies[hook] = at(POLICIES + hook * 4)?;
+            }
+        }
+        Ok(found)
     }
 
-    fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
+    pub(super) fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
         /// Length of `struct ipt_get_entries` before its entries.
         const HEADER: usize = 40;
         let mut entries = vec![0; HEADER + size as usize];

@@ -14,7 +14,7 @@ use super::{
     nftables::{BRIDGE, GENERIC, NftChain, nft_chains},
 };
 
-const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+pub(super) const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 
 /// Prefix of the comments of portolan's rules.
@@ -24,7 +24,7 @@ const OURS: &str = "portolan: ";
 const TABLE: u16 = 1;
 const CHAIN: u16 = 2;
 const HANDLE: u16 = 3;
-const EXPRESSIONS: u16 = 4;
+pub(super) const EXPRESSIONS: u16 = 4;
 const USER_DATA: u16 = 7;
 
 /// A base chain of nf_tables that forwarded packets pass.
@@ -137,13 +137,11 @@ impl ForwardChain {
 
     /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
-        let generic = [self.0.family_number(), 0, 0, 0];
-        let (table, chain) = (named(TABLE, &self.0.table), named(CHAIN, &self.0.name));
-        [&generic, &*table, &chain, attributes].concat()
+        [&*self.0.named_in_message(), attributes].concat()
     }
 }
 
-fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
+pub(super) fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     let handle = array(attributes, HANDLE)?;
     let data = attribute(attributes, USER_DATA)?;
     let comment = match data {
@@ -152,6 +150,15 @@ fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     };
     let is_ours = comment.starts_with(OURS);
     is_ours.then_some(OwnRule { handle, comment })
+}
+
+impl NftChain {
+    /// Returns the beginning of a message about the chain: its family, table and name.
+    pub(super) fn named_in_message(&self) -> Vec<u8> {
+        let generic = [self.family_number(), 0, 0, 0];
+        let (table, chain) = (named(TABLE, &self.table), named(CHAIN, &self.name));
+        [&generic, &*table, &chain].concat()
+    }
 }
 
 /// Encodes the test of register 1 for the bits of `mask`: for all of them, or for any.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's choices for one packet: its route, the neighbour that it goes to, the interfaces.
-//! By rtnetlink, one request for each. Called by `portolan explain`.
+//! The kernel's choices for one packet: its route, and the interfaces on it. By rtnetlink, one
+//! request for each. Called by `portolan explain`.
 
 use std::{io, net::IpAddr};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{
-    answers::{none_if, text, word},
+    answers::{text, word},
     netlink::{Connection, address, array, attribute, encode, family_and_octets, number},
 };
 
@@ -56,7 +56,10 @@ pub struct Incoming {
 pub struct LinkFacts {
     pub name: String,
     pub mtu: u32,
+    /// True if it is up on this side (`ip link set NAME up`).
     pub up: bool,
+    /// True if it has a carrier: a cable, or for a veth a peer that is up.
+    pub carrier: bool,
     /// Index of the bridge, bond or VRF to which the interface belongs; None if it belongs to none.
     pub master: Option<u32>,
     /// The interface's link-layer address; None unless it has six bytes.
@@ -139,29 +142,19 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     })
 }
 
-/// True if the kernel has asked a neighbour for its link-layer address and got no answer.
-pub fn is_silent(interface: u32, neighbour: IpAddr) -> io::Result<bool> {
-    const ADDRESS: u16 = 1;
-    /// The offset of the state in `struct ndmsg`; the state has two bytes.
-    const STATE: usize = 8;
-    const FAILED: u16 = 0x20;
-    let (family, octets) = family_and_octets(neighbour);
-    let mut request = vec![0; HEADER];
-    request[0] = family;
-    request[4..8].copy_from_slice(&interface.to_ne_bytes());
-    request.extend(encode(ADDRESS, &octets));
-    let state = Connection::open(NETLINK_ROUTE)?.ask_one(GET_NEIGHBOUR, &request, |answer| {
-        let state = answer.get(STATE..)?.first_chunk()?;
-        Some(u16::from_ne_bytes(*state))
-    });
-    // The neighbour is not known yet, or the interface has no neighbours.
-    let state = none_if(&[libc::ENOENT, libc::EINVAL], state)?.flatten();
-    Ok(state.is_some_and(|state| state & FAILED != 0))
-}
-
 /// Returns what the kernel says of an interface; fails with `ENODEV` if no interface has the index.
 pub fn link(index: u32) -> io::Result<LinkFacts> {
     ask_link(index, link_facts)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns the ports of a bridge.
+pub fn ports_of(bridge: u32) -> io::Result<Vec<LinkFacts>> {
+    let mut found = Vec::new();
+    let connection = Connection::open(NETLINK_ROUTE)?;
+    connection.list(GET_LINK, &[0; LINK_HEADER], |answer| {
+        found.extend(link_facts(answer).filter(|link| link.master == Some(bridge)));
+    })?;
+    Ok(found)
 }
 
 /// Asks for an interface, and returns what `read` finds in the answer.
@@ -179,11 +172,13 @@ fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
     const INFO: u16 = 18;
     const KIND: u16 = 1;
     const UP: u32 = 1;
+    const LOWER_UP: u32 = 1 << 16;
     let (header, attributes) = answer.split_at_checked(LINK_HEADER)?;
     Some(LinkFacts {
         name: text(attribute(attributes, NAME)?),
         mtu: number(attributes, MTU)?,
         up: word(header, 8)? & UP != 0,
+        carrier: word(header, 8)? & LOWER_UP != 0,
         master: number(attributes, MASTER),
         mac: array(attributes, ADDRESS),
         is_bridge: attribute(attributes, INFO)
@@ -205,12 +200,12 @@ mod tests {
         );
         let loopback = link(1).expect("loopback");
         assert_eq!((loopback.name.as_str(), loopback.master), ("lo", None));
-        assert!(loopback.mtu >= 1280);
+        assert!(loopback.mtu >= 1280 && loopback.carrier == loopback.up);
         assert_eq!(
             link(u32::MAX >> 1).map_err(|e| e.raw_os_error()),
             Err(Some(libc::ENODEV))
         );
-        assert!(!is_silent(1, [127, 0, 0, 1].into()).expect("an answer"));
+        assert_eq!(ports_of(1).expect("an answer"), []);
     }
 
     #[test]

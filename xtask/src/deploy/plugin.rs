@@ -15,7 +15,8 @@ use tempfile::TempDir;
 use super::{folder, server::Server};
 use crate::{command, fs};
 
-/// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails.
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails, and
+/// `portolan-o` leaves the answer open.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)
@@ -29,6 +30,7 @@ case "$*" in
         echo "command terminated with exit code 3" >&2
         exit 3
     fi
+    if [ "$pod" = portolan-o ]; then exit 4; fi
     exit 0
     ;;
 esac
@@ -234,6 +236,14 @@ mod tests {
         assert!(said.contains(line), "{said}");
         let (code, _, _) = run(ONE_FAILS, &["--node", "c", "check"]);
         assert_eq!(code, Some(3));
+        // What was not looked at on one node says less than what was found on another.
+        for other in ["a portolan-a", "c portolan-c"] {
+            let (code, _, _) = run(
+                &format!("echo '{other}'\necho 'o portolan-o'\n"),
+                &["check"],
+            );
+            assert_eq!(code, Some(if other.starts_with('c') { 3 } else { 4 }));
+        }
     }
 
     #[test]

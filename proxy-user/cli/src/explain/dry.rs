@@ -11,7 +11,8 @@ use proxy_common::{Counter, Settings};
 
 use super::{
     host::Host,
-    report::{DryRunRow, Pointed, StepRow},
+    report::Pointed,
+    rows::{DryRunRow, StepRow},
 };
 use crate::check::finding::Finding;
 

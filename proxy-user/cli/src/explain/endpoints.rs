@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the endpoints that could answer, and those that cannot and why. Takes the endpoints in the
-//! maps and those that Kubernetes lists. Pure.
+//! maps and the objects of Kubernetes. Pure.
+
+use std::net::SocketAddr;
 
 use datapath::read::{Explained, ServingEndpoint};
 use proxy_common::Counter;
-use source::named::ListedEndpoint;
+use source::service::ServiceObjects;
 
-use super::report::EndpointRow;
+use super::{
+    reasons::{Entry, Reason, Wanted, entries},
+    rows::EndpointRow,
+};
 
 /// Returns whether the decision depends on the service port's endpoints. It does not for an open
 /// connection, nor for a port that is not served.
@@ -14,81 +19,129 @@ pub(super) fn are_asked_for(explained: &Explained) -> bool {
     explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
 }
 
+/// What Kubernetes has of the service, and the port that is asked for.
+pub(super) type Listed<'a> = Option<(&'a ServiceObjects, Wanted<'a>)>;
+
 /// Returns a row for each endpoint of the service port in the maps, and for each that only
-/// Kubernetes lists (`listed`), of this IP family.
-pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -> Vec<EndpointRow> {
-    let ports: Vec<_> = explained
-        .endpoints
-        .iter()
-        .map(|one| one.address.port())
-        .collect();
+/// Kubernetes lists, of this IP family.
+pub(super) fn rows(explained: &Explained, listed: Listed<'_>) -> Vec<EndpointRow> {
+    let entries = listed.map_or_else(Vec::new, |(objects, wanted)| entries(objects, wanted));
     let mut rows = Vec::new();
     for endpoint in &explained.endpoints {
-        let own = listed
-            .iter()
-            .find(|one| one.address == Some(endpoint.address.ip()));
-        let held = explained.affinity.map(|held| held.endpoint);
-        rows.push(EndpointRow {
-            address: endpoint.address.to_string(),
-            pod: own.and_then(|own| own.pod.clone()),
-            node: own.and_then(|own| own.node.clone()),
-            can_answer: endpoint.chosen_from && held.is_none_or(|held| held == endpoint.address),
-            because: match (endpoint.chosen_from, held) {
-                (true, Some(held)) if held != endpoint.address => {
-                    "affinity holds the client to another one".to_owned()
-                }
-                (true, _) => String::new(),
-                (false, _) => left_out(explained, endpoint, own),
-            },
-        });
+        let own = best(&entries, endpoint.address);
+        let reason = reason(explained, endpoint, own, listed);
+        rows.push(row(endpoint.address.to_string(), own, reason));
     }
-    let is_absent = |one: &&ListedEndpoint| {
-        let mut known = explained.endpoints.iter();
-        one.address
-            .is_some_and(|own| own.is_ipv6() == v6 && !known.any(|known| known.address.ip() == own))
-            && (ports.is_empty() || one.ports.iter().any(|port| ports.contains(port)))
+    let Some((objects, wanted)) = listed else {
+        return rows;
     };
-    let absent = listed.iter().filter(is_absent);
-    rows.extend(absent.filter_map(|one| {
-        Some(EndpointRow {
-            address: one.address?.to_string(),
-            pod: one.pod.clone(),
-            node: one.node.clone(),
-            can_answer: false,
-            because: if one.ready || one.serving {
-                "listed by Kubernetes, and not in the maps: the agent has not applied it yet"
-            } else if one.terminating {
-                "terminating, and no longer serving"
-            } else {
-                "not ready"
+    for entry in &entries {
+        let address = entry.address();
+        let is_known = |one: &ServingEndpoint| Some(one.address) == address;
+        let is_in_maps = explained.endpoints.iter().any(is_known);
+        let reason = match address {
+            Some(address) if is_in_maps => {
+                if best(&entries, address).is_some_and(|best| std::ptr::eq(best, entry)) {
+                    continue;
+                }
+                let slice = entry.slice_name();
+                let because = format!("listed once more, by EndpointSlice {slice}: counts once");
+                Reason::new(
+                    because,
+                    format!("remove it from {slice} if that was not meant"),
+                )
             }
-            .to_owned(),
-        })
-    }));
+            _ => entry.absent(objects, wanted),
+        };
+        rows.push(row(entry.shown(), Some(entry), Some(reason)));
+    }
     rows
+}
+
+/// Returns the entry that stands for an address of the maps.
+fn best<'a>(entries: &'a [Entry<'a>], address: SocketAddr) -> Option<&'a Entry<'a>> {
+    let own = entries.iter().filter(|one| one.address() == Some(address));
+    // Of several with one rank the first one.
+    own.rev().max_by_key(|entry| entry.rank())
+}
+
+fn row(address: String, entry: Option<&Entry<'_>>, reason: Option<Reason>) -> EndpointRow {
+    let can_answer = reason.is_none();
+    let Reason { because, remedy } = reason.unwrap_or_default();
+    EndpointRow {
+        address,
+        pod: entry.and_then(|entry| entry.endpoint.pod.clone()),
+        node: entry.and_then(|entry| entry.endpoint.node.clone()),
+        can_answer,
+        because,
+        remedy,
+    }
+}
+
+/// Returns why an endpoint of the maps does not answer this client; None if it may.
+fn reason(
+    explained: &Explained,
+    endpoint: &ServingEndpoint,
+    entry: Option<&Entry<'_>>,
+    listed: Listed<'_>,
+) -> Option<Reason> {
+    let held = explained.affinity.map(|held| held.endpoint);
+    match held {
+        _ if !endpoint.chosen_from => Some(left_out(explained, endpoint, entry, listed)),
+        Some(held) if held != endpoint.address => {
+            let remedy = "wait until its time is over, or end the affinity: `portolan affinity`";
+            Some(Reason::new(
+                "affinity holds the client to another one",
+                remedy,
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// Returns why an endpoint that serves is not chosen for this client.
 fn left_out(
     explained: &Explained,
     endpoint: &ServingEndpoint,
-    listed: Option<&ListedEndpoint>,
-) -> String {
+    entry: Option<&Entry<'_>>,
+    listed: Listed<'_>,
+) -> Reason {
+    let normal = |because: String| Reason::new(because, "");
     if explained.counter == Counter::DroppedSource {
-        return "the client is outside the source ranges".into();
+        return normal("the client is outside the source ranges".into());
     }
     if explained.local_only && !endpoint.local {
-        return "on another node, and the traffic policy is Local".into();
+        let node = entry.and_then(|entry| entry.endpoint.node.as_deref());
+        let node = node.map_or_else(String::new, |node| format!(" ({node})"));
+        return normal(format!(
+            "on another node{node}, and the traffic policy is Local"
+        ));
     }
-    match listed {
-        Some(one) if !one.ready && one.terminating => "terminating, while others are ready".into(),
-        Some(one) if !one.ready => "not ready".into(),
-        Some(one) if !one.hints.is_empty() => format!("hinted for {}", one.hints.join(", ")),
-        _ if !endpoint.cluster && !endpoint.local => {
-            "serves, but is hinted for another zone or node, or terminates while others are ready"
-                .into()
-        }
-        _ => "of the service's other traffic policy".into(),
+    let Some((entry, (objects, _))) = entry.zip(listed) else {
+        return match endpoint.cluster || endpoint.local {
+            true => normal("of the service's other traffic policy".into()),
+            false => Reason::new(
+                "not in use: it is not ready, terminates while others are ready, or is hinted for another zone or node",
+                "--kubeconfig or --manifests asks Kubernetes which it is",
+            ),
+        };
+    };
+    let one = &entry.endpoint;
+    if !one.ready && one.terminating {
+        return normal("terminating, while others are ready".into());
+    }
+    if !one.ready {
+        return entry.not_ready(objects);
+    }
+    if endpoint.cluster || endpoint.local {
+        return normal("of the service's other traffic policy".into());
+    }
+    match one.hints.len() {
+        0 => entry.not_in_use(),
+        _ => normal(format!(
+            "hinted for {}, not for this node",
+            one.hints.join(", ")
+        )),
     }
 }
 

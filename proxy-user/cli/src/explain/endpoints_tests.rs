@@ -14,16 +14,41 @@ fn serving(last: u8, chosen_from: bool, [cluster, local]: [bool; 2]) -> ServingE
     }
 }
 
-fn listed(last: u8) -> ListedEndpoint {
-    ListedEndpoint {
-        address: Some([10, 40, 1, last].into()),
-        ports: vec![8080],
-        pod: Some(format!("shop/cart-{last}")),
-        ready: true,
-        serving: true,
-        ..ListedEndpoint::default()
+/// The objects with one slice for each of these lists of endpoints.
+fn objects(slices: &[&str]) -> ServiceObjects {
+    let slices = slices.iter().enumerate().map(|(number, endpoints)| {
+        let slice = format!(
+            "kind: EndpointSlice
+metadata: {{name: cart-{number}, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}]
+endpoints: [{endpoints}]
+"
+        );
+        let slice = control::documents::values("test", &slice)
+            .into_iter()
+            .next();
+        serde_json::from_value(slice.expect("a document")).expect("a slice")
+    });
+    ServiceObjects {
+        slices: slices.collect(),
+        ..ServiceObjects::default()
     }
 }
+
+/// An endpoint of a slice, with more fields.
+fn endpoint(last: u8, more: &str) -> String {
+    format!("{{addresses: [10.40.1.{last}], targetRef: {{kind: Pod, name: cart-{last}}}{more}}}")
+}
+
+const WANTED: Wanted<'static> = Wanted {
+    namespace: "shop",
+    name: "cart",
+    port: "http",
+    protocol: proxy_common::Protocol::TCP,
+    v6: false,
+    agent: true,
+};
 
 fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
     let mut explained = Explained::unmatched(Settings::EMPTY, Counter::ForwardedNew, None);
@@ -31,8 +56,8 @@ fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
     explained
 }
 
-fn reasons(explained: &Explained, listed: &[ListedEndpoint]) -> Vec<String> {
-    let rows = rows(explained, listed, false).into_iter();
+fn reasons(explained: &Explained, objects: &ServiceObjects) -> Vec<String> {
+    let rows = rows(explained, Some((objects, WANTED))).into_iter();
     rows.map(|row| row.because).collect()
 }
 
@@ -43,29 +68,44 @@ fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
         serving(2, false, [true, false]),
         serving(3, false, [false, false]),
     ]);
-    assert!(reasons(&one, &[])[2].starts_with("serves, but is hinted"));
-    let hinted = ListedEndpoint {
-        hints: vec!["zone west".into()],
-        ..listed(3)
-    };
-    let ending = ListedEndpoint {
-        ready: false,
-        terminating: true,
-        ..listed(3)
-    };
-    assert_eq!(reasons(&one, &[hinted])[2], "hinted for zone west");
-    assert_eq!(
-        reasons(&one, &[ending])[2],
-        "terminating, while others are ready"
+    let unknown = &rows(&one, None)[2];
+    assert!(
+        unknown
+            .because
+            .starts_with("not in use: it is not ready, terminates")
     );
+    assert!(
+        unknown
+            .remedy
+            .starts_with("--kubeconfig or --manifests asks")
+    );
+    for (more, expected) in [
+        (
+            ", hints: {forZones: [{name: west}]}",
+            "hinted for zone west, not for this node",
+        ),
+        (
+            ", conditions: {ready: false, terminating: true}",
+            "terminating, while others are ready",
+        ),
+        (", conditions: {ready: false}", "not ready"),
+        (
+            "",
+            "ready by Kubernetes, and not in use by the maps: they are older or newer",
+        ),
+    ] {
+        let all = [endpoint(1, ""), endpoint(2, ""), endpoint(3, more)].join(", ");
+        assert_eq!(reasons(&one, &objects(&[&all]))[2], expected);
+    }
     one.local_only = true;
+    let elsewhere = objects(&[&endpoint(2, ", nodeName: node-b")]);
     assert_eq!(
-        reasons(&one, &[])[1],
-        "on another node, and the traffic policy is Local"
+        reasons(&one, &elsewhere)[1],
+        "on another node (node-b), and the traffic policy is Local"
     );
     one.counter = Counter::DroppedSource;
     assert_eq!(
-        reasons(&one, &[])[1],
+        reasons(&one, &elsewhere)[1],
         "the client is outside the source ranges"
     );
 }
@@ -78,7 +118,7 @@ fn with_affinity_all_other_endpoints_are_left_out() {
     ]);
     one.affinity = Some(AffineEndpoint::new(one.endpoints[1].address, 9));
     assert_eq!(
-        reasons(&one, &[]),
+        reasons(&one, &ServiceObjects::default()),
         ["affinity holds the client to another one", ""]
     );
 }
@@ -86,34 +126,42 @@ fn with_affinity_all_other_endpoints_are_left_out() {
 #[test]
 fn endpoints_that_only_kubernetes_lists_are_added() {
     let one = explained(vec![serving(1, true, [true, true])]);
-    let not_ready = ListedEndpoint {
-        ready: false,
-        serving: false,
-        ..listed(4)
-    };
-    let of_another_port = ListedEndpoint {
-        ports: vec![9090],
-        ..listed(5)
-    };
-    let of_ipv6 = ListedEndpoint {
-        address: "fd00::7".parse().ok(),
-        ..listed(7)
-    };
-    let all = [listed(1), not_ready, of_another_port, listed(6), of_ipv6];
-    let rows = rows(&one, &all, false);
+    let not_ready = endpoint(4, ", conditions: {ready: false, serving: false}");
+    let all = [endpoint(1, ""), not_ready, endpoint(6, "")].join(", ");
+    let rows = rows(&one, Some((&objects(&[&all]), WANTED)));
     let said: Vec<_> = rows
         .iter()
-        .map(|row| (row.pod.as_deref(), row.can_answer))
+        .map(|row| (row.pod.as_deref(), &*row.address, row.can_answer))
         .collect();
     assert_eq!(
         said,
         [
-            (Some("shop/cart-1"), true),
-            (Some("shop/cart-4"), false),
-            (Some("shop/cart-6"), false)
+            (Some("shop/cart-1"), "10.40.1.1:8080", true),
+            (Some("shop/cart-4"), "10.40.1.4", false),
+            (Some("shop/cart-6"), "10.40.1.6:8080", false)
         ]
     );
     assert_eq!(rows[1].because, "not ready");
+    assert!(rows[1].remedy.contains("describe pod cart-4"));
     let absent = "listed by Kubernetes, and not in the maps";
     assert!(rows[2].because.starts_with(absent));
+}
+
+#[test]
+fn an_address_in_two_slices_is_listed_once_more_with_the_reason() {
+    let one = explained(vec![serving(1, true, [true, true])]);
+    let unready = endpoint(1, ", conditions: {ready: false}");
+    for slices in [
+        [&*unready, &*endpoint(1, "")],
+        [&*endpoint(1, ""), &*unready],
+    ] {
+        let rows = rows(&one, Some((&objects(&slices), WANTED)));
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        assert!(rows[0].can_answer);
+        assert!(
+            rows[1]
+                .because
+                .starts_with("listed once more, by EndpointSlice cart-")
+        );
+    }
 }

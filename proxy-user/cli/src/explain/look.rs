@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the facts that `host` judges: interfaces, hooks, routes, neighbours, sysctls, firewall
-//! chains, nf_conntrack. Changes nothing, and sends packets only with --probe.
+//! Reads the facts that `host` judges: interfaces, hooks, routes, neighbours, sysctls. Changes
+//! nothing. Has the kernel ask next hops for their link-layer addresses; sends other packets only
+//! with --probe.
 
 use std::{
     fs, io,
@@ -14,13 +15,13 @@ use datapath::{
     maps::pins,
     read::{Asked, By, Explained, Packet, Reader},
 };
-use linux::Routed;
+use linux::{Neighbour, Routed};
 use proxy_common::{Protocol, maps::interface, masquerade::Marks};
 
 use super::{
-    host::{self, Chain, Endpoint, HookedInterface, Host, SentElsewhere},
+    host::{self, Endpoint, HookedInterface, Host},
     interfaces::{ClientRoute, HookedInterfaces},
-    listeners,
+    listeners, netfilter,
     path::PathFacts,
 };
 use crate::check::finding::Finding;
@@ -29,9 +30,6 @@ use crate::check::finding::Finding;
 const PROBE: Duration = Duration::from_secs(1);
 /// How many endpoints' routes are read at most; a service may have thousands.
 const ENDPOINTS: usize = 32;
-/// With more connections than this in nf_conntrack, its table is not searched, because that would
-/// take too long.
-const TRACKED: u64 = 65_536;
 
 /// Runs the foreign programs that come before portolan's at ingress on the client's packet, and
 /// returns their verdicts.
@@ -65,6 +63,9 @@ pub(super) fn read(
     if host.by_socket {
         let wanted = wanted_hooks(asked);
         host.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
+        if let Ok(Some(root)) = datapath::cgroup_root() {
+            host.at_sockets = places.at_sockets(&root, wanted);
+        }
     }
     if let Some(place) = &mut host.incoming {
         if probe && !host.by_socket {
@@ -101,13 +102,65 @@ pub(super) fn read(
     };
     if is_sent_on(explained) {
         let targets = targets.iter().filter(|to| concerns(to)).take(ENDPOINTS);
+        let targets: Vec<_> = targets.copied().collect();
+        ask_next_hops(places, asked, explained, &mut host, &targets, probe)?;
         for to in targets {
-            let endpoint = endpoint(reader, places, asked, explained, &host, *to, probe)?;
+            let endpoint = endpoint(reader, places, asked, explained, &host, to, probe)?;
             host.endpoints.push(endpoint);
         }
-        others(&mut host, asked, explained);
+        netfilter::read(&mut host, asked, explained);
     }
     Ok(host)
+}
+
+/// Has the kernel ask for the next hops to the client and the endpoints, all at once.
+fn ask_next_hops(
+    places: &HookedInterfaces,
+    asked: &Asked,
+    explained: &Explained,
+    host: &mut Host,
+    targets: &[SocketAddr],
+    probe: bool,
+) -> anyhow::Result<()> {
+    let mut routes = Vec::new();
+    for to in targets {
+        let incoming = host::incoming(host, asked.client, mark(asked, explained, host, *to));
+        routes.push(linux::route(to.ip(), incoming)?);
+    }
+    let next_hops = host.to_client.iter().chain(&routes).filter_map(next_hop);
+    if let Err(error) = places.ask(&next_hops.collect::<Vec<_>>(), probe) {
+        host.unread.push(Finding::unread("neighbours", &error));
+    }
+    if let Some(client) = host.to_client.as_ref().and_then(next_hop) {
+        host.client_silence = places.silence(client)?;
+    }
+    Ok(())
+}
+
+/// Returns the interface and next hop of a route; None if packets do not leave the node.
+fn next_hop(routed: &Routed) -> Option<Neighbour> {
+    match routed {
+        Routed::Leaves {
+            interface,
+            neighbour,
+            ..
+        } => Some((*interface, *neighbour)),
+        _ => None,
+    }
+}
+
+/// Returns whether the packet to this endpoint is masqueraded, if it leaves the node.
+fn is_masqueraded(asked: &Asked, explained: &Explained, host: &Host, to: SocketAddr) -> bool {
+    !host.by_socket && (explained.masquerades || to.ip() == asked.client)
+}
+
+/// Returns the mark of the packet to this endpoint.
+fn mark(asked: &Asked, explained: &Explained, host: &Host, to: SocketAddr) -> u32 {
+    if is_masqueraded(asked, explained, host, to) {
+        Marks::DEFAULT.masquerade
+    } else {
+        0
+    }
 }
 
 /// Returns whether portolan lets the packet go on, translated or not.
@@ -140,13 +193,8 @@ fn endpoint(
     to: SocketAddr,
     probe: bool,
 ) -> anyhow::Result<Endpoint> {
-    let masqueraded = !host.by_socket && (explained.masquerades || to.ip() == asked.client);
-    let mark = if masqueraded {
-        Marks::DEFAULT.masquerade
-    } else {
-        0
-    };
-    let incoming = host::incoming(host, asked.client, mark);
+    let masqueraded = is_masqueraded(asked, explained, host, to);
+    let incoming = host::incoming(host, asked.client, mark(asked, explained, host, to));
     let routed = linux::route(to.ip(), incoming)?;
     let mut found = Endpoint {
         address: to,
@@ -172,13 +220,17 @@ fn endpoint(
                 .min(outgoing.link.mtu)
                 .min(stack.mtu),
         );
-        found.silent = linux::is_silent(*interface, *neighbour)?.then_some(*neighbour);
+        found.silent = places.silence((*interface, *neighbour))?;
         found.outgoing = Some(outgoing);
     }
     if found.routed == Routed::Here && !listeners::receives(asked.protocol, to) {
         found.deaf = Some("no process of this node receives there".into());
     } else if probe && asked.protocol == Protocol::TCP && !explained.to.is_empty() {
         let answer = TcpStream::connect_timeout(&to, PROBE);
+        let is_answer = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if answer.as_ref().err().is_none_or(is_answer) {
+            found.silent = None;
+        }
         let failed = answer.err().map(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => "refused: nothing listens on its port".to_owned(),
             io::ErrorKind::TimedOut => format!("no answer in {} s", PROBE.as_secs()),
@@ -214,74 +266,9 @@ fn rp_filter(interface: &str) -> u8 {
 
 /// Returns the value of a kernel parameter; `name` is its path below /proc/sys/net. None if it
 /// cannot be read.
-fn number(name: &str) -> Option<u64> {
+pub(super) fn number(name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
     text.trim().parse().ok()
-}
-
-/// Reads netfilter: chains that forward, another proxy's rules, and the client's connections in
-/// nf_conntrack.
-fn others(host: &mut Host, asked: &Asked, explained: &Explained) {
-    match forward_chains(host.v6) {
-        Ok(chains) => host.chains = chains,
-        Err(error) => host
-            .unread
-            .push(Finding::unread("chains that forward", &error)),
-    }
-    match linux::nft_chains() {
-        Ok(chains) => host.kube_proxy = chains,
-        Err(error) => host.unread.push(Finding::unread("nf_tables", &error)),
-    }
-    let count = number("netfilter/nf_conntrack_count").unwrap_or(0);
-    if count > TRACKED {
-        let found = format!("holds {count} connections, too many to look through here");
-        host.unread.push(Finding::note("nf_conntrack", found));
-        return;
-    }
-    let mut tracked = Vec::new();
-    let visited = linux::tracked(|connection| {
-        let is_to = |to: SocketAddr| to == asked.to || explained.to.contains(&to);
-        let original = connection.original;
-        let is_own = connection.protocol == asked.protocol
-            && original.src.ip() == asked.client
-            && (asked.client_port == 0 || original.src.port() == asked.client_port)
-            && is_to(original.dst);
-        if is_own && connection.is_sent_elsewhere() {
-            tracked.push(SentElsewhere {
-                client: original.src,
-                to: original.dst,
-                sent_to: connection.reply.src,
-            });
-        }
-    });
-    match visited {
-        Ok(()) => host.tracked = tracked,
-        Err(error) => host.unread.push(Finding::unread("nf_conntrack", &error)),
-    }
-}
-
-fn forward_chains(v6: bool) -> io::Result<Vec<Chain>> {
-    let mut found = Vec::new();
-    for chain in linux::forward_chains()? {
-        if !chain.sees(v6) {
-            continue;
-        }
-        let own = chain.own_rules()?.len();
-        found.push(Chain {
-            name: chain.to_string(),
-            drops: chain.drops(),
-            rules: chain.rules()? > own,
-            accepts_ours: own > 0,
-        });
-    }
-    let legacy = linux::legacy_forward()?.into_iter();
-    found.extend(legacy.filter(|chain| chain.v6 == v6).map(|chain| Chain {
-        name: format!("FORWARD of {}", chain.program),
-        drops: chain.drops,
-        rules: chain.has_rules,
-        accepts_ours: false,
-    }));
-    Ok(found)
 }
 
 /// Returns the source address that masqueraded packets get, towards the first endpoint outside this

@@ -13,10 +13,14 @@ mod listeners;
 mod look;
 mod losses;
 pub(super) mod names;
+mod netfilter;
 mod path;
 mod question;
+mod reasons;
+mod refusal;
 mod report;
 mod resolve;
+mod rows;
 mod words;
 
 use std::{net::SocketAddr, process::ExitCode};
@@ -25,17 +29,19 @@ use anyhow::{Context, Result};
 use control::causes::chain;
 use datapath::{
     maps::pins,
-    read::{Asked, By, Explained, MatchedFrontend, Reader},
+    read::{Asked, By, Explained, Reader},
 };
 use proxy_common::{Counter, Origin, Settings};
-use source::named::ListedEndpoint;
 
 use self::{
-    host::Host,
+    endpoints::Listed,
+    host::{Host, Unasked},
     interfaces::HookedInterfaces,
     names::Names,
     question::From,
-    report::{DryRunRow, Pointed, Report, ServiceRow},
+    reasons::Wanted,
+    report::{Pointed, Report, Verdict},
+    rows::{DryRunRow, ServiceRow},
 };
 use super::{Output, Pins, check::finding::Finding, status_of};
 
@@ -65,8 +71,9 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "socket")]
     pub interface: Option<String>,
     /// Also connect from this node to the endpoints (TCP), for a second each at most, and run
-    /// foreign tc programs before portolan's on such a packet, which they may count. Nothing else
-    /// that this command does sends a packet.
+    /// foreign tc programs before portolan's on such a packet, which they may count. Without it
+    /// nothing is sent but what the kernel sends before a packet: it asks next hops that it does
+    /// not know to answer for their link-layer address (ARP, neighbour solicitation).
     #[arg(long)]
     pub probe: bool,
     /// Follow one real packet through the node: every station says what it did to it, and the one
@@ -93,10 +100,13 @@ pub struct ExplainArgs {
 
 /// Exit statuses and examples for --help.
 pub const AFTER_HELP: &str = "Exit status: 0 if it would be answered, 1 if something differs or may be in the way, 2 for input that \
-cannot be read, 3 if it would not be answered.\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
+cannot be read, 3 if it would not be answered, 4 if portolan's part is in order, but rules or programs of others may judge the packet.\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
 portolan explain --from pod/shop/cart-5d9 --to shop/pay:http --kubeconfig ~/.kube/config\n  \
 portolan explain --from node --to default/kubernetes --probe\n  \
 portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
+
+/// The page about what was not asked.
+const RULES_OF_OTHERS: &str = "docs/explain.md#rules-of-others";
 
 /// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
@@ -142,19 +152,23 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let host = look::read(
         &reader, &places, pin_dir, &asked, &explained, way, args.probe,
     )?;
-    let listed = match &explained.frontend {
+    let objects = match &explained.frontend {
         Some(frontend) if endpoints::are_asked_for(&explained) => {
-            names.endpoints(&frontend.service, &mut notes)
+            names.service(&frontend.service, &mut notes)
         }
-        _ => Vec::new(),
+        _ => None,
     };
-    let mut report = describe(&reader, &asked, &explained, &host, &listed)?;
+    let wanted = wanted(&asked, &explained, pins::is_held(pin_dir));
+    let listed = objects.as_ref().zip(wanted);
+    let mut report = describe(&reader, &asked, &explained, &host, listed)?;
     if !matches!(from, From::Address(..)) {
         report.client = format!("{} ({})", args.from, report.client);
     }
     report.findings.extend(notes);
     if args.follow {
         let (followed, finding) = follow::run(args, &asked, &explained, &host)?;
+        // They have been asked.
+        report.findings.retain(|one| one.page != RULES_OF_OTHERS);
         report.findings.extend(finding);
         report.followed = Some(followed);
     } else {
@@ -195,20 +209,43 @@ fn ask(
     Ok(explained)
 }
 
+/// Returns the service port that is asked for; None if no service has the destination.
+fn wanted<'a>(asked: &Asked, explained: &'a Explained, agent: bool) -> Option<Wanted<'a>> {
+    let frontend = explained.frontend.as_ref()?;
+    let (namespace, name) = frontend.service.split_once('/')?;
+    Some(Wanted {
+        namespace,
+        name,
+        port: &frontend.port_name,
+        protocol: asked.protocol,
+        v6: asked.to.is_ipv6(),
+        agent,
+    })
+}
+
 fn note(about: &str, found: String) -> Pointed {
     Pointed::new(Finding::note(about, found), "docs/explain.md")
 }
 
-/// Creates the report, without the dry run. `listed`: the endpoints that Kubernetes lists.
+/// Creates the report, without the dry run. `listed`: what Kubernetes has of the service.
 fn describe(
     reader: &Reader,
     asked: &Asked,
     explained: &Explained,
     host: &Host,
-    listed: &[ListedEndpoint],
+    listed: Listed<'_>,
 ) -> Result<Report> {
-    let mut findings: Vec<_> = words::refusal(explained, asked).into_iter().collect();
+    let mut findings: Vec<_> = refusal::of_policy(explained, asked, listed)
+        .into_iter()
+        .collect();
+    findings.extend(refusal::of_objects(explained, listed));
     findings.extend(host::findings(host));
+    let unasked = Unasked::new(host);
+    if !unasked.is_empty() {
+        let found = format!("{}: {}", unasked.describe(), unasked.list());
+        let finding = Finding::note("others", found);
+        findings.push(Pointed::new(finding, RULES_OF_OTHERS));
+    }
     let client = match asked.client_port {
         0 => asked.client.to_string(),
         port => SocketAddr::new(asked.client, port).to_string(),
@@ -232,14 +269,15 @@ fn describe(
         client,
         destination: asked.to.to_string(),
         protocol: asked.protocol.name(),
-        hook: hook(asked, host),
-        answered: true,
+        hook: words::hook(asked, host.incoming.as_ref().map(|place| &*place.link.name)),
+        verdict: Verdict::Answered,
+        answered: None,
         summary: String::new(),
         outcome: explained.counter.name(),
         meaning: explained.counter.help().trim(),
-        service: explained.frontend.as_ref().map(service),
+        service: explained.frontend.as_ref().map(ServiceRow::new),
         origin: words::origin(explained, asked),
-        endpoints: endpoints::rows(explained, listed, host.v6),
+        endpoints: endpoints::rows(explained, listed),
         affinity: words::affinity(explained, asked),
         source,
         flow: explained.flow.clone(),
@@ -251,43 +289,9 @@ fn describe(
         ),
         dry_run: None,
         followed: None,
+        unasked,
         findings,
     })
-}
-
-fn hook(asked: &Asked, host: &Host) -> String {
-    match (asked.by, &host.incoming) {
-        (By::NodeSocket, _) => "at the socket of a process of this node".into(),
-        (By::PodSocket, _) => "at the socket of a pod's process".into(),
-        (_, Some(place)) => format!("a packet that comes in by {}", place.link.name),
-        (_, None) => "a packet that comes in by an unknown interface".into(),
-    }
-}
-
-fn service(frontend: &MatchedFrontend) -> ServiceRow {
-    let address = match frontend.address {
-        None => "*".to_owned(),
-        Some(address) if address.is_ipv6() => format!("[{address}]"),
-        Some(address) => address.to_string(),
-    };
-    let port = match frontend.port {
-        0 => "*".to_owned(),
-        port => port.to_string(),
-    };
-    // The frontend for the ports that a cluster IP does not serve has the name of one of the
-    // Service's ports.
-    let port_name = match frontend.port {
-        0 => String::new(),
-        _ => frontend.port_name.clone(),
-    };
-    ServiceRow {
-        service: frontend.service.clone(),
-        port_name,
-        kind: words::kind(frontend.kind),
-        frontend: format!("{address}:{port}"),
-        policies: words::policies(frontend),
-        service_id: frontend.service_id,
-    }
 }
 
 /// Adds the results of the dry run to the report, or the reason why it was not run.

@@ -11,11 +11,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use control::causes::chain;
-use source::{
-    SourceError,
-    api_server::Access,
-    named::{Directory, ListedEndpoint},
-};
+use source::{SourceError, api_server::Access, named::Directory, service::ServiceObjects};
 
 use super::{note, report::Pointed};
 
@@ -81,22 +77,25 @@ impl Names {
         }
     }
 
-    /// Returns the endpoints that Kubernetes lists for a service (NAMESPACE/NAME). Empty if there
-    /// is nowhere to ask; if asking fails, adds a note.
-    pub(super) fn endpoints(&self, service: &str, notes: &mut Vec<Pointed>) -> Vec<ListedEndpoint> {
-        let (Some(directory), Some((namespace, name))) = (&self.0, service.split_once('/')) else {
-            return Vec::new();
-        };
-        let listed = wait(directory.endpoints(namespace, name));
-        match listed.and_then(|listed| Ok(listed?)) {
-            Ok(listed) => listed,
+    /// Returns what Kubernetes has of a service (NAMESPACE/NAME). None if there is nowhere to ask;
+    /// if asking fails, adds a note.
+    pub(super) fn service(
+        &self,
+        service: &str,
+        notes: &mut Vec<Pointed>,
+    ) -> Option<ServiceObjects> {
+        let directory = self.0.as_ref()?;
+        let (namespace, name) = service.split_once('/')?;
+        let found = wait(directory.service(namespace, name));
+        match found.and_then(|found| Ok(found?)) {
+            Ok(found) => Some(found),
             Err(error) => {
                 let found = format!(
                     "pods' names and endpoints that are not ready are not known: {}",
                     chain(error.as_ref())
                 );
                 notes.push(note("the API server", found));
-                Vec::new()
+                None
             }
         }
     }

@@ -6,10 +6,14 @@ use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
-use super::follow::FollowedRow;
+use super::{
+    follow::FollowedRow,
+    host::Unasked,
+    rows::{DryRunRow, EndpointRow, ServiceRow},
+};
 use crate::{
     Output,
-    check::finding::{Finding, Level, code_of},
+    check::finding::{Finding, Level},
     terminal::print_report,
 };
 
@@ -28,60 +32,17 @@ impl Pointed {
     }
 }
 
-/// The frontend that the packet's destination matches, with its service.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// What the report says about the answer. Each has an exit status of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ServiceRow {
-    /// The service's namespace and name.
-    pub(super) service: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) port_name: String,
-    pub(super) kind: &'static str,
-    /// The frontend's address and port; the address is `*` for a node port, the port is `*` for the
-    /// ports that a cluster IP does not serve.
-    pub(super) frontend: String,
-    pub(super) policies: Vec<String>,
-    pub(super) service_id: u32,
-}
-
-/// An endpoint of the service port, as the report lists it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct EndpointRow {
-    pub(super) address: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pod: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
-    pub(super) can_answer: bool,
-    /// Why the endpoint cannot answer; empty if it can.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) because: String,
-}
-
-/// The result of one program in the dry run.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct StepRow {
-    pub(super) hook: &'static str,
-    pub(super) interface: String,
-    /// The name of the counter that the program would have incremented.
-    pub(super) outcome: &'static str,
-    pub(super) packet: String,
-    /// The packet as the program left it; None if the program did not change it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) becomes: Option<String>,
-}
-
-/// The results of the kernel's own programs on the packet: the dry run.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DryRunRow {
-    pub(super) steps: Vec<StepRow>,
-    /// Why there is no dry run; None if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) left_out: Option<String>,
-    pub(super) milliseconds: u128,
+pub(super) enum Verdict {
+    /// Everything on the way was looked at, and nothing is in the way.
+    Answered,
+    /// Nothing that was looked at is in the way, but rules or programs of others may be.
+    NotLookedAt,
+    /// Something differs, or may be in the way.
+    Differs,
+    NotAnswered,
 }
 
 /// The complete report of `portolan explain`.
@@ -93,7 +54,10 @@ pub(super) struct Report {
     pub(super) protocol: &'static str,
     /// Where the programs see the client's packet or connection first, as text.
     pub(super) hook: String,
-    pub(super) answered: bool,
+    pub(super) verdict: Verdict,
+    /// Whether the client would be answered; None if that depends on what was not looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) answered: Option<bool>,
     pub(super) summary: String,
     /// The name of the counter for the decision; `meaning` explains it.
     pub(super) outcome: &'static str,
@@ -118,6 +82,9 @@ pub(super) struct Report {
     pub(super) dry_run: Option<DryRunRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) followed: Option<FollowedRow>,
+    /// What of others may judge the packet, and was not asked.
+    #[serde(skip_serializing_if = "Unasked::is_empty")]
+    pub(super) unasked: Unasked,
     pub(super) findings: Vec<Pointed>,
 }
 
@@ -129,9 +96,14 @@ const SHOWN: usize = 10;
 
 impl Report {
     /// Returns the exit status. 0: the client would be answered, 1: something differs, 3: it would
-    /// not be answered.
+    /// not be answered, 4: that depends on what was not looked at.
     pub(super) fn code(&self) -> u8 {
-        code_of(self.findings.iter().map(|one| one.finding.level))
+        match self.verdict {
+            Verdict::Answered => 0,
+            Verdict::Differs => 1,
+            Verdict::NotAnswered => 3,
+            Verdict::NotLookedAt => 4,
+        }
     }
 
     /// Sorts the findings, the worst first, and sums them up in one line.
@@ -144,35 +116,66 @@ impl Report {
         }
         self.findings
             .sort_by_key(|one| std::cmp::Reverse(one.finding.level));
-        let first = self.findings.first().map(|one| &one.finding);
-        self.answered = self.code() < 3;
         if let Some(followed) = &self.followed {
-            self.answered = followed.answered;
-            // Without one of portolan's programs, what follows loses the packet only because of
-            // that.
-            let missing = self
-                .findings
-                .iter()
-                .find(|one| one.finding.level == Level::InTheWay && one.page == MISSING_PROGRAM);
-            self.summary = match (followed.answered, missing) {
-                (true, _) => followed.sentence.clone(),
-                (false, None) => format!("was not answered: {}", followed.sentence),
-                (false, Some(missing)) => {
-                    let Finding { about, found, .. } = &missing.finding;
-                    format!("was not answered: {about}: {found}")
-                }
-            };
+            self.unasked = Unasked::default();
+            self.answered = Some(followed.answered);
+            (self.verdict, self.summary) = self.of_followed(followed);
             return;
         }
-        self.summary = match first {
+        let worst = self.findings.first().map(|one| &one.finding);
+        let is_all = self.unasked.is_empty();
+        let text = |one: &Finding| format!("{}: {}", one.about, one.found);
+        (self.verdict, self.summary) = match worst {
             Some(worst) if worst.level == Level::InTheWay => {
-                format!("would not be answered: {}: {}", worst.about, worst.found)
+                let summary = format!("would not be answered: {}", text(worst));
+                (Verdict::NotAnswered, summary)
             }
             Some(worst) if worst.level == Level::Differs => {
-                format!("nothing stops it, but: {}: {}", worst.about, worst.found)
+                let nothing = if is_all {
+                    "nothing stops it"
+                } else {
+                    "nothing of portolan's stops it"
+                };
+                (Verdict::Differs, format!("{nothing}, but: {}", text(worst)))
             }
-            _ => "would be answered".to_owned(),
+            _ if is_all => (Verdict::Answered, "would be answered".to_owned()),
+            _ => {
+                let unasked = self.unasked.describe();
+                let summary =
+                    format!("portolan's part is in order; {unasked}: `--follow` asks them");
+                (Verdict::NotLookedAt, summary)
+            }
         };
+        self.answered = match self.verdict {
+            Verdict::NotAnswered => Some(false),
+            _ => is_all.then_some(true),
+        };
+    }
+
+    /// Returns verdict and summary by the followed packet.
+    fn of_followed(&self, followed: &FollowedRow) -> (Verdict, String) {
+        if followed.answered {
+            let differs = self
+                .findings
+                .iter()
+                .any(|one| one.finding.level != Level::Note);
+            let verdict = if differs {
+                Verdict::Differs
+            } else {
+                Verdict::Answered
+            };
+            return (verdict, followed.sentence.clone());
+        }
+        // Without one of portolan's programs, what follows loses the packet only because of that.
+        let missing = self
+            .findings
+            .iter()
+            .find(|one| one.finding.level == Level::InTheWay && one.page == MISSING_PROGRAM);
+        let lost = missing.map_or_else(
+            || followed.sentence.clone(),
+            |one| format!("{}: {}", one.finding.about, one.finding.found),
+        );
+        (Verdict::NotAnswered, format!("was not answered: {lost}"))
     }
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
@@ -212,8 +215,15 @@ impl Report {
                 .iter()
                 .filter(|row| row.can_answer == can_answer)
                 .collect();
-            for row in rows.iter().take(SHOWN) {
+            let shown = &rows[..rows.len().min(SHOWN)];
+            for (index, row) in shown.iter().enumerate() {
                 line(label, row.line());
+                let is_last = shown
+                    .get(index + 1)
+                    .is_none_or(|next| next.remedy != row.remedy);
+                if is_last && !row.remedy.is_empty() {
+                    line("", format!("-> {}", row.remedy));
+                }
             }
             if rows.len() > SHOWN {
                 line(
@@ -264,36 +274,6 @@ impl Report {
             }
         }
         lines.join("\n")
-    }
-}
-
-impl EndpointRow {
-    fn line(&self) -> String {
-        let mut line = self.address.clone();
-        if let Some(pod) = &self.pod {
-            line += &format!(" (pod {pod})");
-        }
-        if !self.because.is_empty() {
-            line += &format!(": {}", self.because);
-        }
-        line
-    }
-}
-
-impl StepRow {
-    fn line(&self) -> String {
-        let Self {
-            hook,
-            interface,
-            outcome,
-            packet,
-            becomes,
-        } = self;
-        let mut line = format!("{hook} of {interface}: {outcome}: {packet}");
-        if let Some(becomes) = becomes {
-            line += &format!(" becomes {becomes}");
-        }
-        line
     }
 }
 

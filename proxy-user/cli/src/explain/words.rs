@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Describes the programs' decision in Kubernetes' terms. Takes the decision that `datapath::read`
-//! has made from the maps, and returns sentences and findings. Pure.
+//! has made from the maps, and returns sentences. Pure.
 
 use datapath::read::{Asked, By, Explained, MatchedFrontend};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
-
-use super::report::Pointed;
-use crate::check::finding::Finding;
 
 /// Returns Kubernetes' name for a kind of frontend.
 pub(super) fn kind(kind: FrontendKind) -> &'static str {
@@ -17,6 +14,17 @@ pub(super) fn kind(kind: FrontendKind) -> &'static str {
         FrontendKind::NodePort => "node port",
         FrontendKind::Unserved => "cluster IP, a port that it does not serve",
         FrontendKind::Echo => "ping",
+    }
+}
+
+/// Returns where the programs see the packet or connection first. `interface`: the name of the one
+/// that the packet comes in by.
+pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
+    match (asked.by, interface) {
+        (By::NodeSocket, _) => "at the socket of a process of this node".into(),
+        (By::PodSocket, _) => "at the socket of a pod's process".into(),
+        (_, Some(name)) => format!("a packet that comes in by {name}"),
+        (_, None) => "a packet that comes in by an unknown interface".into(),
     }
 }
 
@@ -127,85 +135,6 @@ fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
         }
         _ if explained.masquerades => "the node's own source may be the balancer's address",
         _ => "externalTrafficPolicy Local keeps the client's address",
-    }
-}
-
-/// Returns why the policy refuses the connection or does not translate it; None if it is served.
-pub(super) fn refusal(explained: &Explained, asked: &Asked) -> Option<Pointed> {
-    let service = explained
-        .frontend
-        .as_ref()
-        .map(|frontend| frontend.service.clone());
-    let about = service.as_ref().map_or_else(
-        || format!("{}/{}", asked.to, asked.protocol.name()),
-        |service| format!("Service {service}"),
-    );
-    let in_the_way = |found: &str, remedy: &str, page| {
-        Some(Pointed::new(
-            Finding::in_the_way(about.clone(), found, remedy),
-            page,
-        ))
-    };
-    let left = |found: String, remedy: &str, page| {
-        Some(Pointed::new(
-            Finding::differs(about.clone(), found, remedy),
-            page,
-        ))
-    };
-    match explained.counter {
-        Counter::RejectedNoEndpoint => in_the_way(
-            "no endpoint of it is ready, anywhere: clients are refused at once",
-            &slices(service.as_deref()),
-            "docs/explain.md#no-endpoint",
-        ),
-        Counter::RejectedUnserved => in_the_way(
-            "its cluster IP serves no such port and protocol: clients are refused at once",
-            "ask for one of its ports, or add the port to the Service",
-            "docs/explain.md#no-such-port",
-        ),
-        Counter::DroppedNoLocalEndpoint => in_the_way(
-            "its traffic policy is Local, and no endpoint on this node serves: dropped without an answer",
-            "send clients to a node with an endpoint (healthCheckNodePort tells balancers), or set the policy to Cluster",
-            "docs/explain.md#no-local-endpoint",
-        ),
-        Counter::DroppedSource => in_the_way(
-            "the client is outside its loadBalancerSourceRanges: dropped without an answer",
-            "add the client's range to the Service, or ask its cluster IP",
-            "docs/explain.md#source-ranges",
-        ),
-        Counter::DroppedUnallocated => in_the_way(
-            "it lies in the range of cluster IPs, and no Service has it: dropped (unallocatedClusterIPs)",
-            "look the Service's address up: `kubectl get services -A`",
-            "docs/explain.md#no-service",
-        ),
-        Counter::DroppedHeld => left(
-            "its connection is being imported from nf_conntrack at this moment; its sender repeats it".into(),
-            "ask again in a moment",
-            "docs/migrate.md",
-        ),
-        Counter::Untouched | Counter::SocketUntouched => match explained.because {
-            Some(because) => left(
-                format!("portolan leaves it alone: {because}"),
-                "",
-                "docs/explain.md#left-alone",
-            ),
-            None => left(
-                "no service has this address, port and protocol: portolan leaves it alone".into(),
-                "look the service up: `portolan services`; if Kubernetes has it, see the agent's log for a warning about it",
-                "docs/explain.md#no-service",
-            ),
-        },
-        _ => None,
-    }
-}
-
-/// Returns a remedy with the command that lists a service's endpoints.
-fn slices(service: Option<&str>) -> String {
-    match service.and_then(|service| service.split_once('/')) {
-        Some((namespace, name)) => format!(
-            "see why its pods are not ready: `kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name} -o yaml`"
-        ),
-        None => String::new(),
     }
 }
 

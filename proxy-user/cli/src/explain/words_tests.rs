@@ -6,7 +6,6 @@ use datapath::read::AffineEndpoint;
 use rstest::rstest;
 
 use super::*;
-use crate::check::finding::Level;
 
 fn asked(by: By) -> Asked {
     Asked {
@@ -117,26 +116,6 @@ fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
     assert!(said.contains("only marked"), "{said}");
     let said = source(&one, &asked(By::NodeSocket)).expect("a source");
     assert!(said.starts_with("the process's own"), "{said}");
-}
-
-#[rstest]
-#[case(Counter::RejectedNoEndpoint, Level::InTheWay)]
-#[case(Counter::RejectedUnserved, Level::InTheWay)]
-#[case(Counter::DroppedNoLocalEndpoint, Level::InTheWay)]
-#[case(Counter::DroppedSource, Level::InTheWay)]
-#[case(Counter::DroppedUnallocated, Level::InTheWay)]
-#[case(Counter::DroppedHeld, Level::Differs)]
-#[case(Counter::Untouched, Level::Differs)]
-#[case(Counter::SocketUntouched, Level::Differs)]
-fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {
-    let mut one = explained(ClusterIp, 0, DETECTS, Pod);
-    one.counter = counter;
-    let said = refusal(&one, &asked(PACKET)).expect("a finding");
-    assert_eq!(said.finding.level, level);
-    assert!(said.finding.about == "Service shop/cart" && !said.finding.remedy.is_empty());
-    assert!(said.page.starts_with("docs/"));
-    one.counter = Counter::ForwardedNew;
-    assert_eq!(refusal(&one, &asked(PACKET)), None);
 }
 
 #[test]

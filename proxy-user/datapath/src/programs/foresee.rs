@@ -3,7 +3,7 @@
 //! programs that are at one interface's hooks now, for `portolan explain`.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     fs::{self, File},
     io,
     os::fd::AsFd,
@@ -11,8 +11,8 @@ use std::{
 };
 
 use linux::{
-    cgroup_programs, get_pinned, interfaces::Interface, link_info, program_by_id, program_name,
-    test_run,
+    attached_xdp, cgroup_programs, get_pinned, interfaces::Interface, link_info, program_by_id,
+    program_name, test_run,
 };
 
 use super::{
@@ -138,6 +138,46 @@ impl Attached {
         ours.extend(filter_programs(index));
         let hooks = Hooks::read(&ours)?;
         Ok([hooks.state(index, false)?, hooks.state(index, true)?])
+    }
+
+    /// Returns the name of the foreign XDP program at an interface; None if there is none.
+    pub fn foreign_xdp(&self, index: u32) -> io::Result<Option<String>> {
+        let program = attached_xdp(index)?;
+        Ok(program.filter(|id| !self.0.contains(id)).map(named))
+    }
+
+    /// Returns the names of the foreign programs at these socket hooks of a cgroup and of all
+    /// cgroups below it. A hook has the name of our program for it; programs of that name are
+    /// another agent's of ours, such as a shadow's.
+    pub fn foreign_at_sockets(&self, cgroup: &Path, wanted: &[&str]) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut waiting = vec![cgroup.to_owned()];
+        while let Some(directory) = waiting.pop() {
+            let Ok(hooks) = foreign_hooks(&self.0, &directory) else {
+                // The cgroup is gone since its parent was read.
+                continue;
+            };
+            let foreign = hooks.into_iter().filter(|one| wanted.contains(&one.hook));
+            found.extend(
+                foreign
+                    .map(|one| one.name)
+                    .filter(|name| !wanted.contains(&&**name)),
+            );
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    waiting.push(entry.path());
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Returns a program as messages name it.
+fn named(id: u32) -> String {
+    match program_name(id) {
+        Some(name) => format!("program {id} ({name})"),
+        None => format!("program {id}"),
     }
 }
 

@@ -4,6 +4,9 @@
 mod host;
 mod input;
 mod names;
+mod next_hops;
+mod others;
+mod reasons;
 mod verdicts;
 
 use std::{
@@ -59,12 +62,14 @@ fn ask(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
 
 impl Said {
     fn is_answered(&self) -> bool {
-        assert_eq!(
-            self.report["answered"],
-            self.status != 3,
-            "{:#}",
-            self.report
-        );
+        let (verdict, answered) = match self.status {
+            0 => ("answered", Value::Bool(true)),
+            1 => ("differs", self.report["answered"].clone()),
+            3 => ("notAnswered", Value::Bool(false)),
+            _ => ("notLookedAt", Value::Null),
+        };
+        let said = (&self.report["verdict"], &self.report["answered"]);
+        assert_eq!(said, (&verdict.into(), &answered), "{:#}", self.report);
         self.status != 3
     }
     pub(crate) fn outcome(&self) -> &str {

@@ -79,7 +79,7 @@ fn every_verdict_agrees_with_a_real_connection_and_changes_nothing() {
     assert_eq!(said.steps(), ["rejected_no_endpoint"]);
     said.finds(
         "in-the-way",
-        "Service shop/empty: no endpoint of it is ready",
+        "Service shop/empty: no endpoint of it may be used",
     );
 
     let said = agree(&world, CLIENT, client, "172.30.1.1:81");

@@ -4,7 +4,7 @@
 
 use datapath::{ChainMember, ForeignVerdict, HookState};
 
-use super::{HookedInterface, Host, Pointed};
+use super::{super::report::MISSING_PROGRAM, HookedInterface, Host, Pointed};
 use crate::check::finding::Finding;
 
 /// Returns findings about portolan's missing programs and about foreign ones.
@@ -16,7 +16,7 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
             format!("not attached: {}", host.missing_socket_hooks.join(", ")),
             "start the agent: it puts them back within a second, and its log says why if it cannot",
         );
-        found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
+        found.push(Pointed::new(finding, MISSING_PROGRAM));
     }
     let incoming = host.incoming.iter().filter(|_| !host.by_socket);
     let mut places: Vec<_> = incoming.map(|place| (place, "of the client")).collect();
@@ -31,10 +31,10 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
         let name = &place.link.name;
         if place.link.is_bridge {
             let text = format!(
-                "which port of the bridge {name} leads there is not known yet: the hooks {whose} were not looked at"
+                "the bridge {name} does not know which of its ports leads there: the hooks {whose} were not looked at"
             );
             let finding = Finding::note(format!("interface {name}"), text);
-            found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
+            found.push(Pointed::new(finding, MISSING_PROGRAM));
             continue;
         }
         for (state, hook) in place.hooks.iter().zip(["ingress", "egress"]) {
@@ -46,7 +46,7 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
                     ),
                     "start the agent: it puts it back within a second; if the interface is left out on purpose, see portolan.interfaces",
                 );
-                found.push(Pointed::new(finding, "docs/explain.md#missing-program"));
+                found.push(Pointed::new(finding, MISSING_PROGRAM));
             } else if !state.before.is_empty() {
                 let ingress = hook == "ingress";
                 found.extend(before(place, state, hook, ingress));
@@ -64,14 +64,6 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
                     "docs/coexistence.md#other-ebpf-programs",
                 ));
             }
-        }
-        if !place.link.up {
-            let finding = Finding::in_the_way(
-                format!("interface {name}"),
-                "is down",
-                &format!("`ip link set {name} up`"),
-            );
-            found.push(Pointed::new(finding, "docs/explain.md#no-route"));
         }
     }
     found

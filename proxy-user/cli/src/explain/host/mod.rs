@@ -3,15 +3,24 @@
 //! and returns findings, each with a remedy and a documentation page. Pure.
 
 mod hooks;
+mod links;
+mod silence;
+mod unasked;
 mod ways;
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use datapath::{ForeignVerdict, HookState};
-use linux::{Incoming, LinkFacts, NftChain, Routed};
+use linux::{ChainRules, Incoming, LegacyRules, LinkFacts, NftChain, Routed};
 
 use super::report::Pointed;
 use crate::check::{finding::Finding, foreign::kube_proxys};
+
+pub(super) use silence::Silence;
+pub(super) use unasked::{PassedHooks, Unasked};
 
 /// Facts about the host, as far as they matter for one client and the endpoints that its packet may
 /// go to.
@@ -40,6 +49,14 @@ pub(super) struct Host {
     pub(super) path: Option<&'static str>,
     pub(super) chains: Vec<Chain>,
     pub(super) kube_proxy: Vec<NftChain>,
+    /// The chains of nf_tables that the packet passes, with rules of others.
+    pub(super) rules: Vec<ChainRules>,
+    /// The tables of legacy iptables that it passes, with rules of others.
+    pub(super) legacy_rules: Vec<LegacyRules>,
+    /// The names of foreign programs at the socket hooks that the client's process may pass.
+    pub(super) at_sockets: BTreeSet<String>,
+    /// The next hop to the client, if it does not answer.
+    pub(super) client_silence: Option<Silence>,
     /// The client's connections that nf_conntrack translates to another destination.
     pub(super) tracked: Vec<SentElsewhere>,
     /// Findings about facts that could not be read.
@@ -69,6 +86,10 @@ pub(super) struct HookedInterface {
     /// The interface index that the kernel's route lookup sees: the bridge's, if the interface is a
     /// port of one.
     pub(super) stack_index: u32,
+    /// The name of the interface with that index.
+    pub(super) stack_name: String,
+    /// The name of the foreign XDP program there, if there is one.
+    pub(super) xdp: Option<String>,
 }
 
 /// An endpoint that the client's packet may go to.
@@ -84,8 +105,8 @@ pub(super) struct Endpoint {
     /// The smallest MTU of the route to the endpoint and the interfaces on this node; None if
     /// packets do not leave the node.
     pub(super) mtu: Option<u32>,
-    /// The next hop to the endpoint, if it did not answer the kernel's neighbour request.
-    pub(super) silent: Option<IpAddr>,
+    /// The next hop to the endpoint, if it does not answer.
+    pub(super) silent: Option<Silence>,
     /// True if the packet to this endpoint is masqueraded.
     pub(super) masqueraded: bool,
     /// Why nobody answers at the endpoint, if a reason was found.
@@ -119,6 +140,7 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     found.extend(shadow(host));
     found.extend(hooks::findings(host));
     found.extend(sources(host));
+    found.extend(links::of_client(host));
     found.extend(forwarding(host));
     found.extend(
         host.endpoints

@@ -26,10 +26,11 @@ fn place(index: u32) -> HookedInterface {
             name: format!("pod{index}"),
             mtu: 1500,
             up: true,
+            carrier: true,
             ..LinkFacts::default()
         },
         hooks: [state.clone(), state],
-        verdicts: Vec::new(),
+        ..HookedInterface::default()
     }
 }
 
@@ -194,8 +195,14 @@ fn one_unreachable_endpoint_of_two_is_a_finding_of_level_differs() {
         finds(&one, Differs, words);
     }
     let mut one = host();
-    one.endpoints[0].silent = Some([10, 0, 0, 9].into());
-    finds(&one, Differs, "neighbour 10.0.0.9 was asked for in vain");
+    one.endpoints[0].silent = Some(silence());
+    finds(
+        &one,
+        InTheWay,
+        "endpoint 10.0.0.9:80: nobody answers for 10.0.0.9 at pod9",
+    );
+    one.endpoints.push(endpoint());
+    finds(&one, Differs, "nobody answers");
     let mut one = host();
     one.endpoints[0].mtu = Some(1400);
     finds(
@@ -203,6 +210,36 @@ fn one_unreachable_endpoint_of_two_is_a_finding_of_level_differs() {
         Differs,
         "an MTU of 1400, the client's interface one of 1500",
     );
+}
+
+fn silence() -> Silence {
+    Silence {
+        neighbour: [10, 0, 0, 9].into(),
+        interface: "pod9".into(),
+        state: linux::NeighbourState::Failed,
+        dead_ports: Vec::new(),
+    }
+}
+
+#[test]
+fn a_link_without_carrier_is_named_before_what_follows_from_it() {
+    let mut one = host();
+    one.endpoints[0].silent = Some(silence());
+    one.endpoints[0].deaf = Some("no answer in 1 s".into());
+    finds(&one, InTheWay, "nobody answers for 10.0.0.9");
+    let link = |one: &mut Host, up| {
+        let place = one.endpoints[0].outgoing.as_mut().expect("it");
+        (place.link.up, place.link.carrier) = (up, false);
+    };
+    link(&mut one, true);
+    finds(&one, InTheWay, "interface pod9 has no carrier");
+    link(&mut one, false);
+    finds(&one, InTheWay, "interface pod9 is down");
+    let mut one = host();
+    one.client_silence = Some(silence());
+    finds(&one, InTheWay, "the client: nobody answers for 10.0.0.9");
+    one.incoming.as_mut().expect("it").link.carrier = false;
+    finds(&one, InTheWay, "the client: interface pod7 has no carrier");
 }
 
 #[test]

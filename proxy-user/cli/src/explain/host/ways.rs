@@ -4,7 +4,7 @@
 
 use linux::Routed;
 
-use super::{Endpoint, Host, Pointed, of_route};
+use super::{Endpoint, Host, Pointed, links, of_route};
 use crate::check::finding::Finding;
 
 /// Returns findings about the route to one endpoint. Their level is only `Differs` if other
@@ -12,7 +12,7 @@ use crate::check::finding::Finding;
 pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
     let is_bad = |one: &Endpoint| {
         let has_way = matches!(one.routed, Routed::Leaves { .. } | Routed::Here);
-        !has_way || one.deaf.is_some()
+        !has_way || one.deaf.is_some() || one.silent.is_some() || down(one).is_some()
     };
     let all_bad = host.endpoints.iter().all(is_bad);
     // Foreign rules may give the packet another destination before the kernel looks up its route.
@@ -50,17 +50,23 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
             ));
         }
     }
-    if let Some(neighbour) = endpoint.silent {
-        let finding = Finding::differs(
-            name_of(endpoint),
-            format!(
-                "its neighbour {neighbour} was asked for in vain a moment ago (state FAILED); the next packet asks again"
-            ),
-            "see whether the pod or the next node is there: `ip neighbour`; --probe tries it",
-        );
-        found.push(Pointed::new(finding, "docs/explain.md#no-route"));
-    }
-    if let Some(reason) = &endpoint.deaf {
+    // A link that is down is why nobody answers, and why no connection is made.
+    let unreachable = match (down(endpoint), &endpoint.silent) {
+        (Some(fault), _) => Some(fault),
+        (None, Some(silence)) => Some((
+            silence.describe(),
+            "see whether the pod, or the next node, is there and has this address: `ip neighbour`, and `ip address` in the pod's network \
+             namespace"
+                .to_owned(),
+        )),
+        (None, None) => None,
+    };
+    if let Some((reason, remedy)) = unreachable {
+        found.push(Pointed::new(
+            finding(reason, &remedy),
+            "docs/explain.md#nobody-answers",
+        ));
+    } else if let Some(reason) = &endpoint.deaf {
         let remedy = "see the pod's log and its containerPort; a network policy may drop it, too";
         found.push(Pointed::new(
             finding(reason.clone(), remedy),
@@ -81,6 +87,11 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
         found.push(Pointed::new(finding, "docs/explain.md#mtu"));
     }
     found
+}
+
+/// Returns why the interface to an endpoint carries no packet; None if it carries packets.
+fn down(endpoint: &Endpoint) -> Option<(String, String)> {
+    links::fault(&endpoint.outgoing.as_ref()?.link)
 }
 
 fn name_of(endpoint: &Endpoint) -> String {

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The entries of a service's EndpointSlices, and why one is not in the maps. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use control::model::parse;
+use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
+use proxy_common::Protocol;
+use source::{
+    named::{ListedEndpoint, listed},
+    service::ServiceObjects,
+};
+
+use super::{Reason, Wanted, pods, some};
+
+/// One endpoint of a slice, for the port that is asked for.
+#[derive(Clone, Debug)]
+pub(in crate::explain) struct Entry<'a> {
+    slice: &'a EndpointSlice,
+    pub(in crate::explain) endpoint: ListedEndpoint,
+    /// The endpoint's address as the slice has it.
+    text: &'a str,
+    /// The port that connections go to, or why there is none.
+    pub(super) port: Result<u16, Reason>,
+}
+
+/// Returns the endpoints of all slices of the wanted address family.
+pub(in crate::explain) fn entries<'a>(
+    objects: &'a ServiceObjects,
+    wanted: Wanted<'_>,
+) -> Vec<Entry<'a>> {
+    let slices = objects.slices.iter();
+    let of_family = slices.filter(|slice| slice.address_type == wanted.family());
+    let entries = of_family.flat_map(|slice| {
+        let port = port_of(slice, wanted);
+        let texts = slice.endpoints.iter().map(|endpoint| {
+            let first = endpoint.addresses.first();
+            first.map_or("", String::as_str)
+        });
+        let both = listed(slice).into_iter().zip(texts);
+        both.map(move |(endpoint, text)| Entry {
+            slice,
+            endpoint,
+            text,
+            port: port.clone(),
+        })
+    });
+    entries.collect()
+}
+
+/// Returns the number that a slice has for the wanted port.
+fn port_of(slice: &EndpointSlice, wanted: Wanted<'_>) -> Result<u16, Reason> {
+    let name = name_of(slice);
+    let remedy = format!(
+        "give the slice the Service's {} ({}); the Service's and the slice's ports meet by name and protocol",
+        wanted.port(),
+        wanted.protocol.name()
+    );
+    let ports = slice.ports.as_deref().unwrap_or_default();
+    if ports.is_empty() {
+        return Err(Reason::new(
+            format!("its EndpointSlice {name} has no ports"),
+            remedy,
+        ));
+    }
+    let is_named = |name: Option<&str>| name.unwrap_or_default() == wanted.port;
+    let mut named = ports
+        .iter()
+        .filter(|port| is_named(port.name.as_deref()))
+        .peekable();
+    if named.peek().is_none() {
+        let has = ports.iter().map(|port| match port.name.as_deref() {
+            None | Some("") => "one without a name".to_owned(),
+            Some(name) => name.to_owned(),
+        });
+        let has = some(has.collect());
+        let because = format!(
+            "its EndpointSlice {name} has no {} (it has: {has})",
+            wanted.port()
+        );
+        return Err(Reason::new(because, remedy));
+    }
+    let mut protocols = Vec::new();
+    for port in named {
+        if !is_protocol(port.protocol.as_deref(), wanted.protocol) {
+            protocols.push(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()));
+            continue;
+        }
+        let number = port.port.and_then(|number| u16::try_from(number).ok());
+        return number.filter(|number| *number != 0).ok_or_else(|| {
+            let because = format!(
+                "its EndpointSlice {name} gives the {} no number",
+                wanted.port()
+            );
+            Reason::new(because, remedy)
+        });
+    }
+    let because = format!(
+        "its EndpointSlice {name} has the {} for {} only, and {} is asked for",
+        wanted.port(),
+        some(protocols),
+        wanted.protocol.name()
+    );
+    Err(Reason::new(because, remedy))
+}
+
+/// Returns whether a port of Kubernetes has this protocol.
+pub(super) fn is_protocol(text: Option<&str>, protocol: Protocol) -> bool {
+    parse::protocol(text) == Some(protocol)
+}
+
+fn name_of(slice: &EndpointSlice) -> &str {
+    slice.metadata.name.as_deref().unwrap_or_default()
+}
+
+impl Entry<'_> {
+    /// Returns the address and port that connections go to; None if the maps cannot have it.
+    pub(in crate::explain) fn address(&self) -> Option<SocketAddr> {
+        let port = *self.port.as_ref().ok()?;
+        Some(SocketAddr::new(self.endpoint.address?, port))
+    }
+
+    /// Returns the address as the report lists it.
+    pub(in crate::explain) fn shown(&self) -> String {
+        match (self.address(), self.endpoint.address) {
+            (Some(address), _) if self.is_held() => address.to_string(),
+            (_, Some(address)) => address.to_string(),
+            (..) => self.text.to_owned(),
+        }
+    }
+
+    /// Returns whether the maps hold such an endpoint, once it is applied.
+    fn is_held(&self) -> bool {
+        self.endpoint.ready || self.endpoint.serving
+    }
+
+    /// Returns the pod as `pod NAME`, or the address if no pod is named.
+    pub(super) fn name(&self) -> String {
+        match &self.endpoint.pod {
+            Some(pod) => format!("pod {pod}"),
+            None => self.shown(),
+        }
+    }
+
+    pub(in crate::explain) fn slice_name(&self) -> &str {
+        name_of(self.slice)
+    }
+
+    /// Returns the endpoint's pod, if it is known.
+    pub(super) fn pod<'o>(&self, objects: &'o ServiceObjects) -> Option<&'o Pod> {
+        let wanted = self.endpoint.pod.as_ref()?;
+        let (_, name) = wanted.split_once('/')?;
+        let mut pods = objects.pods.iter();
+        pods.find(|pod| pod.metadata.name.as_deref() == Some(name))
+    }
+
+    /// Returns the rank of the entry among those for one address and port: the maps have the one
+    /// with the highest.
+    pub(in crate::explain) fn rank(&self) -> [bool; 3] {
+        let one = &self.endpoint;
+        [one.ready, one.serving, !one.terminating]
+    }
+
+    /// Returns why the maps do not have the endpoint.
+    pub(in crate::explain) fn absent(
+        &self,
+        objects: &ServiceObjects,
+        wanted: Wanted<'_>,
+    ) -> Reason {
+        if let Some(reason) = self.refused(wanted) {
+            return reason;
+        }
+        if let Err(reason) = &self.port {
+            return reason.clone();
+        }
+        if self.is_held() {
+            return if self.endpoint.ready || self.endpoint.terminating {
+                wanted.not_applied("listed by Kubernetes, and not in the maps")
+            } else {
+                self.not_ready(objects)
+            };
+        }
+        self.not_ready(objects)
+    }
+
+    /// Returns the reason for a ready endpoint that the maps hold and do not use.
+    pub(in crate::explain) fn not_in_use(&self) -> Reason {
+        let because = "ready by Kubernetes, and not in use by the maps: they are older or newer";
+        Reason::new(because, "ask again in a moment")
+    }
+
+    /// Returns why an endpoint that is not ready is so.
+    pub(in crate::explain) fn not_ready(&self, objects: &ServiceObjects) -> Reason {
+        if self.endpoint.terminating {
+            return Reason::new("terminating, and no longer serving", "");
+        }
+        match (&self.endpoint.pod, self.pod(objects)) {
+            (_, Some(pod)) => pods::not_ready(pod),
+            (Some(name), None) => {
+                let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+                let remedy = format!("see why: `kubectl -n {namespace} describe pod {name}`");
+                Reason::new("not ready", remedy)
+            }
+            (None, None) => {
+                let remedy = format!(
+                    "EndpointSlice {} says so (conditions): see who writes it",
+                    self.slice_name()
+                );
+                Reason::new("not ready", remedy)
+            }
+        }
+    }
+
+    /// Returns why the agent takes no such address as an endpoint.
+    fn refused(&self, wanted: Wanted<'_>) -> Option<Reason> {
+        let name = self.slice_name();
+        let remedy = format!("correct EndpointSlice {name}: the pod's own address");
+        let Some(address) = parse::address(self.text) else {
+            let because = match self.text {
+                "" => format!("an entry of EndpointSlice {name} has no address"),
+                text => format!("{text:?} of EndpointSlice {name} is no IP address"),
+            };
+            return Some(Reason::new(because, remedy));
+        };
+        if let Some(flaw) = parse::flaw(address) {
+            let because = format!("{flaw}, which other hosts cannot reach: refused");
+            return Some(Reason::new(because, remedy));
+        }
+        (IpAddr::is_ipv6(&address) != wanted.v6).then(|| {
+            let because = format!(
+                "not of its EndpointSlice's addressType {}: refused",
+                wanted.family()
+            );
+            Reason::new(because, remedy)
+        })
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Findings about the programs' decision: why the policy refuses the connection, and what does not
+//! agree with Kubernetes' objects. Pure.
+
+use datapath::read::{Asked, Explained};
+use proxy_common::Counter;
+
+use super::{
+    endpoints::Listed,
+    reasons::{self, Reason},
+    report::Pointed,
+};
+use crate::check::finding::Finding;
+
+/// Returns why the policy refuses the connection or does not translate it; None if it is served.
+/// `listed`: what Kubernetes has of the service.
+pub(super) fn of_policy(
+    explained: &Explained,
+    asked: &Asked,
+    listed: Listed<'_>,
+) -> Option<Pointed> {
+    let service = explained
+        .frontend
+        .as_ref()
+        .map(|frontend| frontend.service.clone());
+    let about = service.as_ref().map_or_else(
+        || format!("{}/{}", asked.to, asked.protocol.name()),
+        |service| format!("Service {service}"),
+    );
+    let in_the_way = |found: &str, remedy: &str, page| {
+        Some(Pointed::new(
+            Finding::in_the_way(about.clone(), found, remedy),
+            page,
+        ))
+    };
+    let left = |found: String, remedy: &str, page| {
+        Some(Pointed::new(
+            Finding::differs(about.clone(), found, remedy),
+            page,
+        ))
+    };
+    match explained.counter {
+        Counter::RejectedNoEndpoint => {
+            let reason = match listed {
+                Some((objects, wanted)) => reasons::no_endpoint(objects, wanted),
+                None => unknown(service.as_deref()),
+            };
+            let found = format!("{}: clients are refused at once", reason.because);
+            in_the_way(&found, &reason.remedy, "docs/explain.md#no-endpoint")
+        }
+        Counter::RejectedUnserved => in_the_way(
+            "its cluster IP serves no such port and protocol: clients are refused at once",
+            "ask for one of its ports, or add the port to the Service",
+            "docs/explain.md#no-such-port",
+        ),
+        Counter::DroppedNoLocalEndpoint => {
+            let nodes = listed.map_or_else(Vec::new, |(objects, _)| reasons::nodes(objects));
+            let nodes = match nodes.len() {
+                0 => String::new(),
+                _ => format!(": {}", crate::some(&nodes)),
+            };
+            let remedy = format!(
+                "send clients to a node with an endpoint{nodes} (healthCheckNodePort tells balancers), or set the policy to Cluster"
+            );
+            in_the_way(
+                "its traffic policy is Local, and no endpoint on this node serves: dropped without an answer",
+                &remedy,
+                "docs/explain.md#no-local-endpoint",
+            )
+        }
+        Counter::DroppedSource => in_the_way(
+            "the client is outside its loadBalancerSourceRanges: dropped without an answer",
+            "add the client's range to the Service, or ask its cluster IP",
+            "docs/explain.md#source-ranges",
+        ),
+        Counter::DroppedUnallocated => in_the_way(
+            "it lies in the range of cluster IPs, and no Service has it: dropped (unallocatedClusterIPs)",
+            "look the Service's address up: `kubectl get services -A`",
+            "docs/explain.md#no-service",
+        ),
+        Counter::DroppedHeld => left(
+            "its connection is being imported from nf_conntrack at this moment; its sender repeats it".into(),
+            "ask again in a moment",
+            "docs/migrate.md",
+        ),
+        Counter::Untouched | Counter::SocketUntouched => match explained.because {
+            Some(because) => left(
+                format!("portolan leaves it alone: {because}"),
+                "",
+                "docs/explain.md#left-alone",
+            ),
+            None => left(
+                "no service has this address, port and protocol: portolan leaves it alone".into(),
+                "look the service up: `portolan services`; if Kubernetes has it, see the agent's log for a warning about it",
+                "docs/explain.md#no-service",
+            ),
+        },
+        _ => None,
+    }
+}
+
+/// Returns the reason for a service without an endpoint, if Kubernetes was not asked.
+fn unknown(service: Option<&str>) -> Reason {
+    let command = match service.and_then(|service| service.split_once('/')) {
+        Some((namespace, name)) => format!(
+            ", or see `kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name} -o yaml`"
+        ),
+        None => String::new(),
+    };
+    Reason::new(
+        "no endpoint of it may be used, on any node; the maps do not say why",
+        format!("ask with --kubeconfig or --manifests, which names the reason{command}"),
+    )
+}
+
+/// Returns findings about what Kubernetes has of a service that is served.
+pub(super) fn of_objects(explained: &Explained, listed: Listed<'_>) -> Vec<Pointed> {
+    let (Some((objects, wanted)), false) = (listed, explained.to.is_empty()) else {
+        return Vec::new();
+    };
+    let about = format!("Service {}/{}", wanted.namespace, wanted.name);
+    let reason = match objects.service {
+        None => Some(reasons::no_endpoint(objects, wanted)),
+        Some(_) => reasons::other_target(objects, wanted),
+    };
+    let page = "docs/explain.md#target-port";
+    let differs = reason.map(|one| Finding::differs(about.clone(), one.because, &one.remedy));
+    let note = reasons::undeclared(objects, wanted).map(|found| Finding::note(about, found));
+    let findings = differs.into_iter().chain(note);
+    findings
+        .map(|finding| Pointed::new(finding, page))
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "refusal_tests.rs"]
+mod tests;
