@@ -2,7 +2,7 @@
 //! Lists the endpoints that could answer, and those that cannot and why. Takes the endpoints in the
 //! maps and those that Kubernetes lists. Pure.
 
-use datapath::read::{Explained, ServingEndpoint};
+use datapath::read::{Explained, ServingEndpoint, Share};
 use proxy_common::Counter;
 use source::named::ListedEndpoint;
 
@@ -22,23 +22,30 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -
         .iter()
         .map(|one| one.address.port())
         .collect();
+    let weighted = all_slots_if_weighted(&explained.endpoints);
     let mut rows = Vec::new();
     for endpoint in &explained.endpoints {
         let own = listed
             .iter()
             .find(|one| one.address == Some(endpoint.address.ip()));
         let held = explained.affinity.map(|held| held.endpoint);
+        let has_slots = endpoint.slots > 0;
         rows.push(EndpointRow {
             address: endpoint.address.to_string(),
             pod: own.and_then(|own| own.pod.clone()),
             node: own.and_then(|own| own.node.clone()),
-            can_answer: endpoint.chosen_from && held.is_none_or(|held| held == endpoint.address),
-            because: match (endpoint.chosen_from, held) {
-                (true, Some(held)) if held != endpoint.address => {
-                    "affinity holds the client to another one".to_owned()
-                }
-                (true, _) => String::new(),
-                (false, _) => left_out(explained, endpoint, own),
+            can_answer: held.map_or(has_slots, |held| held == endpoint.address),
+            share: weighted
+                .filter(|_| has_slots && held.is_none())
+                .map(|of| Share {
+                    slots: endpoint.slots,
+                    of,
+                }),
+            because: match held {
+                Some(held) if held == endpoint.address => String::new(),
+                Some(_) if has_slots => "affinity holds the client to another one".to_owned(),
+                None if has_slots => String::new(),
+                _ => left_out(explained, endpoint, own),
             },
         });
     }
@@ -55,6 +62,7 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -
             pod: one.pod.clone(),
             node: one.node.clone(),
             can_answer: false,
+            share: None,
             because: if one.ready || one.serving {
                 "listed by Kubernetes, and not in the maps: the agent has not applied it yet"
             } else if one.terminating {
@@ -66,6 +74,15 @@ pub(super) fn rows(explained: &Explained, listed: &[ListedEndpoint], v6: bool) -
         })
     }));
     rows
+}
+
+/// Returns the number of all slots if endpoints differ in their shares by more than the rounding of
+/// a Maglev table.
+fn all_slots_if_weighted(endpoints: &[ServingEndpoint]) -> Option<u32> {
+    let slots = || endpoints.iter().map(|one| one.slots);
+    let least = slots().filter(|slots| *slots > 0).min()?;
+    let most = slots().max()?;
+    (most - least > most / 32).then(|| slots().sum())
 }
 
 /// Returns why an endpoint that serves is not chosen for this client.
@@ -87,6 +104,9 @@ fn left_out(
         _ if !endpoint.cluster && !endpoint.local => {
             "serves, but is hinted for another zone or node, or terminates while others are ready"
                 .into()
+        }
+        _ if endpoint.cluster && !explained.local_only || endpoint.local && explained.local_only => {
+            "gets no new connections: its EndpointSlice has the annotation service.portolan.dev/weight with 0, or there was no room for it in the map slots".into()
         }
         _ => "of the service's other traffic policy".into(),
     }

@@ -3,11 +3,12 @@
 //! exit status.
 
 use anyhow::Result;
-use datapath::read::Flow;
+use datapath::read::{Flow, Share};
 use serde::Serialize;
 
 use crate::{
     Output,
+    backends::percent,
     check::finding::{Finding, Level, code_of},
     terminal::print_report,
 };
@@ -53,6 +54,10 @@ pub(super) struct EndpointRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
     pub(super) can_answer: bool,
+    /// The endpoint's share of new connections by this policy; `None` if it cannot answer, or if all
+    /// that can have about the same share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
     /// Why the endpoint cannot answer; empty if it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) because: String,
@@ -233,6 +238,9 @@ impl EndpointRow {
         let mut line = self.address.clone();
         if let Some(pod) = &self.pod {
             line += &format!(" (pod {pod})");
+        }
+        if let Some(share) = self.share {
+            line += &format!(", {} of new connections", percent(share));
         }
         if !self.because.is_empty() {
             line += &format!(": {}", self.because);
