@@ -21,6 +21,7 @@ mod explain;
 mod external;
 mod failover;
 mod forward;
+mod gone_endpoints;
 mod growth;
 mod handover;
 mod health;
