@@ -59,7 +59,7 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
     let world = world(&service);
     for n in 0..CONNECTIONS {
         let syn = packet_over(protocol, client(a, n), a.service(), Tcp::Syn);
-        assert_eq!(world.ingress_quietly(&syn), NEXT as u32);
+        assert_eq!(world.ingress_quietly(&syn), NEXT);
     }
     let counted = world.counted().backends.into_iter();
     let connections: BTreeMap<_, _> = counted
