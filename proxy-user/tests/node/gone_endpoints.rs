@@ -4,9 +4,10 @@
 use std::{thread, time::Duration};
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, eventually},
     connection::Open,
     objects::{Service, node_object, pod_endpoint},
+    past_the_stack::link,
     pods::Sleeping,
     world::World,
 };
@@ -60,6 +61,7 @@ fn connections_to_a_pod_that_is_gone_end() {
         let _process = Sleeping::in_client(&world);
         let agent = world.start(7);
         let Connections([mut by_packet, mut of_pod, mut of_node]) = Connections::open(&world);
+        eventually("the pod is known", &agent, || link(&world).is_some());
         world.server().ip("link del eth0\n").expect("its link");
         change(&world, &agent, 8, rest);
         let end = end_of(&mut by_packet);
@@ -78,6 +80,7 @@ fn connections_to_a_pod_that_left_its_service_or_is_not_ready_go_on() {
     let world = World::serving();
     let agent = world.start(7);
     let mut open = Connections::open(&world);
+    eventually("the pod is known", &agent, || link(&world).is_some());
     change(&world, &agent, 8, &[("10.40.1.20", false)]);
     thread::sleep(SETTLED);
     open.go_on();
@@ -92,6 +95,7 @@ fn connections_to_an_address_that_a_pod_has_by_another_link_are_not_touched() {
     let world = World::serving();
     let agent = world.start(7);
     let mut open = Connections::open(&world);
+    eventually("the pod is known", &agent, || link(&world).is_some());
     change(&world, &agent, 8, &[]);
     world.replug_server();
     thread::sleep(SETTLED);
@@ -103,6 +107,7 @@ fn connections_to_a_pod_that_a_slice_lists_are_not_touched_though_its_link_is_go
     let world = World::serving();
     let agent = world.start(7);
     let open = Connections::open(&world);
+    eventually("the pod is known", &agent, || link(&world).is_some());
     change(&world, &agent, 8, &[("10.40.1.20", false)]);
     world.server().ip("link del eth0\n").expect("its link");
     thread::sleep(SETTLED);
@@ -116,6 +121,7 @@ fn with_the_setting_keep_connections_to_a_pod_that_is_gone_stay() {
     let world = World::serving();
     let agent = world.start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
     let open = Connections::open(&world);
+    eventually("the pod is known", &agent, || link(&world).is_some());
     world.server().ip("link del eth0\n").expect("its link");
     change(&world, &agent, 8, &[("10.40.1.21", true)]);
     thread::sleep(SETTLED);

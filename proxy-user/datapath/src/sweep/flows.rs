@@ -28,6 +28,9 @@ const STEPS: usize = 16;
 /// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
 const JUST_NOW: u64 = 100_000_000;
 
+/// A function that tells whether a service has the frontend that a flow's client called.
+type IsServed<'a, A> = &'a dyn Fn(&FlowKey<A>) -> bool;
+
 /// The walk through the flow table of one address family.
 pub(super) struct FlowWalk<A: Family> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
@@ -68,7 +71,7 @@ impl<A: Family> FlowWalk<A> {
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
-        (gone, is_served): (&Gone, &dyn Fn(&FlowKey<A>) -> bool),
+        (gone, is_served): (&Gone, IsServed<'_, A>),
     ) -> Result<FlowCounts, DatapathError> {
         let now = now();
         let mut removed = 0;
