@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Selects one of the slots in a service's block for a new flow. With `selection: random` by a
 //! random number; with `selection: maglev` by a hash of the client and the frontend, so that every
-//! node selects the same slot ([`flow_number`]); then the block holds a table of [`maglev`].
+//! node selects the same slot ([`flow_number`]); then the block holds a table of [`maglev`]. A
+//! backend's share of the slots is its share of the connections ([`weights`]).
 
 #[cfg(any(test, feature = "user"))]
 pub mod maglev;
+#[cfg(any(test, feature = "user"))]
+pub mod weights;
 
 use crate::{Addr, Block, FrontendKey, Port};
 

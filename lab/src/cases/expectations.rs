@@ -24,6 +24,9 @@ pub(super) const PER_ENDPOINT: usize = 24;
 /// An endpoint that never answered is an error if the probability of pure chance is below this
 /// value.
 const CHANCE: f64 = 1e-6;
+/// How many standard deviations an endpoint's number of answers may be away from its share. Chance
+/// alone goes further once in 1.7 million times.
+const DEVIATIONS: f64 = 5.0;
 
 /// Facts about a flow that the check needs besides the expectation.
 #[derive(Clone, Copy, Debug)]
@@ -135,13 +138,16 @@ fn covers(
     attempts: &[Attempt],
     situation: &Situation<'_>,
 ) -> Result<(), String> {
-    let seen: BTreeSet<_> = attempts
+    let answers = attempts
         .iter()
         .filter_map(|attempt| match &attempt.outcome {
             Outcome::Answered(answer) => Some(answer.by),
             _ => None,
-        })
-        .collect();
+        });
+    if !expected.shares.is_empty() {
+        return has_shares(expected, &answers.collect::<Vec<_>>());
+    }
+    let seen: BTreeSet<_> = answers.collect();
     if expected.sticky {
         if seen.len() > 1 {
             let list: Vec<_> = seen.iter().map(ToString::to_string).collect();
@@ -166,6 +172,27 @@ fn covers(
         missing.join(", "),
         attempts.len()
     ))
+}
+
+/// Checks that each endpoint has answered as many connections as its share says, as far as chance
+/// lets one tell.
+fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Result<(), String> {
+    let all: u32 = expected.shares.iter().sum();
+    if expected.shares.len() != expected.backends.len() || all == 0 {
+        return Err("the case has not one share for each endpoint".to_owned());
+    }
+    let count = answers.len() as f64;
+    for (backend, share) in expected.backends.iter().zip(&expected.shares) {
+        let own = answers.iter().filter(|by| *by == backend).count() as f64;
+        let chance = f64::from(*share) / f64::from(all);
+        let deviation = (count * chance * (1.0 - chance)).sqrt();
+        if (own - count * chance).abs() > DEVIATIONS * deviation {
+            return Err(format!(
+                "{own} of {count} answers by {backend}, whose share is {share} of {all}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn is_refused(attempt: &Attempt) -> Result<(), String> {

@@ -167,6 +167,10 @@ pub struct Backends {
     pub masquerade: Option<bool>,
     #[serde(default)]
     pub sticky: bool,
+    /// The endpoints' shares of the connections, in the order of `backends`, compared with each
+    /// other; empty if shares are not checked.
+    #[serde(default)]
+    pub shares: Vec<u32>,
 }
 
 impl fmt::Display for Expect {
@@ -192,6 +196,9 @@ impl fmt::Display for Expect {
                     Some(true) => f.write_str(", masqueraded")?,
                     Some(false) => f.write_str(", source kept")?,
                     None => {}
+                }
+                if !expected.shares.is_empty() {
+                    write!(f, ", shares {:?}", expected.shares)?;
                 }
                 f.write_str(if expected.sticky { ", sticky" } else { "" })
             }

@@ -46,6 +46,14 @@ impl IdleTimes {
         ..Self::DEFAULT
     };
 
+    /// No idle time for TCP: for connections that are to end, whatever they do.
+    pub const AT_ONCE: Self = Self {
+        tcp_established: 0,
+        tcp_close_wait: 0,
+        tcp_closed: 0,
+        ..Self::DEFAULT
+    };
+
     /// How long a flow in this state may be idle, in nanoseconds.
     #[inline(always)]
     pub const fn limit(&self, protocol: Protocol, state: FlowState) -> u64 {

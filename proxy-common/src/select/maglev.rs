@@ -6,9 +6,9 @@
 //! Each backend has its own order of all slots, from its address and port alone. In turn, each
 //! backend takes the first free slot of its order. So every node makes the same table from the same
 //! backends, the shares differ by one slot at most, and most slots keep their owner when a backend
-//! is added or removed.
+//! is added or removed. With weights, backends have turns as often as their weights say.
 
-use super::scramble;
+use super::{scramble, weights::Turns};
 use crate::{Addr, Port};
 
 /// Table sizes: a maximum number of backends, and the number of slots of a table for that many. The
@@ -44,20 +44,29 @@ pub fn size(backends: usize) -> usize {
 /// that is listed several times has as many shares. If there are more backends than slots, the last
 /// backends by address own no slot.
 pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
+    weighted(backends, &vec![1; backends.len()])
+}
+
+/// Like [`table`], for backends with weights, which stand in the same order. Backends of weight 0
+/// own no slot, but count for the size of the table, so that no change of a weight changes that.
+/// The table is empty if all weights are 0.
+pub fn weighted<A: Addr>(backends: &[(A, Port)], weights: &[u32]) -> Vec<u32> {
+    if weights.iter().all(|weight| *weight == 0) {
+        return Vec::new();
+    }
     let size = size(backends.len());
     let mut walks: Vec<_> = (0..)
         .zip(backends)
         .map(|(owner, backend)| (*backend, owner, Walk::of(*backend, size)))
         .collect();
     walks.sort_unstable_by_key(|((address, port), owner, _)| (*address, port.host(), *owner));
+    let in_order = |(_, owner, _): &(_, u32, _)| weights.get(*owner as usize).copied();
+    let in_order: Vec<_> = walks.iter().filter_map(in_order).collect();
     let mut owners = vec![0; size];
     let mut taken = vec![0_u64; size.div_ceil(64)];
-    let mut free = size;
-    while free > 0 {
-        for (_, owner, walk) in walks.iter_mut().take(free) {
-            owners[walk.take_next(&mut taken, size)] = *owner;
-            free -= 1;
-        }
+    for turn in Turns::new(&in_order).take(size) {
+        let (_, owner, walk) = &mut walks[turn as usize];
+        owners[walk.take_next(&mut taken, size)] = *owner;
     }
     owners
 }

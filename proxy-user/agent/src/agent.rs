@@ -190,7 +190,10 @@ impl Agent {
     /// Runs once a second: each part of the agent checks what it put into the kernel, and repeats
     /// failed attempts that have no retry time of their own.
     pub(super) fn tick(&mut self) {
-        self.growth.observe(&mut self.shared);
+        let ends = self
+            .attachments
+            .end_connections(&mut self.shared, &self.services);
+        self.growth.observe(&mut self.shared, ends);
         self.attachments.count(&self.shared);
         if self.node.tick(&self.shared, &self.services, &self.growth) {
             self.apply_node();

@@ -15,6 +15,7 @@ pub(crate) fn family<A: Addr>(
         address,
         port: Port::from_host(backend_port),
         sets: EndpointSet::CLUSTER,
+        weight: 1,
     };
     FamilyPlan {
         frontends: vec![FrontendPlan {

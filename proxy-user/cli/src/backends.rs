@@ -2,7 +2,7 @@
 //! `portolan backends`: lists every endpoint that new connections may go to.
 
 use anyhow::Result;
-use datapath::read::{BackendRow, Reader};
+use datapath::read::{BackendRow, Reader, Share};
 use serde::Serialize;
 
 use super::{
@@ -42,6 +42,10 @@ impl Row for NamedBackend {
             let is_unused = row.row.sets.is_empty();
             toned(row.row.sets.join(","), Tone::Warn.when(is_unused))
         }),
+        column("SHARE", 1, |row| {
+            let shares = row.row.shares.iter().map(|share| percent(*share));
+            plain(shares.collect::<Vec<_>>().join(","))
+        }),
         column("GENERATION", 3, |row| plain(row.row.generation)),
         column("ID", 4, |row| plain(row.row.backend_id)),
         column("POD", WIDE, |row| plain(row.pod.clone())),
@@ -49,6 +53,13 @@ impl Row for NamedBackend {
     fn name(&self) -> String {
         format!("backend/{}", self.row.address)
     }
+}
+
+/// Returns a share in per cent: of all slots of a block, how many a backend has.
+pub(super) fn percent(share: Share) -> String {
+    let percent = 100.0 * f64::from(share.slots) / f64::from(share.of.max(1));
+    let digits = usize::from(percent > 0.0 && percent < 10.0);
+    format!("{percent:.digits$}%")
 }
 
 /// Prints one line for every endpoint that serves.

@@ -5,10 +5,8 @@
 
 use std::{collections::HashMap, fs};
 
-use linux::{socket_inodes, sockets_of};
+use linux::{namespaces, socket_inodes, sockets_of};
 use serde::Serialize;
-
-use super::namespaces;
 
 /// The process that owns a socket; if several do, the one with the lowest process id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]

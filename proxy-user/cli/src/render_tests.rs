@@ -4,7 +4,7 @@
 
 use std::{fs, path::PathBuf};
 
-use datapath::read::BackendRow;
+use datapath::read::{BackendRow, Share};
 
 use super::*;
 use crate::{affinity, backends::NamedBackend, cell::Name, flows, services, sockets};
@@ -63,6 +63,7 @@ fn tables_match_their_stored_pictures() {
             service_port: 80,
             protocol: "TCP",
             sets: sets.to_vec(),
+            shares: vec![Share { slots: 1, of: 3 }; sets.len()],
             generation: 2,
             backend_id: 17,
         },

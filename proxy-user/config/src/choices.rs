@@ -115,6 +115,16 @@ pub enum UnallocatedClusterIps {
     Drop,
 }
 
+/// What becomes of connections to an endpoint whose pod is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum GoneEndpoints {
+    /// They are ended: by a reset at the client's next packet, or by closing its socket.
+    #[default]
+    Reset,
+    /// They stay until their ends give them up. KUBE: kube-proxy.
+    Keep,
+}
+
 /// What replaces the source address of flows that need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Masquerade {

@@ -41,8 +41,8 @@ use proxy_common::{
 use crate::telemetry::LogFormat;
 
 pub use choices::{
-    Forwarding, LocalDetection, Masquerade, Mode, NodePortAddresses, SocketBalancing,
-    UnallocatedClusterIps, Xdp,
+    Forwarding, GoneEndpoints, LocalDetection, Masquerade, Mode, NodePortAddresses,
+    SocketBalancing, UnallocatedClusterIps, Xdp,
 };
 pub use conntrack::Conntrack;
 pub use file::{document, render};
@@ -92,6 +92,8 @@ pub struct Config {
     pub serve_link_local: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
+    /// What becomes of connections to an endpoint whose pod is gone.
+    pub gone_endpoints: GoneEndpoints,
     /// Addresses at which processes of this node answer, although no interface has them.
     pub own_addresses: Vec<IpAddr>,
     pub interfaces: Vec<String>,
@@ -185,6 +187,7 @@ impl Default for Config {
             answer_ping: false,
             serve_link_local: false,
             selection: Selection::default(),
+            gone_endpoints: GoneEndpoints::default(),
             own_addresses: Vec::new(),
             interfaces: Vec::new(),
             masquerade: Masquerade::default(),

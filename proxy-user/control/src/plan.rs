@@ -96,7 +96,7 @@ impl<A: Addr> FamilyPlan<A> {
             && !self
                 .backends
                 .iter()
-                .any(|backend| backend.sets.intersects(EndpointSet::LOCAL))
+                .any(|backend| backend.weight > 0 && backend.sets.intersects(EndpointSet::LOCAL))
     }
 }
 
@@ -122,7 +122,11 @@ impl<A: Addr> FrontendPlan<A> {
 pub struct BackendPlan<A: Addr> {
     pub address: A,
     pub port: Port,
+    /// Which frontends may use the backend. With weight 0, only for clients that it has already.
     pub sets: EndpointSet,
+    /// The backend's share of new connections, compared with the other backends of a set; 1 if
+    /// nobody has given it a weight.
+    pub weight: u32,
 }
 
 /// An address of either family, in the form that the maps use.

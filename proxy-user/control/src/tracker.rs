@@ -194,6 +194,18 @@ impl ClusterState {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
+    /// Returns which of these addresses some EndpointSlice lists, ready or not, of whatever service.
+    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let mut listed = BTreeSet::new();
+        for slice in self.services.values().flat_map(|entry| &entry.slices) {
+            let all: Box<dyn Iterator<Item = IpAddr> + '_> = match &slice.endpoints {
+                Endpoints::V4(all) => Box::new(all.iter().map(|one| one.address.into())),
+                Endpoints::V6(all) => Box::new(all.iter().map(|one| one.address.into())),
+            };
+            listed.extend(all.filter(|address| addresses.contains(address)));
+        }
+        listed
+    }
     /// Returns the names of all services that are served.
     pub fn served(&self) -> HashSet<ObjectName> {
         self.services
@@ -338,5 +350,24 @@ fn has_zone_hints(slice: &EndpointSlice) -> bool {
     match &slice.endpoints {
         Endpoints::V4(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
         Endpoints::V6(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Cluster, endpoint, service, slice};
+
+    #[test]
+    fn endpoints_of_any_slice_are_listed_whatever_their_conditions() {
+        let gone = ", conditions: {ready: false, serving: false, terminating: true}";
+        let cluster = Cluster::new(
+            &(service("cart", "172.30.0.1", "")
+                + &slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
+                + &slice("till-1", "till", &[endpoint(2, "node-b", gone)])),
+        );
+        let address = |last| IpAddr::from([10, 40, 1, last]);
+        let asked = [1, 2, 3].map(address).into();
+        assert_eq!(cluster.state.listed(&asked), [1, 2].map(address).into());
     }
 }

@@ -446,6 +446,10 @@ impl Datapath {
     pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.sweep.set_idle_times(idle_times);
     }
+    /// Sets the addresses of pods that are gone: sweeps end TCP connections to them. See `Sweep`.
+    pub fn set_gone(&mut self, gone: BTreeSet<std::net::IpAddr>) {
+        self.sweep.set_gone(gone, self.settings.resets());
+    }
     /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
     /// once a second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {

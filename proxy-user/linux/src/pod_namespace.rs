@@ -1,37 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Network namespaces of pods: found by the interface that leads to the pod, or by inode number,
-//! and entered. Needs the host's PID namespace to see pods' processes. Called by `portolan explain
-//! --follow`.
+//! Network namespaces of pods: found by the interface that leads to the pod, or by inode number.
+//! Needs the host's PID namespace to see pods' processes. Called by `portolan explain --follow`.
 
 use std::{
-    collections::HashSet,
     fs::{self, File},
     io,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::MetadataExt,
-    },
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::PathBuf,
-    thread,
 };
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{
+    namespaces::{inside, others},
     netlink::{Connection, array, encode, number},
     route::{LINK_HEADER, ask_link},
 };
 
-/// Where container runtimes and `ip netns` bind network namespaces.
-const BOUND: &str = "/run/netns";
-
-/// A network namespace.
-pub struct PodNamespace {
-    file: File,
-    /// A process in it; None if none is visible.
-    pub process: Option<i32>,
-}
+/// A network namespace other than this process's own.
+pub struct PodNamespace(PathBuf);
 
 impl PodNamespace {
     /// Finds the namespace in which the other end of an interface is; None if it is this one, or if
@@ -45,65 +32,40 @@ impl PodNamespace {
             return Ok(None);
         };
         let connection = Connection::open(NETLINK_ROUTE)?;
-        find(|file, _| namespace_id(&connection, file).ok().flatten() == Some(id))
+        let is_it = |path: &PathBuf| {
+            let file = File::open(path);
+            file.and_then(|file| namespace_id(&connection, &file))
+                .is_ok_and(|known| known == Some(id))
+        };
+        Ok(others().into_iter().find(is_it).map(Self))
     }
 
     /// Finds the namespace with this inode number; None if nothing visible leads there.
-    pub fn with_inode(inode: u32) -> io::Result<Option<Self>> {
-        find(|_, known| known == u64::from(inode))
+    pub fn with_inode(inode: u32) -> Option<Self> {
+        let mut all = others().into_iter().map(Self);
+        all.find(|one| one.inode().is_ok_and(|known| known == inode))
     }
 
     /// Returns the inode number, by which programs at tracepoints know the namespace.
     pub fn inode(&self) -> io::Result<u32> {
-        Ok(self.file.metadata()?.ino() as u32)
+        Ok(fs::metadata(&self.0)?.ino() as u32)
+    }
+
+    /// Returns a process in the namespace; None if none is visible.
+    pub fn process(&self) -> Option<i32> {
+        let path = self.0.strip_prefix("/proc").ok()?;
+        path.iter().next()?.to_str()?.parse().ok()
     }
 
     /// Runs `work` in the namespace, on a thread of its own.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        let entered = thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                Ok(work())
-            });
-            inside.join()
-        });
-        entered.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        inside(&self.0, work)
     }
 }
 
 /// Returns the inode number of this process's own network namespace.
 pub fn own_namespace_inode() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino() as u32)
-}
-
-/// Finds a namespace among those of visible processes and those that are bound. `is_it` gets the
-/// open file and the inode number.
-fn find(is_it: impl Fn(&File, u64) -> bool) -> io::Result<Option<PodNamespace>> {
-    let mut seen = HashSet::new();
-    let mut open = |path: PathBuf| {
-        let file = File::open(path).ok()?;
-        let inode = file.metadata().ok()?.ino();
-        (seen.insert(inode) && is_it(&file, inode)).then_some(file)
-    };
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(process) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        if let Some(file) = open(entry.path().join("ns/net")) {
-            let process = Some(process);
-            return Ok(Some(PodNamespace { file, process }));
-        }
-    }
-    let bound = fs::read_dir(BOUND).into_iter().flatten().flatten();
-    let found = bound.filter_map(|entry| open(entry.path())).next();
-    Ok(found.map(|file| PodNamespace {
-        file,
-        process: None,
-    }))
 }
 
 /// Returns the number by which this namespace knows another one; None if it does not know it.
@@ -126,17 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_found_by_its_inode_and_entered() {
-        let own = own_namespace_inode().expect("proc");
-        let found = PodNamespace::with_inode(own).expect("proc");
-        let found = found.expect("this process is in it");
-        assert!(found.process.is_some());
-        assert_eq!(found.inode().expect("an inode"), own);
-        assert!(PodNamespace::with_inode(1).expect("proc").is_none());
+    fn loopback_leads_to_no_other_namespace() {
+        assert!(PodNamespace::behind(1).expect("an answer").is_none());
     }
 
     #[test]
-    fn loopback_leads_to_no_other_namespace() {
-        assert!(PodNamespace::behind(1).expect("an answer").is_none());
+    fn this_process_is_in_its_own_namespace_and_no_other_has_its_number() {
+        let own = own_namespace_inode().expect("proc");
+        assert!(own > 1 && PodNamespace::with_inode(own).is_none());
     }
 }

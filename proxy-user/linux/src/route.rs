@@ -157,6 +157,13 @@ pub fn ports_of(bridge: u32) -> io::Result<Vec<LinkFacts>> {
     Ok(found)
 }
 
+/// Whether an interface with this index exists, as far as the kernel says. An error means that it
+/// may.
+pub fn has_link(index: u32) -> bool {
+    let answered = link(index);
+    !answered.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
 /// Asks for an interface, and returns what `read` finds in the answer.
 pub(super) fn ask_link<T>(index: u32, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
     let mut request = [0; LINK_HEADER];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reconnects or closes UDP sockets of this network namespace that are found by their cookies, and
-//! lists sockets. By sock_diag(7). Called by `datapath::sweep` and the command line.
+//! Reconnects or closes UDP sockets of this network namespace and closes TCP sockets, which are
+//! found by their cookies, and lists sockets. By sock_diag(7). Called by `datapath::sweep` and the command line.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,6 +14,7 @@ use proxy_common::{Protocol, SocketCookie};
 
 use super::{
     answers::none_if,
+    namespaces::{inside, others},
     netlink::Connection,
     plain::Plain,
     reconnect::{holders, reconnect},
@@ -146,16 +147,59 @@ pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
         if let Some(Err(error)) = connected {
             tracing::info!(%frontend, %error, "a UDP socket of the node cannot be connected to its service again; it is closed");
         }
-        let request = Request::new(family, Protocol::UDP, id);
-        let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {});
-        match none_if(&[libc::ENOENT], answered) {
-            Ok(Some(())) => mended.closed += 1,
-            // The socket was closed meanwhile.
-            Ok(None) => {}
+        match destroy(&connection, family, Protocol::UDP, id) {
+            Ok(is_done) => mended.closed += usize::from(is_done),
             Err(error) => mended.refused = Some(error),
         }
     }
     Ok(mended)
+}
+
+/// Closes a socket; returns false if it was closed meanwhile.
+fn destroy(
+    connection: &Connection,
+    family: u8,
+    protocol: Protocol,
+    id: SocketId,
+) -> io::Result<bool> {
+    let request = Request::new(family, protocol, id);
+    let answered = connection.ask(DESTROY, NLM_F_ACK, request.bytes(), |_| {});
+    Ok(none_if(&[libc::ENOENT], answered)?.is_some())
+}
+
+/// A TCP socket that is to be closed: its cookie, and the address to which it is connected.
+pub type TcpSocket = (SocketCookie, SocketAddr);
+
+/// Closes TCP sockets, in this network namespace and in others that can be entered (which needs
+/// CAP_SYS_ADMIN). Their processes see ECONNABORTED, and their peers get a reset. A socket is found
+/// by its cookie and peer address. Returns how many were closed.
+pub fn close_tcp(gone: &HashSet<TcpSocket>) -> io::Result<usize> {
+    let mut closed = close_tcp_here(gone)?;
+    if closed < gone.len() {
+        for namespace in others() {
+            // It may have ended, or this process may not enter it.
+            closed += inside(&namespace, || close_tcp_here(gone)).unwrap_or(0);
+        }
+    }
+    Ok(closed)
+}
+
+fn close_tcp_here(gone: &HashSet<TcpSocket>) -> io::Result<usize> {
+    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
+    let mut closed = 0;
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        let mut found = Vec::new();
+        list(&connection, family, Protocol::TCP, |socket| {
+            let id = socket.id;
+            if gone.contains(&(id.cookie, id.peer(family))) {
+                found.push(id);
+            }
+        })?;
+        for id in found {
+            closed += usize::from(destroy(&connection, family, Protocol::TCP, id)?);
+        }
+    }
+    Ok(closed)
 }
 
 /// Returns cookie and inode of every TCP and UDP socket in the calling thread's network namespace.

@@ -121,19 +121,25 @@ fn backends(random: &mut Random) -> Vec<Backend> {
             _ if is_local => EndpointSet::CLUSTER.union(EndpointSet::LOCAL),
             _ => EndpointSet::CLUSTER,
         };
+        let weight = random.pick(&[0, 1, 1, 1, 1, 2, 5]);
         for v6 in [false, true] {
             let at = at(pod(interface, v6), 8080);
-            backends.push(Backend { at, sets });
+            backends.push(Backend { at, sets, weight });
         }
     }
-    // As the planner does: if any backend is in a set, one is in the set CLUSTER.
+    // As the planner does: if any backend is wanted, one in the set CLUSTER is.
     if !backends
         .iter()
-        .any(|backend| backend.sets.intersects(EndpointSet::CLUSTER))
+        .any(|backend| backend.is_wanted() && backend.sets.intersects(EndpointSet::CLUSTER))
     {
-        backends
-            .iter_mut()
-            .for_each(|backend| backend.sets = EndpointSet::NONE);
+        let are_all_0 = random.one_in(2);
+        for backend in &mut backends {
+            if are_all_0 {
+                backend.weight = 0;
+            } else {
+                backend.sets = EndpointSet::NONE;
+            }
+        }
     }
     backends
 }

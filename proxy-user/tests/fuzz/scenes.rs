@@ -37,8 +37,10 @@ impl Generator {
             let backends = &mut changed.backends;
             backends.drain(..backends.len() / 2);
             // All clients may use the remaining backends.
-            let sets = backends.iter_mut().map(|backend| &mut backend.sets);
-            sets.for_each(|sets| sets.0 |= EndpointSet::CLUSTER.0);
+            for backend in backends {
+                backend.sets.0 |= EndpointSet::CLUSTER.0;
+                backend.weight = backend.weight.max(1);
+            }
         }
         self.services[index] = changed.clone();
         self.operations.push(Operation::Apply(changed));

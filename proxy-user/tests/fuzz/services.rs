@@ -37,6 +37,15 @@ pub(crate) struct Frontend {
 pub(crate) struct Backend {
     pub(crate) at: SocketAddr,
     pub(crate) sets: EndpointSet,
+    /// Its share of new connections; with 0 it keeps those that it has, and clients by affinity.
+    pub(crate) weight: u32,
+}
+
+impl Backend {
+    /// Whether new connections may go to this backend, by some policy.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.weight > 0 && self.sets != EndpointSet::NONE
+    }
 }
 
 impl Service {
@@ -53,7 +62,7 @@ impl Service {
                 ServiceFlags::HAS_ENDPOINTS,
                 self.backends
                     .iter()
-                    .any(|backend| backend.at.is_ipv6() == v6 && backend.sets != EndpointSet::NONE),
+                    .any(|backend| backend.at.is_ipv6() == v6 && backend.is_wanted()),
             )
             .with(ServiceFlags::AFFINITY, self.affinity > 0)
             .with(ServiceFlags::MAGLEV, self.is_maglev)
@@ -95,6 +104,7 @@ impl Service {
                 address: of(backend.at.ip())?,
                 port: Port::from_host(backend.at.port()),
                 sets: backend.sets,
+                weight: backend.weight,
             })
         });
         let frontends = self.frontends.iter().filter_map(|frontend| {

@@ -25,8 +25,11 @@ impl fmt::Display for Service {
             let local = if *local { "/local" } else { "" };
             write!(f, " {}={at}{local}", name_of(&KINDS, *kind))?;
         }
-        for Backend { at, sets } in &self.backends {
+        for Backend { at, sets, weight } in &self.backends {
             write!(f, " backend={at}/{}", sets.0)?;
+            if *weight != 1 {
+                write!(f, "*{weight}")?;
+            }
         }
         if self.affinity > 0 {
             write!(f, " affinity={}", self.affinity)?;
@@ -64,9 +67,11 @@ impl FromStr for Service {
                 "source" => service.sources.push(parsed(value)?),
                 "backend" => {
                     let (at, sets) = value.split_once('/').ok_or("a backend is AT/SETS")?;
+                    let (sets, weight) = sets.split_once('*').unwrap_or((sets, "1"));
                     service.backends.push(Backend {
                         at: parsed(at)?,
                         sets: EndpointSet(parsed(sets)?),
+                        weight: parsed(weight)?,
                     });
                 }
                 kind => {

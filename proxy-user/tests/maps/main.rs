@@ -19,3 +19,4 @@ mod succession;
 mod support;
 mod sweep;
 mod top;
+mod weights;

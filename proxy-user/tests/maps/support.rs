@@ -32,7 +32,7 @@ use proxy_common::{
     FrontendKind, Port, Protocol, Record, ServiceFlags, ServiceId, V4, V6,
     flow::{ClientInterface, Offload, SPARE},
     maps,
-    select::maglev,
+    select::{maglev, weights},
     service::ServiceName,
 };
 
@@ -179,6 +179,7 @@ where
         address,
         port: Port::from_host(8080),
         sets,
+        weight: 1,
     }
 }
 
@@ -431,15 +432,18 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
                 .backends
                 .iter()
                 .filter(|backend| backend.sets.intersects(set));
+            let weights: Vec<_> = members.clone().map(|one| one.weight).collect();
             let list: Vec<_> = members
                 .clone()
                 .map(|backend| backend_text(backend.address, backend.port, backend.sets))
                 .collect();
-            if !frontend.flags.has(ServiceFlags::MAGLEV) {
-                return list;
-            }
-            let ends: Vec<_> = members.map(|one| (one.address, one.port)).collect();
-            let owners = maglev::table(&ends).into_iter();
+            let owners = if frontend.flags.has(ServiceFlags::MAGLEV) {
+                let ends: Vec<_> = members.map(|one| (one.address, one.port)).collect();
+                maglev::weighted(&ends, &weights)
+            } else {
+                weights::list(&weights)
+            };
+            let owners = owners.into_iter();
             owners.map(|owner| list[owner as usize].clone()).collect()
         };
         let behind = Behind {

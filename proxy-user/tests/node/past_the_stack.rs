@@ -34,7 +34,7 @@ fn start(world: &World, forwarding: &str) -> Agent {
 }
 
 /// The entry of the server's pod in the map, if the agent has made one.
-fn link(world: &World) -> Option<LocalPod> {
+pub(crate) fn link(world: &World) -> Option<LocalPod> {
     let pods: Table<V4, LocalPod> = table(world, maps::PODS_V4);
     let address: Ipv4Addr = SERVER.parse().expect("an address");
     pods.lookup(&address.into()).expect("readable")

@@ -12,7 +12,17 @@ use crate::{
 };
 
 /// A process that is running; dropping this kills it.
-struct Sleeping(Child);
+pub(crate) struct Sleeping(Child);
+
+impl Sleeping {
+    /// Starts a process in the client pod: by it, others see the pod's network namespace.
+    pub(crate) fn in_client(world: &World) -> Self {
+        let process = world
+            .client()
+            .enter(|| Command::new("sleep").arg("600").spawn());
+        Self(process.expect("the pod").expect("it runs"))
+    }
+}
 
 impl Drop for Sleeping {
     fn drop(&mut self) {
@@ -39,10 +49,7 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
     // known only by its network namespace.
     let _packets = world.connect("172.30.1.1:80").expect("served");
     let _socket = world.connect_at_socket("172.30.1.1:80");
-    let process = world
-        .client()
-        .enter(|| Command::new("sleep").arg("600").spawn());
-    let _process = Sleeping(process.expect("the pod").expect("it runs"));
+    let _process = Sleeping::in_client(&world);
 
     let folder = world.manifests();
     let folder = ["--manifests", folder.as_str()];

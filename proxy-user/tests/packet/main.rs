@@ -24,5 +24,6 @@ mod service;
 mod shadow;
 mod shapes;
 mod verdicts;
+mod weights;
 mod world;
 mod xdp;

@@ -98,6 +98,8 @@ pub(crate) struct Service {
     pub(crate) protocol: Protocol,
     pub(crate) frontends: Vec<(Option<IpAddr>, u16, FrontendKind, u32)>,
     pub(crate) backends: Vec<(SocketAddr, EndpointSet)>,
+    /// The weights of the first backends; all others have 1.
+    pub(crate) weights: Vec<u32>,
     pub(crate) affinity: u32,
     pub(crate) sources: Vec<&'static str>,
 }
@@ -123,6 +125,7 @@ impl Service {
             protocol,
             frontends: vec![(Some(address), 80, FrontendKind::ClusterIp, 0)],
             backends: Vec::new(),
+            weights: Vec::new(),
             affinity: 0,
             sources: Vec::new(),
         };
@@ -141,6 +144,11 @@ impl Service {
     /// The same with other backends.
     pub(crate) fn backed_by(mut self, backends: &[SocketAddr]) -> Self {
         self.backends = Vec::from_iter(backends.iter().map(|at| (*at, EndpointSet::CLUSTER)));
+        self
+    }
+    /// The same with these weights of its backends.
+    pub(crate) fn weighted(mut self, weights: &[u32]) -> Self {
+        self.weights = weights.to_vec();
         self
     }
     pub(crate) fn at_balancer(self, a: Addresses, flags: u32) -> Self {
@@ -175,27 +183,33 @@ impl Service {
             health_check: None,
         }
     }
+    fn weight(&self, n: usize) -> u32 {
+        self.weights.get(n).copied().unwrap_or(1)
+    }
     fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
         let mut backends: Vec<_> = self
             .backends
             .iter()
-            .filter_map(|(backend, sets)| {
+            .enumerate()
+            .filter_map(|(n, (backend, sets))| {
                 let port = Port::from_host(backend.port());
                 Some(BackendPlan {
                     address: of(backend.ip())?,
                     port,
                     sets: *sets,
+                    weight: self.weight(n),
                 })
             })
             .collect();
         backends.sort();
+        let has_endpoints = (0..self.backends.len()).any(|n| self.weight(n) > 0);
         let frontends = self
             .frontends
             .iter()
             .filter_map(|(address, port, kind, flags)| {
                 let address = address.map_or(Some(A::UNSPECIFIED), of)?;
                 let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
-                    .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
+                    .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
                     .with(ServiceFlags::AFFINITY, self.affinity > 0);
                 Some(FrontendPlan {
                     address,

@@ -85,7 +85,7 @@ impl Cluster {
         let block = |external| -> BTreeSet<SocketAddr> {
             let backends = family(port).backends.iter();
             backends
-                .filter(|b| b.sets.intersects(flags.set_of_block(external)))
+                .filter(|b| b.weight > 0 && b.sets.intersects(flags.set_of_block(external)))
                 .map(|b| SocketAddr::new(b.address.into(), b.port.host()))
                 .collect()
         };

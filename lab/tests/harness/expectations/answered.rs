@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use super::{
     BRIDGE, CLIENT, NODE, OTHER_POD, POD, Situation, answer, answered, at, attempt, backends,
-    checked, holds,
+    checked, holds, shared,
 };
 
 #[rstest]
@@ -143,4 +143,24 @@ fn an_answer_from_a_wrong_address_damaged_or_late_fails_the_flow() {
         ..answered(POD, CLIENT)
     };
     assert!(!holds(&expect, &[late]));
+}
+
+#[rstest]
+#[case::as_expected(&[3, 1], 300, 100, true)]
+#[case::within_chance(&[3, 1], 270, 130, true)]
+#[case::equal_instead(&[3, 1], 200, 200, false)]
+#[case::one_endpoint_only(&[3, 1], 400, 0, false)]
+#[case::a_share_is_missing(&[3], 300, 100, false)]
+fn shares_of_endpoints_are_checked_as_far_as_chance_lets(
+    #[case] shares: &[u32],
+    #[case] pod: usize,
+    #[case] other: usize,
+    #[case] expected: bool,
+) {
+    let by = |end: &str, count| vec![answered(end, CLIENT); count];
+    let attempts = [by(POD, pod), by(OTHER_POD, other)].concat();
+    assert_eq!(
+        holds(&shared(&[POD, OTHER_POD], shares), &attempts),
+        expected
+    );
 }

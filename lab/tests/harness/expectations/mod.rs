@@ -79,5 +79,15 @@ fn backends(list: &[&str], masquerade: Option<bool>, sticky: bool) -> Expect {
         backends: list.iter().map(|text| at(text)).collect(),
         masquerade,
         sticky,
+        shares: Vec::new(),
+    })
+}
+
+fn shared(list: &[&str], shares: &[u32]) -> Expect {
+    Expect::Backends(Backends {
+        backends: list.iter().map(|text| at(text)).collect(),
+        masquerade: None,
+        sticky: false,
+        shares: shares.to_vec(),
     })
 }

@@ -85,6 +85,72 @@ fn a_backend_listed_twice_gets_two_shares() {
 }
 
 #[test]
+fn equal_weights_give_the_table_without_weights() {
+    for count in [1, 5, 100] {
+        let all = backends(count);
+        for weight in [1, 7, 1_000_000] {
+            assert_eq!(weighted(&all, &vec![weight; count as usize]), table(&all));
+        }
+    }
+}
+
+#[test]
+fn shares_of_a_weighted_table_are_those_of_the_weights_within_half_a_percent() {
+    for weights in [
+        vec![1, 256],
+        vec![0, 3, 1],
+        (0..100).collect(),
+        [vec![1; 30], vec![1_000_000]].concat(),
+    ] {
+        let count = weights.len();
+        let table = weighted(&backends(count as u32), &weights);
+        assert_eq!(table.len(), size(count));
+        let all: u32 = weights.iter().sum();
+        for (weight, share) in weights.iter().zip(shares(count, &table)) {
+            assert_eq!(*weight == 0, share == 0);
+            let wanted = f64::from(*weight) / f64::from(all);
+            let got = share as f64 / table.len() as f64;
+            assert!((wanted - got).abs() < 0.005, "{weights:?}: {got} {wanted}");
+        }
+    }
+    assert_eq!(weighted(&backends(2), &[0, 0]), []);
+}
+
+/// A backend's slots move when its own share changes, and few others.
+#[test]
+fn a_change_of_one_weight_moves_its_share_and_at_most_2_percent_of_other_flows() {
+    for count in [2, 4, 8, 30, 100] {
+        let all = backends(count);
+        for (at, from, to) in [
+            (0, 1, 2),
+            (1, 100, 50),
+            (1, 100, 99),
+            (0, 256, 1),
+            (1, 0, 100),
+            (0, 10, 0),
+            (1, 3, 256),
+        ] {
+            for others in [1, 100] {
+                let mut weights = vec![others; count as usize];
+                weights[at] = from;
+                let before = weighted(&all, &weights);
+                weights[at] = to;
+                let after = weighted(&all, &weights);
+                let share = |table: &[u32]| shares(all.len(), table)[at];
+                let needed = share(&before).abs_diff(share(&after));
+                let pairs = before.iter().zip(&after);
+                let moved = pairs.filter(|(before, after)| before != after).count();
+                let needless = (moved - needed) as f64 / before.len() as f64;
+                assert!(
+                    needless <= 0.02,
+                    "{count}, {from} to {to} beside {others}: {needed} needed, {moved} moved"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_order_of_the_backends_does_not_change_the_table() {
     let sorted = backends(20);
     let mut others = sorted.clone();

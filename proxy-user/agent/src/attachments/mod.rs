@@ -4,6 +4,7 @@
 //! foreign programs. A part of `agent`.
 
 mod foreign_programs;
+mod gone_pods;
 mod hooks;
 mod interfaces;
 mod pin_watch;
@@ -16,15 +17,15 @@ mod xdp_uplinks;
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use config::Config;
+use config::{Config, GoneEndpoints};
 use control::{causes::chain, warnings::Topic};
 use linux::interfaces::{Neighbours, pod_links};
 use tokio::time::Instant;
 
 pub use self::hooks::SocketHooks;
 use self::{
-    foreign_programs::ForeignPrograms, interfaces::InterfaceAttachments, repair::Repairs,
-    succession::Takeover, uplinks::Uplinks,
+    foreign_programs::ForeignPrograms, gone_pods::GonePods, interfaces::InterfaceAttachments,
+    repair::Repairs, succession::Takeover, uplinks::Uplinks,
 };
 pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
@@ -43,6 +44,7 @@ pub(super) struct Attachments {
     hooks: SocketHooks,
     uplinks: Uplinks,
     neighbours: Neighbours,
+    gone_pods: GonePods,
     /// True if packets to pods of this node are handed to the pods directly, past the stack.
     hands_to_pods: bool,
     /// Indexes of the interfaces whose pods can get packets past the stack.
@@ -61,6 +63,7 @@ impl Attachments {
             hooks: hooks(config),
             uplinks: Uplinks::default(),
             neighbours: Neighbours::default(),
+            gone_pods: GonePods::default(),
             hands_to_pods,
             open: BTreeSet::new(),
             takeover: Takeover::default(),
@@ -179,10 +182,32 @@ impl Attachments {
         } else {
             Vec::new()
         };
+        self.gone_pods
+            .observe(&links, &shared.interfaces, Instant::now());
         links.retain(|link| self.open.contains(&link.interface));
         if let Err(error) = shared.datapath.set_pods(&links) {
             tracing::debug!("pods: {}", chain(&error));
         }
+    }
+
+    /// Has connections end to pods of this node that are gone, if the setting says so. Called once a
+    /// second. Returns true if there are such pods.
+    pub(super) fn end_connections(&mut self, shared: &mut Shared, services: &Services) -> bool {
+        let ends = shared.config.gone_endpoints == GoneEndpoints::Reset && !shared.config.shadow;
+        if !ends || !services.served {
+            return false;
+        }
+        let now = Instant::now();
+        let links = pod_links(&shared.interfaces, &self.neighbours);
+        self.gone_pods.observe(&links, &shared.interfaces, now);
+        let asked = gone_pods::Present {
+            cluster: &services.syncer,
+            interfaces: &shared.interfaces,
+        };
+        let gone = self.gone_pods.gone(&links, &shared.interfaces, now, &asked);
+        let has_some = !gone.is_empty();
+        shared.datapath.set_gone(gone);
+        has_some
     }
 
     /// Attaches the programs to interfaces for one turn; true if every interface has them.

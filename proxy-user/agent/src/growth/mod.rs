@@ -91,12 +91,13 @@ impl Growth {
     }
 
     /// Removes idle flows, and updates the metrics of how full the maps are. Called once a second.
-    pub(super) fn observe(&mut self, shared: &mut Shared) {
+    /// `ends`: true if there are connections to end, so that the walk must not rest.
+    pub(super) fn observe(&mut self, shared: &mut Shared, ends: bool) {
         shared.datapath.collect();
         if shared.datapath.predecessors().is_none() {
             self.growing.forget();
         }
-        if Instant::now() >= self.walk_at {
+        if ends || Instant::now() >= self.walk_at {
             self.walk(shared);
         }
         shared

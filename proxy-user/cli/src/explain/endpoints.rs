@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use datapath::read::{Explained, ServingEndpoint};
+use datapath::read::{Explained, ServingEndpoint, Share};
 use proxy_common::Counter;
 use source::service::ServiceObjects;
 
@@ -26,11 +26,17 @@ pub(super) type Listed<'a> = Option<(&'a ServiceObjects, Wanted<'a>)>;
 /// Kubernetes lists, of this IP family.
 pub(super) fn rows(explained: &Explained, listed: Listed<'_>) -> Vec<EndpointRow> {
     let entries = listed.map_or_else(Vec::new, |(objects, wanted)| entries(objects, wanted));
+    let weighted = all_slots_if_weighted(&explained.endpoints);
     let mut rows = Vec::new();
     for endpoint in &explained.endpoints {
         let own = best(&entries, endpoint.address);
         let reason = reason(explained, endpoint, own, listed);
-        rows.push(row(endpoint.address.to_string(), own, reason));
+        let mut row = row(endpoint.address.to_string(), own, reason);
+        if endpoint.slots > 0 && explained.affinity.is_none() {
+            let slots = endpoint.slots;
+            row.share = weighted.map(|of| Share { slots, of });
+        }
+        rows.push(row);
     }
     let Some((objects, wanted)) = listed else {
         return rows;
@@ -73,6 +79,7 @@ fn row(address: String, entry: Option<&Entry<'_>>, reason: Option<Reason>) -> En
         pod: entry.and_then(|entry| entry.endpoint.pod.clone()),
         node: entry.and_then(|entry| entry.endpoint.node.clone()),
         can_answer,
+        share: None,
         because,
         remedy,
     }
@@ -87,16 +94,26 @@ fn reason(
 ) -> Option<Reason> {
     let held = explained.affinity.map(|held| held.endpoint);
     match held {
-        _ if !endpoint.chosen_from => Some(left_out(explained, endpoint, entry, listed)),
-        Some(held) if held != endpoint.address => {
+        Some(held) if held == endpoint.address => None,
+        _ if endpoint.slots == 0 => Some(left_out(explained, endpoint, entry, listed)),
+        Some(_) => {
             let remedy = "wait until its time is over, or end the affinity: `portolan affinity`";
             Some(Reason::new(
                 "affinity holds the client to another one",
                 remedy,
             ))
         }
-        _ => None,
+        None => None,
     }
+}
+
+/// Returns the number of all slots if endpoints differ in their shares by more than the rounding of
+/// a Maglev table.
+fn all_slots_if_weighted(endpoints: &[ServingEndpoint]) -> Option<u32> {
+    let slots = || endpoints.iter().map(|one| one.slots);
+    let least = slots().filter(|slots| *slots > 0).min()?;
+    let most = slots().max()?;
+    (most - least > most / 32).then(|| slots().sum())
 }
 
 /// Returns why an endpoint that serves is not chosen for this client.
@@ -116,6 +133,17 @@ fn left_out(
         return normal(format!(
             "on another node{node}, and the traffic policy is Local"
         ));
+    }
+    let is_chosen_from = if explained.local_only {
+        endpoint.local
+    } else {
+        endpoint.cluster
+    };
+    if is_chosen_from {
+        return Reason::new(
+            "gets no new connections: its EndpointSlice has the annotation service.portolan.dev/weight with 0, or there was no room for it in the map slots",
+            "see the slice's annotation, and `portolan warnings`",
+        );
     }
     let Some((entry, (objects, _))) = entry.zip(listed) else {
         return match endpoint.cluster || endpoint.local {

@@ -5,10 +5,10 @@ use proxy_common::Settings;
 
 use super::*;
 
-fn serving(last: u8, chosen_from: bool, [cluster, local]: [bool; 2]) -> ServingEndpoint {
+fn serving(last: u8, slots: u32, [cluster, local]: [bool; 2]) -> ServingEndpoint {
     ServingEndpoint {
         address: format!("10.40.1.{last}:8080").parse().expect("an address"),
-        chosen_from,
+        slots,
         cluster,
         local,
     }
@@ -64,9 +64,9 @@ fn reasons(explained: &Explained, objects: &ServiceObjects) -> Vec<String> {
 #[test]
 fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
     let mut one = explained(vec![
-        serving(1, true, [true, true]),
-        serving(2, false, [true, false]),
-        serving(3, false, [false, false]),
+        serving(1, 1, [true, true]),
+        serving(2, 0, [true, false]),
+        serving(3, 0, [false, false]),
     ]);
     let unknown = &rows(&one, None)[2];
     assert!(
@@ -113,8 +113,8 @@ fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
 #[test]
 fn with_affinity_all_other_endpoints_are_left_out() {
     let mut one = explained(vec![
-        serving(1, true, [true, true]),
-        serving(2, true, [true, true]),
+        serving(1, 1, [true, true]),
+        serving(2, 1, [true, true]),
     ]);
     one.affinity = Some(AffineEndpoint::new(one.endpoints[1].address, 9));
     assert_eq!(
@@ -124,8 +124,25 @@ fn with_affinity_all_other_endpoints_are_left_out() {
 }
 
 #[test]
+fn shares_and_weight_0_are_told_and_affinity_still_leads_there() {
+    let mut one = explained(vec![
+        serving(1, 3, [true, false]),
+        serving(2, 1, [true, false]),
+        serving(3, 0, [true, true]),
+    ]);
+    let share = |slots| Some(Share { slots, of: 4 });
+    let shares = |one| Vec::from_iter(rows(one, None).iter().map(|row| row.share));
+    assert_eq!(shares(&one), [share(3), share(1), None]);
+    let reason = &rows(&one, None)[2].because;
+    assert!(reason.contains("service.portolan.dev/weight"), "{reason}");
+    one.affinity = Some(AffineEndpoint::new(one.endpoints[2].address, 9));
+    let can = |one| Vec::from_iter(rows(one, None).iter().map(|row| row.can_answer));
+    assert_eq!(can(&one), [false, false, true]);
+}
+
+#[test]
 fn endpoints_that_only_kubernetes_lists_are_added() {
-    let one = explained(vec![serving(1, true, [true, true])]);
+    let one = explained(vec![serving(1, 1, [true, true])]);
     let not_ready = endpoint(4, ", conditions: {ready: false, serving: false}");
     let all = [endpoint(1, ""), not_ready, endpoint(6, "")].join(", ");
     let rows = rows(&one, Some((&objects(&[&all]), WANTED)));
@@ -149,7 +166,7 @@ fn endpoints_that_only_kubernetes_lists_are_added() {
 
 #[test]
 fn an_address_in_two_slices_is_listed_once_more_with_the_reason() {
-    let one = explained(vec![serving(1, true, [true, true])]);
+    let one = explained(vec![serving(1, 1, [true, true])]);
     let unready = endpoint(1, ", conditions: {ready: false}");
     for slices in [
         [&*unready, &*endpoint(1, "")],

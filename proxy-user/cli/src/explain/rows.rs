@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rows of the report of `portolan explain`: the service, its endpoints, the dry run.
 
-use datapath::read::MatchedFrontend;
+use datapath::read::{MatchedFrontend, Share};
 use serde::Serialize;
 
 use super::words;
+use crate::backends::percent;
 
 /// The frontend that the packet's destination matches, with its service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -32,6 +33,10 @@ pub(super) struct EndpointRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
     pub(super) can_answer: bool,
+    /// The endpoint's share of new connections by this policy; `None` if it cannot answer, or if all
+    /// that can have about the same share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
     /// Why the endpoint cannot answer; empty if it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) because: String,
@@ -98,6 +103,9 @@ impl EndpointRow {
         let mut line = self.address.clone();
         if let Some(pod) = &self.pod {
             line += &format!(" (pod {pod})");
+        }
+        if let Some(share) = self.share {
+            line += &format!(", {} of new connections", percent(share));
         }
         if !self.because.is_empty() {
             line += &format!(": {}", self.because);

@@ -42,10 +42,10 @@ fn name_of(namespace: u32, own: u32, index: u32) -> String {
     let name = if namespace == own {
         look()
     } else {
-        let there = PodNamespace::with_inode(namespace).ok().flatten();
+        let there = PodNamespace::with_inode(namespace);
         there.map_or_else(
             || Err(std::io::ErrorKind::NotFound.into()),
-            |there| there.run(look).flatten(),
+            |there| there.run(look),
         )
     };
     name.unwrap_or_else(|_| format!("interface {index}"))

@@ -93,6 +93,19 @@ pub(super) const SERVICES: Group = Group {
                 a connection to another node than before.",
         },
         Setting {
+            key: "portolan.connectionsOfGoneEndpoints",
+            flag: None,
+            kind: Kind::Choice(|config| &mut config.gone_endpoints),
+            unset: None,
+            what: "What becomes of TCP connections to an endpoint whose pod is gone: `reset`, the client gets a reset at its next \
+                packet, or its socket is closed, instead of waiting for up to 15 minutes; or `keep`, they stay until the client \
+                gives up, as with kube-proxy. A pod counts as gone only if it was on this node, its interface has gone for \
+                three seconds, no EndpointSlice of any service lists its address, and no other pod can have the address by \
+                now. Connections to pods on other nodes, and to endpoints that are merely not ready or terminating, go on in any \
+                case. Details: [docs/tuning.md](tuning.md#when-a-pod-is-gone).",
+            when: "Set `keep` if pods move between interfaces of a node with their address and open connections.",
+        },
+        Setting {
             key: "portolan.ownAddresses",
             flag: None,
             kind: Kind::Special {

@@ -5,13 +5,18 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::discovery::v1 as discovery;
+use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{Complaints, Converted, Converter, Kind, LABEL_HEADLESS, has_label, parse};
 use crate::object::{ObjectName, Warning, uid_hash};
 
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+/// The annotation of a slice that gives its endpoints a weight.
+const ANNOTATION_WEIGHT: &str = "service.portolan.dev/weight";
+/// The weight of endpoints whose slice has no such annotation, or a wrong one.
+const DEFAULT_WEIGHT: u16 = 1;
+const MAX_WEIGHT: u16 = 256;
 
 /// An EndpointSlice: some or all endpoints of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +27,8 @@ pub struct EndpointSlice {
     /// None if this agent ignores the slice: it has no service label, belongs to another proxy, or
     /// lists host names.
     pub service: Option<ObjectName>,
+    /// The weight of each of its endpoints, from the annotation.
+    pub weight: u16,
     pub ports: Box<[SlicePort]>,
     pub endpoints: Endpoints,
 }
@@ -88,6 +95,7 @@ impl Converter {
         let mut complaints = Complaints::about(Kind::EndpointSlice, &name);
         let mut slice = EndpointSlice {
             service: None,
+            weight: DEFAULT_WEIGHT,
             ports: Box::default(),
             endpoints: Endpoints::V4(Box::default()),
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
@@ -125,6 +133,7 @@ impl Converter {
             }
         };
         slice.endpoints = endpoints;
+        slice.weight = weight(&object.metadata, &mut complaints);
         slice.ports = self.slice_ports(object, &mut complaints);
         slice.service = Some(ObjectName {
             namespace: Arc::clone(&slice.name.namespace),
@@ -231,4 +240,19 @@ impl Converter {
         }
         endpoints.into()
     }
+}
+
+/// Returns the weight that the slice's annotation says; the default without a valid one.
+fn weight(metadata: &ObjectMeta, complaints: &mut Complaints) -> u16 {
+    let annotations = metadata.annotations.as_ref();
+    let Some(given) = annotations.and_then(|all| all.get(ANNOTATION_WEIGHT)) else {
+        return DEFAULT_WEIGHT;
+    };
+    let known = given.parse().ok().filter(|weight| *weight <= MAX_WEIGHT);
+    if known.is_none() {
+        complaints.add(format!(
+            "annotation {ANNOTATION_WEIGHT} {given:?} is not a whole number between 0 and {MAX_WEIGHT}; the endpoints have weight {DEFAULT_WEIGHT}, as without it, correct the number",
+        ));
+    }
+    known.unwrap_or(DEFAULT_WEIGHT)
 }

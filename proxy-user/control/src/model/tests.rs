@@ -102,6 +102,32 @@ fn an_unknown_selection_annotation_gives_a_warning_and_is_ignored() {
 }
 
 #[test]
+fn a_wrong_weight_gives_a_warning_and_the_slice_counts_as_without_one() {
+    let yaml = |weight: &str| {
+        let annotation = format!("annotations: {{service.portolan.dev/weight: '{weight}'}}");
+        slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
+            .replace("metadata: {", &format!("metadata: {{{annotation}, "))
+    };
+    let read = |weight: &str| {
+        let (found, warnings) = objects(&yaml(weight));
+        let Object::EndpointSlice(slice) = &found[0] else {
+            panic!("{found:?}")
+        };
+        let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        (slice.weight, warnings)
+    };
+    for weight in [0, 1, 256] {
+        assert_eq!(read(&weight.to_string()), (weight, Vec::new()));
+    }
+    for wrong in ["257", "-1", "1.5", "", "heavy", "70000"] {
+        let warning = format!(
+            "EndpointSlice shop/cart-1: annotation service.portolan.dev/weight {wrong:?} is not a whole number between 0 and 256; the endpoints have weight 1, as without it, correct the number"
+        );
+        assert_eq!(read(wrong), (1, vec![warning]));
+    }
+}
+
+#[test]
 fn an_invalid_or_surplus_cluster_ip_gives_a_warning() {
     assert_eq!(
         complaints(&service("cart", "172.30.0", "")),

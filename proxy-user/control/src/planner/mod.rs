@@ -160,7 +160,7 @@ fn plan_family<A: Family>(
 /// that has a port of the same name and protocol.
 ///
 /// KUBE: if several slices list an endpoint, the entry on this node is kept, else a ready one. So
-/// the order of slices does not matter.
+/// the order of slices does not matter. Of entries that are alike, the larger weight counts.
 fn candidates<'a, A: Family>(
     port: &ServicePort,
     slices: &'a [Arc<EndpointSlice>],
@@ -176,7 +176,7 @@ fn candidates<'a, A: Family>(
             candidates.extend(
                 endpoints
                     .iter()
-                    .map(|endpoint| Candidate::new(endpoint, slice_port.port)),
+                    .map(|endpoint| Candidate::new(endpoint, slice_port.port, slice.weight)),
             );
         }
     }
@@ -192,6 +192,7 @@ impl<A: Addr> Candidate<'_, A> {
             address: self.address,
             port: self.port,
             sets: self.sets,
+            weight: self.weight.into(),
         }
     }
 }
@@ -206,7 +207,7 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
 
 /// Counts the ready endpoints on this node. KUBE: each address counts once, whether it is
 /// terminating or not. kube-proxy counts per family and answers on addresses of that family; here
-/// the larger count is the answer for both families.
+/// the larger count is the answer for both families. Endpoints of weight 0 do not count.
 fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
     fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         if A::cluster_ip(service).is_none() {
@@ -217,7 +218,7 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
             .with(Conditions::LOCAL, true);
         let mut addresses: Vec<A> = slices
             .iter()
-            .filter(|slice| !slice.ports.is_empty())
+            .filter(|slice| !slice.ports.is_empty() && slice.weight > 0)
             .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
             .filter(|endpoint| endpoint.conditions.has(wanted))
             .map(|endpoint| endpoint.address)

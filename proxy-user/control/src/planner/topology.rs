@@ -15,33 +15,41 @@ pub struct Candidate<'a, A> {
     pub address: A,
     pub port: Port,
     pub sets: EndpointSet,
+    pub weight: u16,
     conditions: Conditions,
     zones: &'a [std::sync::Arc<str>],
 }
 
 impl<'a, A: Addr> Candidate<'a, A> {
-    pub(super) fn new(endpoint: &'a Endpoint<A>, port: Port) -> Self {
+    pub(super) fn new(endpoint: &'a Endpoint<A>, port: Port, weight: u16) -> Self {
         Self {
             address: endpoint.address,
             port,
             sets: EndpointSet::NONE,
+            weight,
             conditions: endpoint.conditions,
             zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
         }
     }
-    /// Returns the sort key: address, port, conditions, zones. Of several entries for one address
-    /// and port, the one to keep comes first: local, then ready, serving, not terminating.
-    pub(super) fn order(&self) -> (A, Port, Reverse<[bool; 4]>, &'a [std::sync::Arc<str>]) {
+    /// Returns the sort key: address, port, conditions, weight, zones. Of several entries for one
+    /// address and port, the one to keep comes first: local, then ready, serving, not terminating,
+    /// then that of the larger weight.
+    pub(super) fn order(&self) -> Order<'a, A> {
         let ranks = [
             self.is_local(),
             self.is_ready(),
             self.conditions.has(Conditions::SERVING),
             !self.conditions.has(Conditions::TERMINATING),
         ];
-        (self.address, self.port, Reverse(ranks), self.zones)
+        let ranks = Reverse((ranks, self.weight));
+        (self.address, self.port, ranks, self.zones)
     }
     pub(super) fn is_serving(&self) -> bool {
         self.is_ready() || self.conditions.has(Conditions::SERVING)
+    }
+    /// True if the endpoint takes new connections because it is ready.
+    fn is_wanted(&self) -> bool {
+        self.is_ready() && self.weight > 0
     }
     fn is_ready(&self) -> bool {
         self.conditions.has(Conditions::READY)
@@ -52,6 +60,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
     /// True if the endpoint is used only when no endpoint is ready.
     fn is_serving_terminating(&self) -> bool {
         !self.is_ready()
+            && self.weight > 0
             && self.conditions.has(Conditions::SERVING)
             && self.conditions.has(Conditions::TERMINATING)
     }
@@ -59,6 +68,14 @@ impl<'a, A: Addr> Candidate<'a, A> {
         zone.is_some_and(|zone| self.zones.iter().any(|hinted| **hinted == *zone))
     }
 }
+
+/// A candidate's sort key.
+type Order<'a, A> = (
+    A,
+    Port,
+    Reverse<([bool; 4], u16)>,
+    &'a [std::sync::Arc<str>],
+);
 
 /// The endpoint sets that a service port's frontends use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +112,9 @@ enum Hinted {
 /// The ready endpoints are usable. If no endpoint is ready, terminating endpoints that still serve
 /// are usable. This is decided separately for the cluster and the local set. `zone` is the node's
 /// zone; no hint matches a node without a zone.
+///
+/// An endpoint of weight 0 counts as one that is not ready. But it stays in the sets that it would
+/// be in, for clients with affinity to it.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],
     uses: Uses,
@@ -102,17 +122,16 @@ pub(super) fn categorize<A: Addr>(
 ) -> bool {
     if uses.cluster {
         let hinted = hinted(candidates, zone);
-        let any_ready = candidates.iter().any(Candidate::is_ready);
+        let any_wanted = candidates.iter().any(Candidate::is_wanted);
         for candidate in &mut *candidates {
-            let usable = if any_ready {
-                candidate.is_ready()
-                    && match hinted {
-                        Hinted::Not => true,
-                        Hinted::ForNode => candidate.conditions.has(Conditions::HINTED_HERE),
-                        Hinted::ForZone => candidate.is_hinted_for_zone(zone),
-                    }
+            let usable = if candidate.is_ready() {
+                match hinted {
+                    Hinted::Not => true,
+                    Hinted::ForNode => candidate.conditions.has(Conditions::HINTED_HERE),
+                    Hinted::ForZone => candidate.is_hinted_for_zone(zone),
+                }
             } else {
-                candidate.is_serving_terminating()
+                !any_wanted && candidate.is_serving_terminating()
             };
             if usable {
                 candidate.sets = candidate.sets.union(EndpointSet::CLUSTER);
@@ -120,13 +139,10 @@ pub(super) fn categorize<A: Addr>(
         }
     }
     if uses.local {
-        let any_ready = candidates.iter().any(|c| c.is_local() && c.is_ready());
+        let any_wanted = candidates.iter().any(|c| c.is_local() && c.is_wanted());
         for candidate in &mut *candidates {
-            let usable = if any_ready {
-                candidate.is_ready()
-            } else {
-                candidate.is_serving_terminating()
-            };
+            let usable =
+                candidate.is_ready() || (!any_wanted && candidate.is_serving_terminating());
             if candidate.is_local() && usable {
                 candidate.sets = candidate.sets.union(EndpointSet::LOCAL);
             }
@@ -134,14 +150,14 @@ pub(super) fn categorize<A: Addr>(
     }
     candidates
         .iter()
-        .any(|candidate| candidate.is_ready() || candidate.is_serving_terminating())
+        .any(|candidate| candidate.is_wanted() || candidate.is_serving_terminating())
 }
 
 /// Returns how topology hints narrow the cluster set. KUBE: hints count if every ready endpoint has
 /// one, and some endpoint is hinted for this node, or else for its zone. The proxy does not read
 /// `trafficDistribution`, because the hints follow from it.
 fn hinted<A: Addr>(candidates: &[Candidate<'_, A>], zone: Option<&str>) -> Hinted {
-    let ready = || candidates.iter().filter(|candidate| candidate.is_ready());
+    let ready = || candidates.iter().filter(|candidate| candidate.is_wanted());
     let has = |bit| move |candidate: &Candidate<'_, A>| candidate.conditions.has(bit);
     if ready().all(has(Conditions::NODE_HINTED)) && ready().any(has(Conditions::HINTED_HERE)) {
         return Hinted::ForNode;

@@ -225,6 +225,10 @@ impl Syncer {
     pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
         self.state.set_pod_ranges(ranges);
     }
+    /// Returns which of these addresses some EndpointSlice lists; see [`ClusterState::listed`].
+    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        self.state.listed(addresses)
+    }
     /// Returns a service with a cluster IP in the pod ranges; see [`ClusterState::in_pod_ranges`].
     pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
         self.state.in_pod_ranges()

@@ -94,6 +94,10 @@ impl SettingsCell {
         self.stored = settings;
         Ok(true)
     }
+    /// Whether segments of unknown connections to a service get a reset.
+    pub(crate) fn resets(&self) -> bool {
+        self.stored.has(Settings::RESET_UNKNOWN)
+    }
     /// Restores the map if somebody else has changed it; true if that was so.
     pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
         let failed = DatapathError::of_map("check", maps::SETTINGS);

@@ -14,6 +14,7 @@ mod flows;
 mod maps;
 mod policy;
 mod services;
+mod shares;
 mod sockets;
 mod traffic;
 
@@ -52,6 +53,7 @@ pub use flows::Flow;
 use linux::{Plain, get_pinned};
 pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
+pub use shares::Share;
 pub use sockets::SocketRow;
 pub use traffic::{Counted, CountedBackend, ProgramRun};
 

@@ -3,10 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::{Backend, EndpointSet, FrontendKey, FrontendKind, Record, ServiceFlags, V4, V6};
+use proxy_common::{
+    Backend, BackendId, EndpointSet, FrontendKey, FrontendKind, Record, ServiceFlags, V4, V6,
+};
 use serde::Serialize;
 
-use super::{Reader, failed, socket};
+use super::{Reader, Share, failed, socket};
 use crate::{
     error::DatapathError,
     maps::{family::Family, tables::Table},
@@ -49,6 +51,8 @@ pub struct BackendRow {
     /// The endpoint sets that contain the backend: `cluster`, `local`. They decide which policies
     /// may choose it.
     pub sets: Vec<&'static str>,
+    /// The backend's share of new connections by each of these sets: 0 slots with weight 0.
+    pub shares: Vec<Share>,
     pub generation: u32,
     pub backend_id: u32,
 }
@@ -107,6 +111,7 @@ impl Reader {
     }
     fn backends_of<A: Family>(&self) -> Result<Vec<BackendRow>, DatapathError> {
         let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
+        let shares = self.shares::<A>()?;
         let mut rows = Vec::new();
         for (id, backend) in backends.entries().map_err(failed(A::BACKENDS))? {
             if backend.service.0 == 0 {
@@ -119,7 +124,10 @@ impl Reader {
                 address: socket(backend.address, backend.port),
                 service_port: named.port,
                 protocol: named.protocol,
-                sets: set_names(backend.sets),
+                sets: set_names(backend.sets).map(|(_, name)| name).collect(),
+                shares: set_names(backend.sets)
+                    .map(|(set, _)| shares.of(backend.service, BackendId(id), set))
+                    .collect(),
                 generation: backend.generation,
                 backend_id: id,
             });
@@ -144,15 +152,13 @@ fn kind_name(kind: FrontendKind) -> &'static str {
     }
 }
 
-fn set_names(sets: EndpointSet) -> Vec<&'static str> {
+fn set_names(sets: EndpointSet) -> impl Iterator<Item = (EndpointSet, &'static str)> {
     [
         (EndpointSet::CLUSTER, "cluster"),
         (EndpointSet::LOCAL, "local"),
     ]
     .into_iter()
-    .filter(|(set, _)| sets.intersects(*set))
-    .map(|(_, name)| name)
-    .collect()
+    .filter(move |(set, _)| sets.intersects(*set))
 }
 
 /// Returns a frontend's policies and options in words.
@@ -208,10 +214,11 @@ mod tests {
 
     #[test]
     fn endpoint_sets_of_a_backend_are_listed_by_name() {
+        let names = |sets| Vec::from_iter(set_names(sets).map(|(_, name)| name));
         assert_eq!(
-            set_names(EndpointSet::CLUSTER.union(EndpointSet::LOCAL)),
+            names(EndpointSet::CLUSTER.union(EndpointSet::LOCAL)),
             ["cluster", "local"]
         );
-        assert!(set_names(EndpointSet::NONE).is_empty());
+        assert!(names(EndpointSet::NONE).is_empty());
     }
 }

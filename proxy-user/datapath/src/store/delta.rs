@@ -21,6 +21,7 @@ pub(super) struct CurrentFrontend<A: Addr> {
 }
 
 /// What the maps contain for one family of a service port. Backends are sorted by address and port.
+/// Their weights are not known: blocks are compared by their slots (`reserve`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Current<A: Addr> {
     pub(super) frontends: Vec<CurrentFrontend<A>>,
@@ -213,6 +214,7 @@ mod tests {
                     address: address(n),
                     port: Port::from_host(8080),
                     sets: EndpointSet(sets),
+                    weight: 1,
                 })
                 .collect(),
             frontends: frontends

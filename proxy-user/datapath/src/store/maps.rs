@@ -91,6 +91,7 @@ impl<A: Family> FamilyMaps<A> {
                 address: stored.address,
                 port: stored.port,
                 sets: stored.sets,
+                weight: 1,
             };
             (*id, plan)
         });

@@ -4,10 +4,13 @@
 
 use control::{
     apply::Refusal,
-    plan::{PortPlan, ServicePlan},
+    plan::{BackendPlan, PortPlan, ServicePlan},
 };
 use ipnet::IpNet;
-use proxy_common::{EndpointSet, ServiceFlags, V4, V6, select::maglev};
+use proxy_common::{
+    Addr, BackendId, EndpointSet, ServiceFlags, V4, V6,
+    select::{maglev, weights},
+};
 
 use super::{
     batches::Batches,
@@ -134,12 +137,14 @@ fn prepare_family<A: Stored>(
         let members = backends
             .iter()
             .filter(|(_, backend, _)| offered && backend.sets.intersects(set));
-        let ids = members.clone().map(|(id, _, _)| id.0).collect();
-        if is_maglev {
-            let ends: Vec<_> = members.map(|(_, at, _)| (at.address, at.port)).collect();
-            reserved.table(maps, old, ids, &maglev::table(&ends))
-        } else {
+        let members: Vec<_> = members.map(|(id, backend, _)| (*id, backend)).collect();
+        let with_weight = members.iter().filter(|(_, backend)| backend.weight > 0);
+        let ids: Vec<_> = with_weight.map(|(id, _)| id.0).collect();
+        let slots = slots_of(&members, is_maglev);
+        if slots == ids {
             reserved.block(maps, old, ids)
+        } else {
+            reserved.table(maps, old, slots, ids)
         }
     };
     let cluster = block(EndpointSet::CLUSTER, state.cluster)?;
@@ -151,4 +156,17 @@ fn prepare_family<A: Stored>(
         backends,
         records,
     })
+}
+
+/// Returns the slots of a block for these backends, as ids: each has its share by its weight.
+fn slots_of<A: Addr>(members: &[(BackendId, &BackendPlan<A>)], is_maglev: bool) -> Vec<u32> {
+    let weights: Vec<_> = members.iter().map(|(_, backend)| backend.weight).collect();
+    let owners = if is_maglev {
+        let ends = members.iter().map(|(_, at)| (at.address, at.port));
+        maglev::weighted(&ends.collect::<Vec<_>>(), &weights)
+    } else {
+        weights::list(&weights)
+    };
+    let id = |owner: u32| members[owner as usize].0.0;
+    owners.into_iter().map(id).collect()
 }

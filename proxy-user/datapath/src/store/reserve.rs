@@ -155,17 +155,16 @@ impl Reserved {
         Ok(BackendId(id))
     }
 
-    /// Reserves a block for a Maglev lookup table: `owners` has, for each slot, the position of its
-    /// backend in `ids`. If there is no free run for it and the change wants what fits, each
-    /// backend gets one slot.
+    /// Reserves a block in which backends have more slots than one: for weights, or a Maglev lookup
+    /// table. If there is no free run for it and the change wants what fits, each backend gets one
+    /// slot: `ids` has those of the backends.
     pub(super) fn table(
         &mut self,
         maps: &mut Maps,
         old: Block,
+        slots: Vec<u32>,
         ids: Vec<u32>,
-        owners: &[u32],
     ) -> Result<BlockChange, Refusal> {
-        let slots: Vec<_> = owners.iter().map(|at| ids[*at as usize]).collect();
         match self.new_block(maps, old, &slots)? {
             Some(block) => Ok(replace_by(block, slots)),
             None if self.want == Want::WhatFits => self.block(maps, old, ids),
@@ -173,8 +172,8 @@ impl Reserved {
         }
     }
 
-    /// Reserves a block for these slots, the ids of backends, unless the old block has exactly
-    /// these contents. If there is no free run for it, shrinks the old block to backends that are
+    /// Reserves a block for these slots, the ids of backends with one each, unless the old block has
+    /// exactly these contents. If there is no free run for it, shrinks the old block to backends that are
     /// still wanted.
     pub(super) fn block(
         &mut self,
@@ -186,7 +185,7 @@ impl Reserved {
             return Ok(replace_by(block, slots));
         }
         let part = shrunk(maps, old, &slots);
-        let is_all = matches!(&part, BlockChange::Shrink { block, .. } if block.count() as usize == slots.len());
+        let is_all = matches!(&part, BlockChange::Shrink { block, .. } if has_each_once(maps, *block, &slots));
         if is_all || self.want == Want::WhatFits {
             return Ok(part);
         }
@@ -246,6 +245,13 @@ fn no_row(maps: &Maps, count: usize) -> Refusal {
             maps.blocks.longest()
         ),
     }
+}
+
+/// Returns whether the slots of a block are these ids, in any order.
+fn has_each_once(maps: &Maps, block: Block, ids: &[u32]) -> bool {
+    let found = (block.first()..).take(block.count() as usize);
+    let found: HashSet<_> = found.map(|at| maps.slots.load(at)).collect();
+    block.count() as usize == ids.len() && ids.iter().all(|id| found.contains(id))
 }
 
 /// Takes the lowest free id; `None` if then fewer ids than `room` demands would stay free.

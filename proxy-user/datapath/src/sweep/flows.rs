@@ -4,11 +4,11 @@
 
 use linux::{Plain, now};
 use proxy_common::{
-    FlowEntry, FlowKey, FlowKind,
+    FlowEntry, FlowKey, FlowKind, Protocol, ServiceId,
     flow::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, Phase},
 };
 
-use super::FlowCounts;
+use super::{FlowCounts, Gone};
 use crate::{
     error::DatapathError,
     maps::{
@@ -23,6 +23,13 @@ use crate::{
 /// entries takes about eight seconds, well within the shortest idle time.
 const STEP: usize = 4096;
 const STEPS: usize = 16;
+
+/// A flow that was used or begun within this time before a walk is not removed because its pod is
+/// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
+const JUST_NOW: u64 = 100_000_000;
+
+/// A function that tells whether a service has the frontend that a flow's client called.
+type IsServed<'a, A> = &'a dyn Fn(&FlowKey<A>) -> bool;
 
 /// The walk through the flow table of one address family.
 pub(super) struct FlowWalk<A: Family> {
@@ -54,28 +61,41 @@ impl<A: Family> FlowWalk<A> {
         self.walk.is_at_start()
     }
 
-    /// Continues the walk and removes idle flows. Returns the counts of the last complete walk;
-    /// only `removed` is about this call.
+    /// Continues the walk and removes idle flows, and connections to pods that are gone. Returns the
+    /// counts of the last complete walk; only `removed` is about this call.
+    ///
+    /// A client's next packet of a connection that was removed is one in the middle of a connection
+    /// that nobody knows: it is answered by a reset. So a connection is removed only while its
+    /// frontend is served; else its packets would leave the node as they came.
     pub(super) fn sweep(
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
+        (gone, is_served): (&Gone, IsServed<'_, A>),
     ) -> Result<FlowCounts, DatapathError> {
         let now = now();
         let mut removed = 0;
         for _ in 0..STEPS {
-            let mut idle = Vec::new();
+            let (mut idle, mut ended) = (Vec::new(), Vec::new());
             let Self { walk, running, .. } = self;
             let more = walk
                 .step(&self.flows, |key: FlowKey<A>, entry| {
                     count(running, &entry);
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
+                    } else if leads_to(gone, &key, &entry) && is_served(&key) {
+                        ended.push(key);
                     }
                 })
                 .map_err(DatapathError::of_map("walk", A::FLOWS))?;
             for keys in idle.chunks(EXPIRY_BATCH) {
                 removed += expire(programs, keys, idle_times, now)?;
+            }
+            for keys in ended.chunks(EXPIRY_BATCH) {
+                let before = now.saturating_sub(JUST_NOW);
+                let ended = expire(programs, keys, &IdleTimes::AT_ONCE, before)?;
+                tracing::info!(connections = ended, "connections to pods that are gone end");
+                removed += ended;
             }
             if !more {
                 let fresh = FlowCounts {
@@ -91,6 +111,16 @@ impl<A: Family> FlowWalk<A> {
             ..self.complete
         })
     }
+}
+
+/// Whether this is the original entry of a TCP connection through a service to a pod that is gone.
+fn leads_to<A: Family>(gone: &Gone, key: &FlowKey<A>, entry: &FlowEntry<A>) -> bool {
+    !gone.is_empty()
+        && key.protocol == Protocol::TCP
+        && entry.kind == FlowKind::ORIGINAL
+        && entry.service != ServiceId::NONE
+        && entry.is_whole(key)
+        && gone.contains(&entry.address.into())
 }
 
 fn count<A: Family>(counts: &mut FlowCounts, entry: &FlowEntry<A>) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which
 //! backends still serve. Out: idle entries are removed, the node's UDP sockets whose backend is
-//! gone are reconnected, and how full the flow tables are. Called by `Datapath`.
+//! gone are reconnected, TCP connections to pods that are gone are ended, and how full the flow
+//! tables are. Called by `Datapath`.
 
 mod flows;
 mod sockets;
 
+use std::{collections::BTreeSet, net::IpAddr};
+
 use control::apply::Fill;
 use linux::Mended;
-use proxy_common::{V4, V6, flow::IdleTimes};
+use proxy_common::{FlowKey, V4, V6, flow::IdleTimes};
 
 use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::{
@@ -27,7 +30,12 @@ pub(crate) struct Sweep {
     /// True if a UDP service has changed so that node processes may have sockets that must be
     /// reconnected.
     udp_lost: bool,
+    /// The addresses of pods that are gone.
+    gone: Gone,
 }
+
+/// The addresses of pods that are gone: TCP connections to them are ended.
+pub(super) type Gone = BTreeSet<IpAddr>;
 
 impl Sweep {
     pub(crate) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
@@ -37,7 +45,14 @@ impl Sweep {
             sockets: SocketWalk::open(open)?,
             idle_times: IdleTimes::DEFAULT,
             udp_lost: false,
+            gone: Gone::new(),
         })
+    }
+    /// Sets the addresses of pods that are gone. `resets`: whether segments of unknown connections
+    /// get a reset now. Without that, a connection would not end by removing its flow, so none
+    /// ends.
+    pub(crate) fn set_gone(&mut self, gone: Gone, resets: bool) {
+        self.gone = if resets { gone } else { Gone::new() };
     }
     pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.idle_times = idle_times;
@@ -64,9 +79,9 @@ impl Sweep {
         store: &Store,
         programs: &Programs,
     ) -> Result<Occupancy, DatapathError> {
-        let flows = self.sweep_flows(programs);
+        let flows = self.sweep_flows_of(Some(store), programs);
         self.mend_now(store)?;
-        check(self.sockets.sweep(store, &self.idle_times)?)?;
+        check(self.sockets.sweep(store, &self.idle_times, &self.gone)?)?;
         let flows = flows?;
         Ok(Occupancy {
             complete: flows.complete && self.sockets.is_complete(),
@@ -75,11 +90,25 @@ impl Sweep {
     }
     /// Continues the walks through the flow tables.
     pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
-        let times = &self.idle_times;
+        self.sweep_flows_of(None, programs)
+    }
+    /// Without `store`, no connections to pods that are gone are ended.
+    fn sweep_flows_of(
+        &mut self,
+        store: Option<&Store>,
+        programs: &Programs,
+    ) -> Result<Occupancy, DatapathError> {
+        let (times, gone) = (&self.idle_times, &self.gone);
+        let is_served_v4 = |key: &FlowKey<V4>| {
+            store.is_some_and(|it| it.owner_v4(key.dst, key.dst_port, key.protocol).is_some())
+        };
+        let is_served_v6 = |key: &FlowKey<V6>| {
+            store.is_some_and(|it| it.owner_v6(key.dst, key.dst_port, key.protocol).is_some())
+        };
         // One family's failure does not stop the other.
         let (v4, v6) = (
-            self.flows_v4.sweep(programs, times),
-            self.flows_v6.sweep(programs, times),
+            self.flows_v4.sweep(programs, times, (gone, &is_served_v4)),
+            self.flows_v6.sweep(programs, times, (gone, &is_served_v6)),
         );
         Ok(Occupancy {
             v4: v4?,

@@ -3,17 +3,18 @@
 //! reconnects the node's UDP sockets whose backend is gone. Called by `Sweep`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use linux::{LostSockets, Mended, now};
+use linux::{LostSockets, Mended, TcpSocket, now};
 use proxy_common::{
     Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketCookie, SocketEntry,
     SocketKey, SocketRole, V4, V6, flow::IdleTimes,
 };
 
+use super::Gone;
 use crate::{
     error::DatapathError,
     maps::{
@@ -38,10 +39,12 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// no service has this frontend.
 type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
-/// The sockets that must be reconnected, as far as the current walk has found them.
+/// The sockets that must be reconnected or closed, as far as the current walk has found them.
 #[derive(Default)]
 struct Findings {
     lost: LostSockets,
+    /// TCP sockets that are connected to pods that are gone.
+    gone: HashSet<TcpSocket>,
 }
 
 impl Findings {
@@ -54,7 +57,15 @@ impl Findings {
         entry: &SocketEntry<A>,
         backends: &MappedArray<Backend<A>>,
         owner: Owner<'_, A>,
+        gone: &Gone,
     ) {
+        if entry.protocol == Protocol::TCP
+            && gone.contains(&entry.backend_address.into())
+            && entry.is_whole(key)
+        {
+            let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
+            self.gone.insert((key.cookie, backend));
+        }
         let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
         if entry.protocol != Protocol::UDP || !is_the_nodes || !entry.is_whole(key) {
             return;
@@ -110,11 +121,13 @@ impl SocketWalk {
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
+        gone: &Gone,
     ) -> Result<Mended, DatapathError> {
         if self.ended == [true; 2] {
             self.begin();
         }
-        self.walk(store, idle_times, STEPS)?;
+        self.walk(store, idle_times, gone, STEPS)?;
+        self.close_gone()?;
         self.mend_lost()
     }
 
@@ -132,7 +145,7 @@ impl SocketWalk {
     ) -> Result<Mended, DatapathError> {
         self.begin();
         self.tried.clear();
-        self.walk(store, idle_times, usize::MAX)?;
+        self.walk(store, idle_times, &Gone::new(), usize::MAX)?;
         // The next walk finds sockets that were being connected in the meantime.
         self.mend_lost()
     }
@@ -149,17 +162,37 @@ impl SocketWalk {
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
+        gone: &Gone,
         steps: usize,
     ) -> Result<(), DatapathError> {
         let [v4_ended, v6_ended] = &mut self.ended;
         let findings = &mut self.findings;
         let v4 = |address, port, protocol| store.owner_v4(address, port, protocol);
-        let of_v4 = (store.backends_v4(), &v4 as Owner<'_, V4>);
+        let of_v4 = (store.backends_v4(), &v4 as Owner<'_, V4>, gone);
         self.v4
             .sweep(of_v4, idle_times, findings, steps, v4_ended)?;
         let v6 = |address, port, protocol| store.owner_v6(address, port, protocol);
-        let of_v6 = (store.backends_v6(), &v6 as Owner<'_, V6>);
+        let of_v6 = (store.backends_v6(), &v6 as Owner<'_, V6>, gone);
         self.v6.sweep(of_v6, idle_times, findings, steps, v6_ended)
+    }
+
+    /// Closes the TCP sockets that the walk has found connected to pods that are gone.
+    fn close_gone(&mut self) -> Result<(), DatapathError> {
+        let mut gone = std::mem::take(&mut self.findings.gone);
+        gone.retain(|socket| !self.tried.contains_key(socket));
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let closed = linux::close_tcp(&gone).map_err(DatapathError::CloseSockets)?;
+        tracing::info!(
+            closed,
+            of = gone.len(),
+            "sockets connected to pods that are gone are closed"
+        );
+        let now = Instant::now();
+        self.tried
+            .extend(gone.into_iter().map(|socket| (socket, now)));
+        Ok(())
     }
 
     fn mend_lost(&mut self) -> Result<Mended, DatapathError> {
@@ -203,7 +236,7 @@ impl<A: Family> FamilyWalk<A> {
 
     fn sweep(
         &mut self,
-        (backends, owner): (&MappedArray<Backend<A>>, Owner<'_, A>),
+        (backends, owner, gone): (&MappedArray<Backend<A>>, Owner<'_, A>, &Gone),
         idle_times: &IdleTimes,
         findings: &mut Findings,
         steps: usize,
@@ -221,7 +254,7 @@ impl<A: Family> FamilyWalk<A> {
                         if let Some(key) = bucket.key()
                             && key.role == SocketRole::CONNECTED
                         {
-                            findings.note(&key, &bucket.entry, backends, owner);
+                            findings.note(&key, &bucket.entry, backends, owner, gone);
                         }
                     })
                     .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
@@ -233,7 +266,7 @@ impl<A: Family> FamilyWalk<A> {
                 .walk
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
-                        SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner),
+                        SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner, gone),
                         // The hooks remove such an entry when the socket is closed.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),

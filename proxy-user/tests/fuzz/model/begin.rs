@@ -13,7 +13,7 @@ use super::{
     rings::{Named, Ring},
     wire::{self, ACK, Fragment, Headers, RST, SYN, TCP, Tuple},
 };
-use crate::services::{Frontend, service_range, v4, v6};
+use crate::services::{Backend, Frontend, service_range, v4, v6};
 
 /// How many backends the programs try with the client's own source port, and then how many other
 /// source ports. ARCHITECTURE.md says "another backend, or another source port" and leaves the
@@ -42,6 +42,8 @@ struct Wanted {
     before: Before,
     /// With selection by hash: the backend that the hash selects.
     named: Option<SocketAddr>,
+    /// True if each backend has one slot. Else slots that follow each other may be of the same one.
+    has_equal_slots: bool,
     /// True if the packet is not the first one of its connection.
     is_middle: bool,
 }
@@ -103,12 +105,18 @@ impl Model {
         let Tuple { src, dst, .. } = headers.tuple;
         let set = live.service.flags(frontend).set_of_block(external);
         let held = self.held(live, src.ip(), set);
-        let allowed = held.map_or_else(|| live.in_set(set, dst.is_ipv6()), |one| vec![one]);
-        let named = live
-            .service
-            .is_maglev
-            .then(|| hashed(live, frontend, src, &allowed));
-        let allowed = allowed.into_iter().map(|at| (at, live.incarnations[&at]));
+        let mut allowed = held.map_or_else(|| live.in_set(set, dst.is_ipv6()), |one| vec![one]);
+        let named = if live.service.is_maglev && held.is_none() {
+            Some(hashed(live, frontend, src, &allowed))
+        } else {
+            held.filter(|_| live.service.is_maglev).map(|one| one.at)
+        };
+        allowed.retain(|one| held.is_some() || one.is_wanted());
+        let has_equal_slots =
+            named.is_none() && allowed.windows(2).all(|two| two[0].weight == two[1].weight);
+        let allowed = allowed
+            .into_iter()
+            .map(|one| (one.at, live.incarnations[&one.at]));
         Wanted {
             name: live.service.name.clone(),
             allowed: allowed.collect(),
@@ -117,6 +125,7 @@ impl Model {
             masquerade,
             before,
             named,
+            has_equal_slots,
             is_middle: !headers.begins(),
         }
     }
@@ -191,6 +200,7 @@ impl Model {
         // the programs may find no other one.
         let all_taken = match wanted.named {
             Some(_) => free_by_hash.is_none(),
+            None if !wanted.has_equal_slots => taken > 0,
             None => taken >= wanted.allowed.len().min(tries),
         };
         if wanted.is_middle && free_by_hash.is_none() {
@@ -346,10 +356,10 @@ impl Model {
         if wanted.before.avoided == Some(backend)
             && has_other
             && wanted.allowed.len()
-                < if wanted.named.is_some() {
-                    3
-                } else {
+                < if wanted.has_equal_slots {
                     BACKEND_TRIES
+                } else {
+                    3
                 }
             && !wanted.is_held
         {
@@ -361,25 +371,21 @@ impl Model {
     }
 }
 
-/// Returns the backend among `allowed` that the hash of client and frontend selects.
-fn hashed(
-    live: &Live,
-    frontend: &Frontend,
-    client: SocketAddr,
-    allowed: &[SocketAddr],
-) -> SocketAddr {
+/// Returns the backend among those of a set that the hash of client and frontend selects.
+fn hashed(live: &Live, frontend: &Frontend, client: SocketAddr, of_set: &[Backend]) -> SocketAddr {
     fn of<A: Addr>(
         live: &Live,
         frontend: &Frontend,
         client: SocketAddr,
-        allowed: &[SocketAddr],
+        of_set: &[Backend],
         address: fn(IpAddr) -> Option<A>,
     ) -> SocketAddr {
         let end = |at: SocketAddr| {
             let address = address(at.ip()).expect("of this family");
             (address, Port::from_host(at.port()))
         };
-        let ends: Vec<_> = allowed.iter().map(|at| end(*at)).collect();
+        let ends: Vec<_> = of_set.iter().map(|one| end(one.at)).collect();
+        let weights: Vec<_> = of_set.iter().map(|one| one.weight).collect();
         let ((source, port), (to, to_port)) = (end(client), end(frontend.at));
         let number = if live.service.affinity > 0 {
             select::client_number(source)
@@ -387,13 +393,13 @@ fn hashed(
             let key = FrontendKey::new(to, to_port, Protocol(live.service.protocol));
             select::flow_number(source, port, &key)
         };
-        let table = select::maglev::table(&ends);
-        allowed[table[number as usize % table.len()] as usize]
+        let table = select::maglev::weighted(&ends, &weights);
+        of_set[table[number as usize % table.len()] as usize].at
     }
     if client.is_ipv6() {
-        of(live, frontend, client, allowed, v6)
+        of(live, frontend, client, of_set, v6)
     } else {
-        of(live, frontend, client, allowed, v4)
+        of(live, frontend, client, of_set, v4)
     }
 }
 

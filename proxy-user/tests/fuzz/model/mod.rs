@@ -29,7 +29,7 @@ use std::{
 
 use proxy_common::{Counter, EndpointSet, FrontendKind};
 
-use crate::services::{Frontend, Interface, NodeSettings, Service};
+use crate::services::{Backend, Frontend, Interface, NodeSettings, Service};
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
 pub(crate) use past::Exit;
@@ -214,12 +214,12 @@ impl Model {
 }
 
 impl Live {
-    /// Returns the backends of a set in one address family.
-    fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<SocketAddr> {
+    /// Returns the backends of a set in one address family, with those of weight 0.
+    fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<Backend> {
         let backends = self.service.backends.iter();
         backends
             .filter(|backend| backend.sets.intersects(set) && backend.at.is_ipv6() == v6)
-            .map(|backend| backend.at)
+            .copied()
             .collect()
     }
 }

@@ -9,7 +9,7 @@ use super::{
     AffinityEntry, Given, Live, Model,
     wire::{ACK, Headers, SYN, Tuple},
 };
-use crate::services::{Frontend, is_node, pod_range};
+use crate::services::{Backend, Frontend, is_node, pod_range};
 
 impl Model {
     /// Returns the verdict on a client's first packet to a frontend.
@@ -22,7 +22,10 @@ impl Model {
     ) -> Verdict {
         let flags = live.service.flags(frontend);
         let v6 = frontend.at.is_ipv6();
-        let any = |external| !live.in_set(flags.set_of_block(external), v6).is_empty();
+        let any = |external| {
+            let set = live.in_set(flags.set_of_block(external), v6);
+            set.iter().any(Backend::is_wanted)
+        };
         let allowed = live
             .service
             .sources
@@ -50,7 +53,7 @@ impl Model {
         }
     }
     /// Returns the backend of a client's session affinity if it is valid and in the set; else None.
-    pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<SocketAddr> {
+    pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<Backend> {
         let timeout = u64::from(live.service.affinity);
         let AffinityEntry {
             backend,
@@ -59,9 +62,9 @@ impl Model {
         } = *self.affinity.get(&(live.service.name.clone(), client))?;
         let holds = timeout > 0
             && self.now - last_used <= timeout
-            && live.incarnations.get(&backend) == Some(&incarnation)
-            && live.in_set(set, backend.is_ipv6()).contains(&backend);
-        holds.then_some(backend)
+            && live.incarnations.get(&backend) == Some(&incarnation);
+        let mut of_set = live.in_set(set, backend.is_ipv6()).into_iter();
+        of_set.find(|one| holds && one.at == backend)
     }
     /// Returns client and backend of each affinity whose backend serves, expired or not, sorted.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {

@@ -153,8 +153,9 @@ fn a_rule_of_a_bridge_is_named() {
     let world = &bridged.world;
     let asked = || follow(world, "10.40.2.10", CART, &[]);
     asked().was_answered();
-    world.nft(&table("bridge", "forward", "tcp dport 8080 drop"));
-    asked().was_lost("chain bridge firewall filter: `tcp dport 8080 drop`");
+    // The node routes the request; the answer passes from port to port.
+    world.nft(&table("bridge", "forward", "tcp sport 8080 drop"));
+    asked().was_lost("chain bridge firewall filter: `tcp sport 8080 drop`");
     world.nft("delete table bridge firewall\n");
     asked().was_answered();
 }

@@ -171,7 +171,7 @@ pub(super) fn run(
         }),
         conntrack_full: conntrack_full(),
         foreign: programs::at_interfaces(args, &recorder, own, &stations, host),
-        cgroup: programs::at_cgroups(args, pod.and_then(|pod| pod.process), v6),
+        cgroup: programs::at_cgroups(args, pod.and_then(PodNamespace::process), v6),
         endpoint: watch.endpoint(&recorder, own, inode, asked.protocol),
         stations,
     };
@@ -236,7 +236,7 @@ fn sender(
     if let Some(pod) =
         PodNamespace::behind(place.index).context("find the client's network namespace")?
     {
-        if pod.run(|| has_address(asked.client))? {
+        if pod.run(|| Ok(has_address(asked.client)))? {
             return Ok(Sender::Pod(pod));
         }
         notes.push(format!("the namespace behind {} does not have the address {}: the packet was put into the interface", place.link.name, asked.client));
@@ -313,9 +313,8 @@ impl Watch {
         if self.dropped.is_some() || begun.elapsed() < BETWEEN {
             return;
         }
-        let there =
-            reached(recorder, own).and_then(|inode| PodNamespace::with_inode(inode).ok()?);
-        let dropped = there.and_then(|there| there.run(endpoint::dropped).ok());
+        let there = reached(recorder, own).and_then(PodNamespace::with_inode);
+        let dropped = there.and_then(|there| there.run(|| Ok(endpoint::dropped())).ok());
         self.dropped = Some(dropped.unwrap_or_else(endpoint::dropped));
     }
 
@@ -343,8 +342,8 @@ impl Watch {
         if last.namespace == own {
             return Some(look());
         }
-        let there = PodNamespace::with_inode(last.namespace).ok()??;
-        there.run(look).ok()
+        let there = PodNamespace::with_inode(last.namespace)?;
+        there.run(|| Ok(look())).ok()
     }
 }
 

@@ -69,10 +69,8 @@ pub(super) fn bind(
     let Some(pod) = pod else {
         return open().context("open a socket on this node");
     };
-    let bound = pod.run(|| cgroup::inside(pod.process, open));
-    bound
-        .flatten()
-        .context("open a socket in the client's network namespace")
+    let bound = pod.run(|| cgroup::inside(pod.process(), open));
+    bound.context("open a socket in the client's network namespace")
 }
 
 impl Bound {

@@ -10,6 +10,7 @@ mod health;
 mod hints;
 mod invariants;
 mod source_ranges;
+mod weights;
 
 use proxy_common::{EndpointSet, FrontendKind, ServiceFlags, V4};
 

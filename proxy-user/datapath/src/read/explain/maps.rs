@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pinned maps of one family, read key by key in the order of the kernel programs.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use linux::{LpmKey, get_pinned, now};
@@ -151,20 +151,16 @@ impl<A: Family> FamilyMaps<A> {
         Ok(ranges)
     }
 
-    /// Returns the backends in a block's slots, with their ids, without duplicates.
-    pub(super) fn block(
-        &self,
-        block: Block,
-    ) -> Result<Vec<(BackendId, Backend<A>)>, DatapathError> {
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+    /// Returns the backends in a block's slots, each with the number of its slots.
+    pub(super) fn block(&self, block: Block) -> Result<Vec<(Backend<A>, u32)>, DatapathError> {
+        let mut owned: BTreeMap<u32, u32> = BTreeMap::new();
         for slot in block.first()..block.first() + block.count() {
             let id = self.slots.lookup(&slot).map_err(failed(maps::SLOTS))?;
-            if let Some(id) = id
-                && seen.insert(id)
-                && let Some(backend) = self.backend(BackendId(id))?
-            {
-                found.push((BackendId(id), backend));
-            }
+            *owned.entry(id.unwrap_or(0)).or_default() += 1;
+        }
+        let mut found = Vec::new();
+        for (id, slots) in owned {
+            found.extend(self.backend(BackendId(id))?.map(|backend| (backend, slots)));
         }
         Ok(found)
     }

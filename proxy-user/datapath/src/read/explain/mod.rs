@@ -9,14 +9,14 @@ mod service;
 mod socket;
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
 };
 
 use ipnet::IpNet;
 use proxy_common::{
-    Backend, BackendId, Counter, FrontendKind, Origin, Protocol, ServiceFlags, ServiceId, Settings,
-    V4, V6, flow::ClientInterface,
+    Backend, Counter, FrontendKind, Origin, Protocol, ServiceFlags, ServiceId, Settings, V4, V6,
+    flow::ClientInterface,
 };
 
 use self::maps::FamilyMaps;
@@ -101,8 +101,9 @@ pub struct MatchedFrontend {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ServingEndpoint {
     pub address: SocketAddr,
-    /// True if the policy may choose this endpoint for the client.
-    pub chosen_from: bool,
+    /// How many slots of the block for this client are the endpoint's; 0 if the policy does not
+    /// choose it.
+    pub slots: u32,
     /// True if a policy that chooses from all endpoints of the cluster may choose this one. `local`
     /// is the same for a policy that chooses from this node's endpoints.
     pub cluster: bool,
@@ -217,19 +218,17 @@ impl Reader {
     }
 }
 
-/// Returns all endpoints of a service port, sorted. Those in `block` are marked as `chosen_from`.
-fn endpoints<A: Family>(
-    all: Vec<Backend<A>>,
-    block: &[(BackendId, Backend<A>)],
-) -> Vec<ServingEndpoint> {
+/// Returns all endpoints of a service port, sorted. Those in `block` have slots.
+fn endpoints<A: Family>(all: Vec<Backend<A>>, block: &[(Backend<A>, u32)]) -> Vec<ServingEndpoint> {
     use proxy_common::EndpointSet;
-    let chosen: HashSet<_> = block
+    let slots: HashMap<_, _> = block
         .iter()
-        .map(|(_, backend)| (backend.address, backend.port))
+        .map(|(backend, slots)| ((backend.address, backend.port), *slots))
         .collect();
+    let slots = |backend: &Backend<A>| slots.get(&(backend.address, backend.port)).copied();
     let describe = |backend: Backend<A>| ServingEndpoint {
         address: super::socket(backend.address, backend.port),
-        chosen_from: chosen.contains(&(backend.address, backend.port)),
+        slots: slots(&backend).unwrap_or(0),
         cluster: backend.sets.intersects(EndpointSet::CLUSTER),
         local: backend.sets.intersects(EndpointSet::LOCAL),
     };

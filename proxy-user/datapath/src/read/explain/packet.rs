@@ -122,7 +122,7 @@ pub(super) fn matched<A: Family>(
     }
     explained.to = block
         .iter()
-        .map(|(_, backend)| socket(backend.address, backend.port))
+        .map(|(backend, _)| socket(backend.address, backend.port))
         .collect();
     explained.to.sort_unstable();
     Ok(explained)

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Properties of lists of slots by weight.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+fn shares(weights: &[u32], list: &[u32]) -> Vec<usize> {
+    let mut shares = vec![0; weights.len()];
+    for owner in list {
+        shares[*owner as usize] += 1;
+    }
+    shares
+}
+
+#[rstest]
+#[case(&[], &[])]
+#[case(&[0, 0], &[])]
+#[case(&[7], &[0])]
+#[case(&[1, 1, 1], &[0, 1, 2])]
+#[case(&[50, 50], &[0, 1])]
+#[case(&[5, 0, 5], &[0, 2])]
+#[case(&[2, 1], &[0, 1, 0])]
+#[case(&[30, 90], &[0, 1, 1, 1])]
+#[case(&[1, 5, 2], &[0, 1, 2, 1, 1, 1, 2, 1])]
+fn a_list_is_as_long_as_the_reduced_weights_and_slots_of_one_backend_lie_apart(
+    #[case] weights: &[u32],
+    #[case] owners: &[u32],
+) {
+    assert_eq!(list(weights), owners);
+}
+
+#[test]
+fn weights_whose_sum_is_small_are_shared_exactly() {
+    for weights in [vec![256, 255, 1], vec![3, 100, 0, 256], vec![97, 89, 83, 2]] {
+        let shares = shares(&weights, &list(&weights));
+        let shares: Vec<_> = shares.into_iter().map(|share| share as u32).collect();
+        assert_eq!(shares, weights);
+    }
+}
+
+#[test]
+fn one_of_a_million_is_still_chosen_at_times() {
+    let weights = [1, 1_000_000];
+    let list = list(&weights);
+    assert_eq!(list.len(), 1024);
+    assert_eq!(shares(&weights, &list), [1, 1023]);
+}
+
+#[test]
+fn a_list_of_very_many_backends_has_room_for_each() {
+    let mut weights = vec![1; 200_000];
+    weights[7] = 1_000_000;
+    let list = list(&weights);
+    assert_eq!(list.len(), 400_000);
+    assert!(shares(&weights, &list).iter().all(|share| *share > 0));
+}
+
+fn weights() -> impl Strategy<Value = Vec<u32>> {
+    let weight = prop_oneof![0..4_u32, 0..=256_u32, 0..=1_000_000_u32, Just(u32::MAX)];
+    prop_oneof![
+        prop::collection::vec(weight.clone(), 0..20),
+        prop::collection::vec(weight, 0..600),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn each_share_differs_by_less_than_2_percent_of_all(weights in weights()) {
+        let list = list(&weights);
+        let all: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+        prop_assert!(list.len() <= most(weights.len()));
+        prop_assert_eq!(list.is_empty(), all == 0.0);
+        for (weight, share) in weights.iter().zip(shares(&weights, &list)) {
+            let (wanted, got) = (f64::from(*weight) / all, share as f64 / list.len() as f64);
+            prop_assert_eq!(*weight == 0, share == 0);
+            prop_assert!((wanted - got).abs() < 0.02 || all == 0.0, "{} instead of {}", got, wanted);
+        }
+    }
+
+    #[test]
+    fn only_the_proportions_of_the_weights_matter(
+        weights in prop::collection::vec(0..=300_u32, 0..50),
+        factor in 1..1000_u32,
+    ) {
+        let larger: Vec<_> = weights.iter().map(|weight| weight * factor).collect();
+        prop_assert_eq!(list(&weights), list(&larger));
+    }
+}

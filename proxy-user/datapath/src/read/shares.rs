@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts the slots that backends have in the blocks of their service port: their shares of new
+//! connections. Called by the list of backends.
+
+use std::collections::HashMap;
+
+use linux::get_pinned;
+use proxy_common::{BackendId, Block, EndpointSet, FrontendKey, Record, ServiceId, maps};
+use serde::Serialize;
+
+use super::{Reader, failed};
+use crate::{
+    error::DatapathError,
+    maps::{arrays::MappedArray, family::Family, tables::Table},
+};
+
+/// A backend's share of the new connections of one endpoint set: so many slots of a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    pub slots: u32,
+    pub of: u32,
+}
+
+/// The slots of all blocks of one address family, by endpoint set.
+#[derive(Default)]
+pub(super) struct Shares {
+    blocks: HashMap<(ServiceId, u16), Block>,
+    owned: HashMap<(BackendId, u16), u32>,
+}
+
+impl Shares {
+    /// Returns the share of a service port's backend in a set.
+    pub(super) fn of(&self, service: ServiceId, id: BackendId, set: EndpointSet) -> Share {
+        let block = self.blocks.get(&(service, set.0));
+        Share {
+            slots: self.owned.get(&(id, set.0)).copied().unwrap_or(0),
+            of: block.map_or(0, |block| block.count()),
+        }
+    }
+}
+
+impl Reader {
+    /// Reads the shares of all backends of one address family.
+    pub(super) fn shares<A: Family>(&self) -> Result<Shares, DatapathError> {
+        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
+        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
+        // A read-only descriptor cannot be mapped; nothing is written.
+        let slots = get_pinned(&self.home.join(maps::SLOTS), false);
+        let slots: MappedArray<u32> = slots
+            .and_then(MappedArray::new)
+            .map_err(failed(maps::SLOTS))?;
+        let mut shares = Shares::default();
+        for (key, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
+            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
+            let Some(record) = record.filter(|record| record.key == key) else {
+                continue;
+            };
+            for (external, block) in [(false, record.internal), (true, record.external)] {
+                let set = record.flags.set_of_block(external).0;
+                if shares.blocks.contains_key(&(record.service, set)) {
+                    continue;
+                }
+                shares.blocks.insert((record.service, set), block);
+                let end = block.first().saturating_add(block.count());
+                if end > slots.capacity() {
+                    // `Reader::dangling` tells of it.
+                    continue;
+                }
+                let mapped = slots.ensure(block.first(), block.count());
+                mapped.map_err(failed(maps::SLOTS))?;
+                for at in block.first()..end {
+                    let owner = (BackendId(slots.load(at)), set);
+                    *shares.owned.entry(owner).or_default() += 1;
+                }
+            }
+        }
+        Ok(shares)
+    }
+}
