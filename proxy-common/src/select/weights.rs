@@ -20,9 +20,9 @@ fn most(backends: usize) -> usize {
         .max(2 * backends)
 }
 
-/// Returns the owner of each slot of a list, an index into `weights`. A backend's share of the slots
-/// is its share of the weights: exactly if the list is short enough for that, else nearly. Without
-/// a common divisor of the weights that makes it shorter, the list is as long as their sum.
+/// Returns the owner of each slot of a list, an index into `weights`. A backend's share of the
+/// slots is its share of the weights: exactly if the list is short enough for that, else nearly.
+/// Without a common divisor of the weights that makes it shorter, the list is as long as their sum.
 /// Backends of weight 0 own no slot, all others own one at least. Equal weights give a list of the
 /// backends in their order.
 pub fn list(weights: &[u32]) -> Vec<u32> {

@@ -194,7 +194,7 @@ impl ClusterState {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
-    /// Returns which of these addresses some EndpointSlice lists, ready or not, of whatever service.
+    /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service.
     pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
         let mut listed = BTreeSet::new();
         for slice in self.services.values().flat_map(|entry| &entry.slices) {

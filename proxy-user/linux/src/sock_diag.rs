@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reconnects or closes UDP sockets of this network namespace and closes TCP sockets, which are
-//! found by their cookies, and lists sockets. By sock_diag(7). Called by `datapath::sweep` and the command line.
+//! found by their cookies, and lists sockets. By sock_diag(7). Called by `datapath::sweep` and the
+//! command line.
 
 use std::{
     collections::{HashMap, HashSet},

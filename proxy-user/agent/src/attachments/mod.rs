@@ -190,8 +190,8 @@ impl Attachments {
         }
     }
 
-    /// Has connections end to pods of this node that are gone, if the setting says so. Called once a
-    /// second. Returns true if there are such pods.
+    /// Has connections end to pods of this node that are gone, if the setting says so. Called once
+    /// a second. Returns true if there are such pods.
     pub(super) fn end_connections(&mut self, shared: &mut Shared, services: &Services) -> bool {
         let ends = shared.config.gone_endpoints == GoneEndpoints::Reset && !shared.config.shadow;
         if !ends || !services.served {

@@ -33,8 +33,8 @@ pub(super) struct EndpointRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
     pub(super) can_answer: bool,
-    /// The endpoint's share of new connections by this policy; `None` if it cannot answer, or if all
-    /// that can have about the same share.
+    /// The endpoint's share of new connections by this policy; `None` if it cannot answer, or if
+    /// all that can have about the same share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) share: Option<Share>,
     /// Why the endpoint cannot answer; empty if it can.

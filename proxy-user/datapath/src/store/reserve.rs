@@ -172,9 +172,9 @@ impl Reserved {
         }
     }
 
-    /// Reserves a block for these slots, the ids of backends with one each, unless the old block has
-    /// exactly these contents. If there is no free run for it, shrinks the old block to backends that are
-    /// still wanted.
+    /// Reserves a block for these slots, the ids of backends with one each, unless the old block
+    /// has exactly these contents. If there is no free run for it, shrinks the old block to
+    /// backends that are still wanted.
     pub(super) fn block(
         &mut self,
         maps: &mut Maps,

@@ -61,8 +61,8 @@ impl<A: Family> FlowWalk<A> {
         self.walk.is_at_start()
     }
 
-    /// Continues the walk and removes idle flows, and connections to pods that are gone. Returns the
-    /// counts of the last complete walk; only `removed` is about this call.
+    /// Continues the walk and removes idle flows, and connections to pods that are gone. Returns
+    /// the counts of the last complete walk; only `removed` is about this call.
     ///
     /// A client's next packet of a connection that was removed is one in the middle of a connection
     /// that nobody knows: it is answered by a reset. So a connection is removed only while its
