@@ -8,9 +8,9 @@ pub mod manifests;
 pub mod named;
 mod pods;
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
-use control::change::Batch;
+use control::{change::Batch, gateway::Writer};
 use tokio::sync::mpsc;
 
 use self::api_server::Requests;
@@ -21,6 +21,11 @@ pub trait ObjectSource: Send + 'static {
     /// one.
     fn requests(&self) -> Requests {
         Requests::default()
+    }
+
+    /// Returns who writes the status of the Gateway API's objects; None without an API server.
+    fn writer(&self) -> Option<Arc<dyn Writer>> {
+        None
     }
 
     /// Sends every object, then every change. Ends when the receiver is gone or the source can no
