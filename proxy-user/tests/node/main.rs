@@ -21,6 +21,7 @@ mod explain;
 mod external;
 mod failover;
 mod forward;
+mod gateways;
 mod growth;
 mod handover;
 mod health;

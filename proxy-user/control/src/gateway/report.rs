@@ -22,13 +22,7 @@ use crate::{
 pub(super) type Refusals = [(std::sync::Arc<str>, String)];
 
 /// KUBE: the features of the conformance suite that hold, sorted.
-const FEATURES: [&str; 5] = [
-    "Gateway",
-    "GatewayStaticAddresses",
-    "ReferenceGrant",
-    "TCPRoute",
-    "UDPRoute",
-];
+const FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "UDPRoute"];
 
 /// Makes the conditions of one object.
 struct Conditions {

@@ -179,7 +179,9 @@ impl ObjectSource for ApiServer {
             watches.spawn(gateways::follow_all(client.clone(), requests, sender));
         } else {
             drop(sender);
-            Kind::OF_GATEWAYS.iter().for_each(|kind| merger.leave_out(*kind));
+            Kind::OF_GATEWAYS
+                .iter()
+                .for_each(|kind| merger.leave_out(*kind));
         }
         let merging = merge(merger, messages, batches);
         let Some(publisher) = &mut publisher else {
@@ -200,25 +202,25 @@ async fn merge(
     mut messages: mpsc::Receiver<Message>,
     batches: mpsc::Sender<Batch>,
 ) -> Result<(), SourceError> {
-        loop {
-            let first = tokio::select! {
-                first = messages.recv() => first,
-                () = batches.closed() => return Ok(()),
-            };
-            let Some(first) = first else {
-                return Err(SourceError::WatchEnded);
-            };
-            merger.take(first);
-            while merger.changes() < BATCH {
-                match messages.try_recv() {
-                    Ok(more) => merger.take(more),
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
-            }
-            if let Some(batch) = merger.batch()
-                && batches.send(batch).await.is_err()
-            {
-                return Ok(());
+    loop {
+        let first = tokio::select! {
+            first = messages.recv() => first,
+            () = batches.closed() => return Ok(()),
+        };
+        let Some(first) = first else {
+            return Err(SourceError::WatchEnded);
+        };
+        merger.take(first);
+        while merger.changes() < BATCH {
+            match messages.try_recv() {
+                Ok(more) => merger.take(more),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
+        if let Some(batch) = merger.batch()
+            && batches.send(batch).await.is_err()
+        {
+            return Ok(());
+        }
+    }
 }

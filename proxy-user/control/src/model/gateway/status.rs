@@ -145,9 +145,7 @@ mod tests {
             one
         };
         let other = json!({"parentRef": {"name": "x"}, "controllerName": "example.org/other"});
-        let parent = |conditions: Value| {
-            json!({"parentRef": {"name": "edge"}, "controllerName": CONTROLLER, "conditions": conditions})
-        };
+        let parent = |conditions: Value| json!({"parentRef": {"name": "edge"}, "controllerName": CONTROLLER, "conditions": conditions});
         let stale = json!({"parentRef": {"name": "gone"}, "controllerName": CONTROLLER});
         let before = parent(json!([
             condition("Foreign", "True", Some("t0")),
@@ -173,15 +171,20 @@ mod tests {
     #[test]
     fn listeners_keep_their_times_by_name() {
         let listener = |name: &str, time: Option<&str>| {
-            let mut one = json!({"name": name, "conditions": [{"type": "Accepted", "status": "True"}]});
+            let mut one =
+                json!({"name": name, "conditions": [{"type": "Accepted", "status": "True"}]});
             if let Some(time) = time {
                 one["conditions"][0]["lastTransitionTime"] = json!(time);
             }
             one
         };
         let current = json!({"conditions": [], "listeners": [listener("a", Some("t1")), listener("b", Some("t1"))]});
-        let wanted = json!({"conditions": [], "listeners": [listener("b", None), listener("c", None)]});
+        let wanted =
+            json!({"conditions": [], "listeners": [listener("b", None), listener("c", None)]});
         let merged = merged(Kind::Gateway, &current, &wanted, "now");
-        assert_eq!(merged["listeners"], json!([listener("b", Some("t1")), listener("c", Some("now"))]));
+        assert_eq!(
+            merged["listeners"],
+            json!([listener("b", Some("t1")), listener("c", Some("now"))])
+        );
     }
 }

@@ -86,7 +86,9 @@ impl Election {
                 }
                 Step::Take => {
                     let lease = lease(Some(&current), &self.own);
-                    self.leases.replace(NAME, &PostParams::default(), &lease).await
+                    self.leases
+                        .replace(NAME, &PostParams::default(), &lease)
+                        .await
                 }
             },
         };
@@ -115,7 +117,10 @@ impl Election {
         {
             spec.holder_identity = Some(String::new());
             // If it fails, the lease runs out.
-            _ = self.leases.replace(NAME, &PostParams::default(), &current).await;
+            _ = self
+                .leases
+                .replace(NAME, &PostParams::default(), &current)
+                .await;
         }
     }
 }
@@ -150,7 +155,9 @@ fn step(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> St
 /// Returns the lease as its holder writes it.
 fn lease(current: Option<&Lease>, own: &str) -> Lease {
     let now = MicroTime(Timestamp::now());
-    let before = current.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+    let before = current
+        .and_then(|lease| lease.spec.clone())
+        .unwrap_or_default();
     let stays = before.holder_identity.as_deref() == Some(own);
     let changes = before.lease_transitions.unwrap_or_default();
     Lease {
@@ -166,7 +173,11 @@ fn lease(current: Option<&Lease>, own: &str) -> Lease {
             lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
             acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
             renew_time: Some(now),
-            lease_transitions: Some(if stays { changes } else { changes.saturating_add(1) }),
+            lease_transitions: Some(if stays {
+                changes
+            } else {
+                changes.saturating_add(1)
+            }),
             ..LeaseSpec::default()
         }),
     }

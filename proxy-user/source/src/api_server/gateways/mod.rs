@@ -37,7 +37,12 @@ pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc:
         match serves(&client).await {
             Ok(true) => break,
             Ok(false) => {
-                if was_reported && sender.send(Message::Fine(Kind::GatewayClass)).await.is_err() {
+                if was_reported
+                    && sender
+                        .send(Message::Fine(Kind::GatewayClass))
+                        .await
+                        .is_err()
+                {
                     return;
                 }
                 was_reported = false;
@@ -56,7 +61,12 @@ pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc:
             }
         }
     }
-    if was_reported && sender.send(Message::Fine(Kind::GatewayClass)).await.is_err() {
+    if was_reported
+        && sender
+            .send(Message::Fine(Kind::GatewayClass))
+            .await
+            .is_err()
+    {
         return;
     }
     tokio::join!(

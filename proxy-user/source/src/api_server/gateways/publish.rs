@@ -11,9 +11,7 @@ use control::{
 };
 use futures_util::future::join_all;
 use http::Request;
-use k8s_openapi::{
-    Resource, api::core::v1::Service, jiff::Timestamp,
-};
+use k8s_openapi::{Resource, api::core::v1::Service, jiff::Timestamp};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
@@ -61,7 +59,12 @@ pub(in super::super) struct Publisher {
 }
 
 impl Publisher {
-    pub(in super::super) fn new(client: &Client, namespace: &str, own: &str, board: &Arc<Board>) -> Self {
+    pub(in super::super) fn new(
+        client: &Client,
+        namespace: &str,
+        own: &str,
+        board: &Arc<Board>,
+    ) -> Self {
         Self {
             client: client.clone(),
             board: Arc::clone(board),
@@ -119,7 +122,9 @@ impl Publisher {
                 continue;
             }
             let client = &self.client;
-            let written = some.iter().map(|(object, write)| written(client, object, write));
+            let written = some
+                .iter()
+                .map(|(object, write)| written(client, object, write));
             let results = join_all(written).await;
             for ((object, _), result) in some.into_iter().zip(results) {
                 self.note(object, result);
@@ -202,7 +207,10 @@ async fn write_status(client: &Client, object: &ObjectKey, wanted: &Value) -> ku
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let status = merged(object.kind, &current["status"], wanted, &now.to_string());
     let differs = |(field, value): (&String, &Value)| current["status"][field] != *value;
-    if !status.as_object().is_some_and(|status| status.iter().any(differs)) {
+    if !status
+        .as_object()
+        .is_some_and(|status| status.iter().any(differs))
+    {
         return Ok(());
     }
     let patch = json!({
