@@ -39,15 +39,16 @@ fn start(world: &World) -> (Server<'_>, Agent) {
     server.apply(KINDS);
     server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
     server.apply(CLASS);
-    (server, follow(world, &server))
+    let agent = follow(world, &server);
+    (server, agent)
 }
 
 fn follow(world: &World, server: &Server<'_>) -> Agent {
-    let config = world.configure("portolan: {gatewayAPI: true}\n");
-    world.spawn_by(
-        &[],
-        &["--config", &config, "--kubeconfig", &server.kubeconfig()],
-    )
+    let settings = format!(
+        "clientConnection: {{kubeconfig: '{}'}}\nportolan: {{gatewayAPI: true}}\n",
+        server.kubeconfig()
+    );
+    world.spawn_by(&[], &["--config", &world.configure(&settings)])
 }
 
 /// Returns a condition of an object as `STATUS REASON`.

@@ -29,7 +29,10 @@ fn kinds(all: &[&str]) -> Answer {
 
 #[tokio::test]
 async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complete() {
-    for answer in [Answer::Status(404, "not found"), kinds(&["HTTPRoute", "Gateway"])] {
+    for answer in [
+        Answer::Status(404, "not found"),
+        kinds(&["HTTPRoute", "Gateway"]),
+    ] {
         let fake = Fake::start().await;
         fake.script(GROUP, [answer]);
         fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
@@ -53,7 +56,9 @@ async fn a_server_with_the_kinds_is_complete_when_they_are_listed() {
     });
     fake.script(GATEWAYS, [Answer::initial(&[gateway])]);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-    heard.until("the Gateway", |heard| heard.gateways == ["edge"]).await;
+    heard
+        .until("the Gateway", |heard| heard.gateways == ["edge"])
+        .await;
     heard.until("all", |heard| heard.complete).await;
     for path in [ROUTES, GATEWAYS, NAMESPACES] {
         assert!(!fake.asked(path).is_empty(), "{path}");
