@@ -17,8 +17,13 @@ pub(super) enum Fault {
 /// Returns why each listener of a Gateway is not served; None for those that are.
 pub(super) fn faults(gateway: &Gateway) -> Vec<Option<Fault>> {
     let listeners = &gateway.listeners;
+    // Listeners of other proxies share a port by host names, which says nothing about TCP and UDP.
+    let is_ours = |listener: &Listener| listener.route_kind().is_some();
     let clash = |one: &Listener, other: &Listener| {
-        one.name != other.name && one.port == other.port && over(one) == over(other)
+        one.name != other.name
+            && one.port == other.port
+            && over(one) == over(other)
+            && (is_ours(one) || is_ours(other))
     };
     let fault = |listener: &Listener| {
         if listeners.iter().any(|other| clash(listener, other)) {

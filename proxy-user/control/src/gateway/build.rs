@@ -95,6 +95,9 @@ pub(super) fn build<'a>(
         };
         let port = Port::from_host(listener.port);
         let same = |other: &&ServicePort| (other.port, other.protocol) == (port, carried);
+        if ports.iter().any(|port| same(&port)) {
+            continue;
+        }
         let known = made.and_then(|made| made.ports.iter().find(same));
         ports.push(ServicePort {
             name: names::short(&listener.name).into(),

@@ -220,6 +220,7 @@ fn a_grant_permits_a_reference_until_it_is_deleted() {
 #[case(ADDRESS, "{name: a, protocol: INVALID, port: 80}", &["Accepted=False ListenersNotValid", "Programmed=False Invalid"], "Accepted=False UnsupportedProtocol")]
 #[case(ADDRESS, "{name: a, protocol: INVALID, port: 80}, {name: b, protocol: TCP, port: 81}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False UnsupportedProtocol")]
 #[case(ADDRESS, "{name: a, protocol: TCP, port: 80}, {name: b, protocol: HTTP, port: 80}, {name: c, protocol: TCP, port: 81}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False ProtocolConflict")]
+#[case(ADDRESS, "{name: a, protocol: HTTPS, port: 443, hostname: a.example}, {name: b, protocol: HTTPS, port: 443, hostname: b.example}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False UnsupportedProtocol")]
 #[case("", TCP, &["Accepted=True Accepted", "Programmed=False AddressNotAssigned"], "Accepted=True Accepted")]
 #[case(", addresses: [{type: Hostname, value: a.example}]", TCP, &["Accepted=False UnsupportedAddress", "Programmed=False Invalid"], "Accepted=True Accepted")]
 #[case(", addresses: [{value: 127.0.0.1}]", TCP, &["Accepted=True Accepted", "Programmed=False AddressNotUsable"], "Accepted=True Accepted")]
