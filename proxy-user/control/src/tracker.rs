@@ -212,7 +212,7 @@ impl ClusterState {
         self.gateways.report(&self.services)
     }
 
-    /// Returns a service, None if it is not known yet, and its slices. For a Gateway's plan, returns
+    /// Returns a service, None if it is not known yet, and its slices. For a Gateway's plan, it is
     /// the Gateway in the form of a service.
     pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
         if names::is_plan(name) {

@@ -4,7 +4,7 @@
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
-use control::{causes::chain, documents::values};
+use control::{causes::chain, documents::values, gateway::names::is_plan, object::ObjectName};
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
 use kube::{Api, api::ListParams};
 use tokio::time::timeout;
@@ -50,6 +50,10 @@ impl Directory {
         service: &str,
     ) -> Result<Vec<ListedEndpoint>, SourceError> {
         let label = "kubernetes.io/service-name";
+        if is_plan(&ObjectName::new(namespace, service)) {
+            // A Gateway has no slices of its own.
+            return Ok(Vec::new());
+        }
         let slices: Vec<discovery::EndpointSlice> = match self {
             Self::Server(access) => {
                 let client = access.client(&Requests::default()).await?;

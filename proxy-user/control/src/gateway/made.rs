@@ -17,7 +17,8 @@ const LABEL_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// The most bytes of a label's value.
 const MAX_LABEL: usize = 63;
 
-/// Returns the Service that a Gateway wants, and its hash for the annotation; None if it wants none.
+/// Returns the Service that a Gateway wants, and its hash for the annotation; None if it wants
+/// none.
 pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Option<(Value, String)> {
     let ports = &built.served.service.ports;
     if !built.wants_service || ports.is_empty() || gateway.uid.is_empty() {

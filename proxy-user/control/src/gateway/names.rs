@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The names that a Gateway has elsewhere: of its plan, and of the Service that is made for it.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::{
     model::{Kind, ObjectKey},
@@ -17,7 +20,7 @@ const MAX: usize = 63;
 pub fn plan_name(gateway: &ObjectName) -> ObjectName {
     let name = short(&format!("{PREFIX}{}", gateway.name));
     ObjectName {
-        namespace: gateway.namespace.clone(),
+        namespace: Arc::clone(&gateway.namespace),
         name: name.into(),
     }
 }
@@ -56,7 +59,7 @@ pub fn made_for(gateway: &ObjectName) -> ObjectName {
         short(&plain)
     };
     ObjectName {
-        namespace: gateway.namespace.clone(),
+        namespace: Arc::clone(&gateway.namespace),
         name: name.into(),
     }
 }

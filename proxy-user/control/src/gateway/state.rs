@@ -131,7 +131,7 @@ impl Gateways {
     }
 
     fn set_class(&mut self, name: &ObjectName, class: Option<Arc<GatewayClass>>) {
-        put(&mut self.classes, name.name.clone(), class);
+        put(&mut self.classes, Arc::clone(&name.name), class);
         self.unreported.insert(key(Kind::GatewayClass, name));
         let of_class = |gateway: &&Arc<Gateway>| gateway.class == name.name;
         let gateways = self.gateways.values().filter(of_class);
@@ -196,7 +196,7 @@ impl Gateways {
 
     fn set_namespace(&mut self, name: &ObjectName, namespace: Option<Arc<Namespace>>) {
         let labels = namespace.as_ref().map(|namespace| namespace.labels.clone());
-        let before = put(&mut self.namespaces, name.name.clone(), namespace);
+        let before = put(&mut self.namespaces, Arc::clone(&name.name), namespace);
         if before.as_ref().map(|namespace| &namespace.labels) != labels.as_ref() {
             self.mark_routes(|route| route.id.name.namespace == name.name);
         }

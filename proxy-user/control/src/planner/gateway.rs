@@ -90,6 +90,12 @@ fn backends<'a, A: Family>(
     }
     let has_endpoints = groups.iter().any(|(weight, _)| *weight > 0);
     let mut own = node.internal_ips.iter().copied().filter_map(A::of);
+    let used = [
+        (uses.cluster, EndpointSet::CLUSTER),
+        (uses.local, EndpointSet::LOCAL),
+    ];
+    let used = used.iter().filter(|(is_used, _)| *is_used);
+    let used = used.fold(EndpointSet::NONE, |all, (_, set)| all.union(*set));
     if refused > 0
         && has_endpoints
         && let Some(address) = own.next()
@@ -97,7 +103,7 @@ fn backends<'a, A: Family>(
         let refusing = BackendPlan {
             address,
             port: Port::from_host(REFUSING),
-            sets: EndpointSet::CLUSTER.union(EndpointSet::LOCAL),
+            sets: used,
             weight: 1,
         };
         groups.push((refused, vec![refusing]));

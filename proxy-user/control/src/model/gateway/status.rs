@@ -85,8 +85,8 @@ fn sorted(values: impl Iterator<Item = Value>) -> Value {
     Value::Array(values)
 }
 
-/// Returns a status with our part as wanted: what others wrote stays, and a condition keeps its time
-/// while its status is the same. `now` is a time of RFC 3339.
+/// Returns a status with our part as wanted: what others wrote stays, and a condition keeps its
+/// time while its status is the same. `now` is a time of RFC 3339.
 pub fn merged(kind: Kind, current: &Value, wanted: &Value, now: &str) -> Value {
     let mut status = wanted.clone();
     match kind {

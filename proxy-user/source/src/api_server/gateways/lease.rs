@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The lease by which one agent of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
-//! client-go's leader election uses it: others' clocks are not believed, so a lease has run out when
-//! it has not changed for its duration, as seen from here.
+//! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
+//! when it has not changed for its duration, as seen from here.
 
 use std::time::{Duration, Instant};
 
