@@ -206,7 +206,7 @@ impl Claims {
 
     /// Returns how many services claim something.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn claimants(&self) -> usize {
         self.by_service.len()
     }
 

@@ -55,7 +55,7 @@ fn deletion_in_every_order_leaves_nothing() {
                 .gateway(&crate::testing::name("shop/gateway:edge"))
                 .is_none()
         );
-        let claims = cluster.claims.len();
+        let claims = cluster.claims.claimants();
         assert_eq!(claims, 1, "{order:?}");
     }
 }
