@@ -83,6 +83,8 @@ enum Command {
     Docs(cluster::docs::Arguments),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
     E2e(e2e::Arguments),
+    /// Run the Gateway API's own conformance suite in that cluster (root)
+    Gateway(cluster::gateway::Arguments),
     /// Renew what tests know of the real kube-proxy: proxy-user/kube-proxy (root)
     KubeProxy,
     /// Measure (root)
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Docs(arguments) => cluster::docs::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
+        Command::Gateway(arguments) => cluster::gateway::run(&arguments),
         Command::KubeProxy => kube_proxy::run(),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Monitor(arguments) => monitor::run(&arguments),

@@ -37,9 +37,13 @@ annotations:
 {{- end }}
 
 {{- define "portolan.settings" -}}
+{{- $settings := .Values.settings }}
+{{- if .Values.gatewayAPI }}
+{{- $settings = mergeOverwrite (deepCopy $settings) (dict "portolan" (dict "gatewayAPI" true)) }}
+{{- end -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-{{ toYaml .Values.settings }}
+{{ toYaml $settings }}
 {{ end }}
 
 {{- define "portolan.securityContext" -}}

@@ -30,7 +30,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
     task::{JoinHandle, yield_now},
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +66,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// How many batches of changed objects may wait while one is applied.
 const BATCHES: usize = 16;
+/// The longest time that the source may take to end when the agent stops.
+const SOURCE_END: Duration = Duration::from_millis(1500);
 
 /// Why an agent ends without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,6 +215,7 @@ pub async fn run(
     }
 
     let (sender, mut batches) = mpsc::channel(BATCHES);
+    let writer = source.writer();
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let (grown, mut larger) = mpsc::channel(1);
@@ -228,7 +231,8 @@ pub async fn run(
     let is_new = datapath.service_count() == 0;
     let syncer = Syncer::new(node_name, warnings.clone())
         .with_answer_ping(config.answer_ping)
-        .with_selection(config.selection);
+        .with_selection(config.selection)
+        .with_writer(writer);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),
@@ -324,6 +328,9 @@ pub async fn run(
         }
         agent.shared.metrics.sync.turned(name, began.elapsed());
     };
+    // The source may have a lease to give up.
+    drop(batches);
+    _ = timeout(SOURCE_END, &mut source).await;
     source.abort();
     following.abort();
     // Datagrams that wait for the import of foreign connections would wait forever without an

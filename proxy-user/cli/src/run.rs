@@ -181,7 +181,9 @@ impl Given {
 
     /// Returns the folder of manifests as a source of objects for this node; None if none is given.
     pub(super) fn manifests(&self, config: &Config, node: &str) -> Option<Manifests> {
-        let converter = Converter::new(node).with_link_local(config.serve_link_local);
+        let converter = Converter::new(node)
+            .with_link_local(config.serve_link_local)
+            .with_gateways(config.gateway_api);
         let folder = self.manifests.as_ref()?;
         Some(Manifests::new(folder, converter))
     }
@@ -192,7 +194,8 @@ impl Given {
         let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
         Ok(ApiServer::new(access, node)
             .with_service_cidrs(service_cidrs)
-            .with_link_local(config.serve_link_local))
+            .with_link_local(config.serve_link_local)
+            .with_gateways(config.gateway_api))
     }
 
     /// Returns the settings after the configuration file has changed. Fails if an agent could not
@@ -263,7 +266,7 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
         // A shadow writes no events to Kubernetes, because it does not serve the objects.
         return run_with(config, file, &node_name, source, Warnings::default());
     }
-    let (source, warnings) = source.with_events(config.object_events);
+    let (source, warnings) = source.with_writing().with_events(config.object_events);
     run_with(config, file, &node_name, source, warnings)
 }
 

@@ -90,6 +90,8 @@ pub struct Config {
     pub answer_ping: bool,
     /// Whether link-local addresses of services are served.
     pub serve_link_local: bool,
+    /// Whether the objects of the Gateway API are served.
+    pub gateway_api: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
     /// What becomes of connections to an endpoint whose pod is gone.
@@ -186,6 +188,7 @@ impl Default for Config {
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
             serve_link_local: false,
+            gateway_api: false,
             selection: Selection::default(),
             gone_endpoints: GoneEndpoints::default(),
             own_addresses: Vec::new(),

@@ -10,6 +10,7 @@ pub mod apply;
 pub mod causes;
 pub mod change;
 pub mod documents;
+pub mod gateway;
 pub mod model;
 pub mod object;
 pub mod plan;

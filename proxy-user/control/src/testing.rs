@@ -8,10 +8,15 @@ use proxy_common::{EndpointSet, FrontendKind, V4};
 use crate::{
     change::Change,
     documents,
+    gateway::Write,
     model::{Converter, Kind, Object, ObjectKey},
     object::{ObjectName, Warning},
     plan::{FamilyPlan, ServicePlan},
-    planner::{claims::Claims, plan_service},
+    planner::{
+        claims::Claims,
+        gateway::{GatewayPlan, plan_gateway},
+        plan_service,
+    },
     tracker::ClusterState,
 };
 
@@ -19,7 +24,8 @@ pub const NODE: &str = "node-a";
 
 /// Returns the objects of a YAML text and every warning about them.
 pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
-    let content = documents::read("test.yaml", yaml, &mut Converter::new(NODE)).expect("readable");
+    let mut converter = Converter::new(NODE).with_gateways(true);
+    let content = documents::read("test.yaml", yaml, &mut converter).expect("readable");
     let mut warnings = content.warnings;
     let mut objects = Vec::new();
     for (object, about) in content.objects {
@@ -88,6 +94,31 @@ impl Cluster {
         let (service, slices) = self.state.service(&name(text));
         let service = service.expect("the service is known");
         plan_service(service, slices, self.state.view(), &self.claims)
+    }
+    /// Returns the plan of a Gateway, by the name of its plan.
+    pub fn gateway_plan(&self, text: &str) -> GatewayPlan {
+        let served = self
+            .state
+            .gateway(&name(text))
+            .expect("the Gateway is known");
+        let slices = |name: &ObjectName| self.state.service(name).1;
+        plan_gateway(served, slices, self.state.view(), &self.claims)
+    }
+    /// Plans every Gateway, and returns what is to be written about changed objects, each as kind
+    /// and name, and the warnings about them.
+    pub fn report(&mut self) -> (Vec<(String, Option<Write>)>, Vec<String>) {
+        for plan in self.state.served() {
+            if self.state.gateway(&plan).is_some() {
+                let planned = self.gateway_plan(&plan.to_string());
+                self.state.note_refusals(&plan, planned.refusals);
+            }
+        }
+        let (mut writes, mut warnings) = (Vec::new(), Vec::new());
+        for news in self.state.report() {
+            warnings.extend(news.warnings.iter().map(ToString::to_string));
+            writes.push((news.object.to_string(), news.write));
+        }
+        (writes, warnings)
     }
 }
 

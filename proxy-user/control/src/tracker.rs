@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use crate::{
     change::Change,
+    gateway::{Gateways, News, Served, Services, names},
     model::{
         EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection, Service, ServiceCidr,
     },
@@ -29,6 +30,7 @@ pub struct ClusterState {
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
+    gateways: Gateways,
     /// The addresses that replace the node's InternalIP in families without one.
     fallback_ips: Vec<IpAddr>,
     view: NodeView,
@@ -75,6 +77,7 @@ impl ClusterState {
             slices: HashMap::new(),
             node: None,
             service_cidrs: HashMap::new(),
+            gateways: Gateways::default(),
             fallback_ips: Vec::new(),
             view: NodeView::default(),
             pod_ranges: Vec::new(),
@@ -105,6 +108,7 @@ impl ClusterState {
             Change::Upsert(Object::ServiceCidr(ranges)) => {
                 self.service_cidrs.insert(ranges.name.clone(), ranges);
             }
+            Change::Upsert(object) => self.gateways.insert(object),
             Change::Delete(ObjectKey { kind, name }) => match kind {
                 Kind::Service => self.set_service(name, None),
                 Kind::EndpointSlice => self.set_slice(name, None),
@@ -114,6 +118,7 @@ impl ClusterState {
                 }
                 Kind::Node => {}
                 Kind::ServiceCidr => _ = self.service_cidrs.remove(&name),
+                _ => self.gateways.remove(ObjectKey { kind, name }),
             },
         }
     }
@@ -153,6 +158,7 @@ impl ClusterState {
             |(_, entry): &(&ObjectName, &Entry)| entry.service.as_ref().is_some_and(has_one);
         let dirty = self.services.iter().filter(concerned);
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
+        self.dirty.extend(self.gateways.plans().cloned());
     }
 
     /// Sets the address ranges by which pods are recognised, and looks for a cluster IP in them.
@@ -177,6 +183,7 @@ impl ClusterState {
     /// Returns the services that must be planned again, and marks them as no longer dirty.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
         self.round += 1;
+        self.dirty.extend(self.gateways.settle(&self.services));
         std::mem::take(&mut self.dirty)
     }
     pub fn mark_dirty(&mut self, names: impl IntoIterator<Item = ObjectName>) {
@@ -185,11 +192,32 @@ impl ClusterState {
 
     /// Whether any service must be planned again.
     pub fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.gateways.is_stale()
     }
 
-    /// Returns a service, None if it is not known yet, and its slices.
+    /// Returns what to plan for a Gateway by the name of its plan; None for other names.
+    pub fn gateway(&self, plan: &ObjectName) -> Option<&Served> {
+        self.gateways.served(plan).map(AsRef::as_ref)
+    }
+    /// Takes in which frontends of a Gateway belong to something else.
+    pub fn note_refusals(&mut self, plan: &ObjectName, refusals: Vec<(Arc<str>, String)>) {
+        self.gateways.note_refusals(plan, refusals);
+    }
+    /// Whether the status of objects is to be made again.
+    pub fn has_unreported(&self) -> bool {
+        self.gateways.has_unreported()
+    }
+    /// Makes the status of the objects that have changed; see [`Gateways::report`].
+    pub fn report(&mut self) -> Vec<News> {
+        self.gateways.report(&self.services)
+    }
+
+    /// Returns a service, None if it is not known yet, and its slices. For a Gateway's plan, it is
+    /// the Gateway in the form of a service.
     pub fn service(&self, name: &ObjectName) -> (Option<&Service>, &[Arc<EndpointSlice>]) {
+        if names::is_plan(name) {
+            return (self.gateway(name).map(|served| &served.service), &[]);
+        }
         self.services.get(name).map_or((None, &[]), |entry| {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
@@ -211,12 +239,14 @@ impl ClusterState {
         self.services
             .iter()
             .filter(|(_, entry)| entry.service.as_ref().is_some_and(|s| s.is_served()))
-            .map(|(name, _)| name.clone())
+            .map(|(name, _)| name)
+            .chain(self.gateways.plans())
+            .cloned()
             .collect()
     }
     /// Returns the number of services that are served.
     pub fn served_count(&self) -> usize {
-        self.served
+        self.served + self.gateways.plans().count()
     }
     /// Returns the Node object of this node; None if it is not known.
     pub fn node(&self) -> Option<&Arc<Node>> {
@@ -242,6 +272,7 @@ impl ClusterState {
             };
             self.served = self.served + is_served(&service) - is_served(&entry.service);
             let ip = ip_within(service.as_deref(), &self.pod_ranges);
+            self.gateways.note_service(&name, service.as_deref());
             entry.service = service;
             entry.mark(&name, self.round, &mut self.dirty);
             let was_named = self.in_pod_ranges.take_if(|(held, _)| *held == name);
@@ -270,6 +301,7 @@ impl ClusterState {
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
+                self.dirty.extend(self.gateways.plans_using(&previous));
             }
             self.slices.remove(&name);
             self.forget_if_empty(&previous);
@@ -291,6 +323,7 @@ impl ClusterState {
             }
         }
         entry.mark(&service, self.round, &mut self.dirty);
+        self.dirty.extend(self.gateways.plans_using(&service));
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {
@@ -337,6 +370,13 @@ impl ClusterState {
         };
         let dependent = self.services.iter().filter(|(_, entry)| depends(entry));
         self.dirty.extend(dependent.map(|(name, _)| name.clone()));
+        self.dirty.extend(self.gateways.plans().cloned());
+    }
+}
+
+impl Services for HashMap<ObjectName, Entry> {
+    fn service(&self, name: &ObjectName) -> Option<&Arc<Service>> {
+        self.get(name)?.service.as_ref()
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    gateway::names,
     model::{Kind, ObjectKey},
     object::{ObjectName, Warning},
 };
@@ -65,6 +66,9 @@ pub enum Topic {
     Folder,
     /// An object that the API server has sent.
     Object(ObjectKey),
+    /// What an object of the Gateway API means in the cluster, such as a route whose backend is
+    /// missing.
+    Gateway(ObjectKey),
     /// The HTTP server that answers for the agent's own health.
     Health,
     /// The HTTP server for metrics.
@@ -99,6 +103,7 @@ impl Topic {
             Self::HealthPort(_) => "health-port",
             Self::Folder => "folder",
             Self::Object(_) => "object",
+            Self::Gateway(_) => "gateway",
             Self::Health => "health",
             Self::Probes => "probes",
             Self::Metrics => "metrics",
@@ -109,9 +114,11 @@ impl Topic {
     /// clone with the anchor of a section.
     pub fn page(&self) -> &'static str {
         match self {
-            Self::File(_) | Self::Duplicate(_) | Self::Plan(_) | Self::Object(_) => {
-                "docs/runbooks.md#objects"
-            }
+            Self::File(_)
+            | Self::Duplicate(_)
+            | Self::Plan(_)
+            | Self::Object(_)
+            | Self::Gateway(_) => "docs/runbooks.md#objects",
             Self::Folder | Self::ApiServer => "docs/runbooks.md#source-outage",
             Self::Apply => "docs/runbooks.md#services-failed",
             Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks.md#settings",
@@ -135,15 +142,12 @@ impl Topic {
     /// object does.
     fn object(&self) -> Option<ObjectKey> {
         match self {
-            Self::Plan(name) => Some(ObjectKey {
-                kind: Kind::Service,
-                name: name.clone(),
-            }),
+            Self::Plan(name) => Some(names::owner(name)),
             Self::ForeignPrograms(node) => Some(ObjectKey {
                 kind: Kind::Node,
                 name: ObjectName::new("", node),
             }),
-            Self::Object(key) if key.kind.is_namespaced() => Some(key.clone()),
+            Self::Object(key) | Self::Gateway(key) if key.kind.is_namespaced() => Some(key.clone()),
             _ => None,
         }
     }

@@ -9,9 +9,9 @@ pub mod named;
 mod pods;
 pub mod service;
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
-use control::change::Batch;
+use control::{change::Batch, gateway::Writer};
 use tokio::sync::mpsc;
 
 use self::api_server::Requests;
@@ -22,6 +22,11 @@ pub trait ObjectSource: Send + 'static {
     /// one.
     fn requests(&self) -> Requests {
         Requests::default()
+    }
+
+    /// Returns who writes the status of the Gateway API's objects; None without an API server.
+    fn writer(&self) -> Option<Arc<dyn Writer>> {
+        None
     }
 
     /// Sends every object, then every change. Ends when the receiver is gone or the source can no

@@ -22,6 +22,7 @@ mod external;
 mod failover;
 mod follow;
 mod forward;
+mod gateways;
 mod gone_endpoints;
 mod growth;
 mod handover;

@@ -8,6 +8,7 @@ mod control;
 mod daemon;
 mod disrupt;
 pub(crate) mod docs;
+pub(crate) mod gateway;
 mod hello;
 mod images;
 mod layout;

@@ -70,6 +70,23 @@ const KUBE_ROUTER: Module = Module {
     versioned: "github.com/cloudnativelabs/kube-router/v2",
 };
 
+const GATEWAY: Module = Module {
+    folder: "gateway-api",
+    versioned: "sigs.k8s.io/gateway-api/conformance",
+};
+const GATEWAY_PROGRAMS: [Program; 2] = [
+    Program::new(
+        "echo-basic",
+        "sigs.k8s.io/gateway-api/conformance/echo-basic",
+    ),
+    Program {
+        name: "conformance.test",
+        package: "portolan/gateway-api",
+        is_test: true,
+        ..Program::new("", "")
+    },
+];
+
 /// The folder of the CNI plugins in Debian's package.
 pub(super) const CNI: &str = "/usr/lib/cni";
 
@@ -124,6 +141,10 @@ impl Tools {
     }
     pub(super) fn coredns(&self) -> String {
         self.coredns.join("coredns").display().to_string()
+    }
+    /// Returns the folder with the Gateway API's conformance suite and its echo server.
+    pub(super) fn gateway() -> Result<PathBuf> {
+        go::programs(&GATEWAY, &GATEWAY_PROGRAMS, "2 minutes")
     }
     /// Returns the path of flannel's daemon; builds it if it is missing.
     pub(super) fn flannel(&self) -> Result<String> {

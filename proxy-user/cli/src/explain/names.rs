@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use control::causes::chain;
+use control::{causes::chain, gateway::names::is_plan, object::ObjectName};
 use source::{SourceError, api_server::Access, named::Directory, service::ServiceObjects};
 
 use super::{note, report::Pointed};
@@ -86,6 +86,10 @@ impl Names {
     ) -> Option<ServiceObjects> {
         let directory = self.0.as_ref()?;
         let (namespace, name) = service.split_once('/')?;
+        if is_plan(&ObjectName::new(namespace, name)) {
+            // A Gateway has no slices of its own.
+            return None;
+        }
         let found = wait(directory.service(namespace, name));
         match found.and_then(|found| Ok(found?)) {
             Ok(found) => Some(found),

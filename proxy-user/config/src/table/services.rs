@@ -79,6 +79,17 @@ pub(super) const SERVICES: Group = Group {
             when: "Switch it on if the cluster's service range is link-local.",
         },
         Setting {
+            key: "portolan.gatewayAPI",
+            flag: None,
+            kind: Kind::Bool(|config| &mut config.gateway_api),
+            unset: None,
+            what: "Serve Gateways of the Gateway API whose class names the controller `portolan.dev/l4`, with their TCPRoutes and \
+                UDPRoutes. While the API server does not have these kinds, it is asked for them every five minutes, and \
+                nothing else happens. One agent of the cluster writes the status of these objects. It needs more rights: \
+                [docs/gateway.md](gateway.md).",
+            when: "Switch it on, on every node alike, to serve Gateways.",
+        },
+        Setting {
             key: "portolan.selection",
             flag: None,
             kind: Kind::Choice(|config| &mut config.selection),

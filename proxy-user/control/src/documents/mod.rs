@@ -7,14 +7,14 @@ mod split;
 mod tests;
 
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    model::{Converter, Object, Original},
+    model::{Converter, Kind, Object, Original, original},
     object::Warning,
 };
 use split::documents;
@@ -196,6 +196,14 @@ impl Reader<'_> {
             ("discovery.k8s.io/v1", "EndpointSlice") => self.add::<EndpointSlice>(form, &place),
             ("v1", "Node") => self.add::<Node>(form, &place),
             ("networking.k8s.io/v1", "ServiceCIDR") => self.add::<ServiceCIDR>(form, &place),
+            _ if self.converter.gateways && is_of_gateways(version, kind) => match kind {
+                "Namespace" => self.add::<Namespace>(form, &place),
+                "GatewayClass" => self.add::<original::GatewayClass>(form, &place),
+                "Gateway" => self.add::<original::Gateway>(form, &place),
+                "TCPRoute" => self.add::<original::TCPRoute>(form, &place),
+                "UDPRoute" => self.add::<original::UDPRoute>(form, &place),
+                _ => self.add::<original::ReferenceGrant>(form, &place),
+            },
             _ => {
                 self.skip(version, kind, place);
                 Ok(())
@@ -257,6 +265,18 @@ impl Reader<'_> {
                 "{what} is skipped; only Service and Node of v1, EndpointSlice of discovery.k8s.io/v1 and ServiceCIDR of networking.k8s.io/v1 are read here, move it out of this folder",
             ),
         });
+    }
+}
+
+/// Whether an object is read only for the Gateway API.
+fn is_of_gateways(version: &str, kind: &str) -> bool {
+    match version {
+        "v1" => kind == "Namespace",
+        "gateway.networking.k8s.io/v1" => {
+            let mut all = Kind::OF_GATEWAYS.iter();
+            all.any(|known| *known != Kind::Namespace && known.name() == kind)
+        }
+        _ => false,
     }
 }
 

@@ -4,6 +4,7 @@
 //! warning.
 
 pub mod endpoint;
+pub mod gateway;
 pub mod node;
 pub mod parse;
 pub mod service;
@@ -20,8 +21,9 @@ use k8s_openapi::{
 };
 
 pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, ZoneHints};
+pub use gateway::{Gateway, GatewayClass, Namespace, ReferenceGrant, Route, original};
 pub use node::Node;
-pub use service::{Selection, Service, ServicePort, SourceRanges};
+pub use service::{Made, Role, Selection, Service, ServicePort, SourceRanges};
 pub use service_cidr::ServiceCidr;
 
 use crate::object::{ObjectName, Warning};
@@ -38,23 +40,52 @@ pub enum Kind {
     Service,
     EndpointSlice,
     ServiceCidr,
+    /// A namespace's labels, which only the Gateway API asks for.
+    Namespace,
+    GatewayClass,
+    Gateway,
+    TcpRoute,
+    UdpRoute,
+    ReferenceGrant,
 }
 
 impl Kind {
+    /// The kinds that are read only for the Gateway API.
+    pub const OF_GATEWAYS: [Self; 6] = [
+        Self::Namespace,
+        Self::GatewayClass,
+        Self::Gateway,
+        Self::TcpRoute,
+        Self::UdpRoute,
+        Self::ReferenceGrant,
+    ];
+    /// Returns the kind's name, as objects have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Node => "Node",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::ServiceCidr => "ServiceCIDR",
+            Self::Namespace => "Namespace",
+            Self::GatewayClass => "GatewayClass",
+            Self::Gateway => "Gateway",
+            Self::TcpRoute => "TCPRoute",
+            Self::UdpRoute => "UDPRoute",
+            Self::ReferenceGrant => "ReferenceGrant",
+        }
+    }
     /// Whether objects of the kind are in a namespace.
     pub fn is_namespaced(self) -> bool {
-        matches!(self, Self::Service | Self::EndpointSlice)
+        !matches!(
+            self,
+            Self::Node | Self::ServiceCidr | Self::Namespace | Self::GatewayClass
+        )
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Node => "Node",
-            Self::Service => "Service",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::ServiceCidr => "ServiceCIDR",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -83,6 +114,12 @@ pub enum Object {
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
     ServiceCidr(Arc<ServiceCidr>),
+    Namespace(Arc<Namespace>),
+    GatewayClass(Arc<GatewayClass>),
+    Gateway(Arc<Gateway>),
+    /// A TCPRoute or a UDPRoute, as its field `kind` says.
+    Route(Arc<Route>),
+    ReferenceGrant(Arc<ReferenceGrant>),
 }
 
 impl Object {
@@ -92,6 +129,11 @@ impl Object {
             Self::Service(_) => Kind::Service,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::ServiceCidr(_) => Kind::ServiceCidr,
+            Self::Namespace(_) => Kind::Namespace,
+            Self::GatewayClass(_) => Kind::GatewayClass,
+            Self::Gateway(_) => Kind::Gateway,
+            Self::Route(route) => route.kind,
+            Self::ReferenceGrant(_) => Kind::ReferenceGrant,
         }
     }
     pub fn name(&self) -> &ObjectName {
@@ -100,6 +142,11 @@ impl Object {
             Self::Service(service) => &service.name,
             Self::EndpointSlice(slice) => &slice.name,
             Self::ServiceCidr(ranges) => &ranges.name,
+            Self::Namespace(namespace) => &namespace.name,
+            Self::GatewayClass(class) => &class.id.name,
+            Self::Gateway(gateway) => &gateway.id.name,
+            Self::Route(route) => &route.id.name,
+            Self::ReferenceGrant(grant) => &grant.id.name,
         }
     }
     pub fn key(&self) -> ObjectKey {
@@ -113,7 +160,11 @@ impl Object {
         match self {
             Self::Service(service) => service.uid_hash,
             Self::EndpointSlice(slice) => slice.uid_hash,
-            Self::Node(_) | Self::ServiceCidr(_) => 0,
+            Self::GatewayClass(class) => class.id.uid_hash,
+            Self::Gateway(gateway) => gateway.id.uid_hash,
+            Self::Route(route) => route.id.uid_hash,
+            Self::ReferenceGrant(grant) => grant.id.uid_hash,
+            Self::Node(_) | Self::ServiceCidr(_) | Self::Namespace(_) => 0,
         }
     }
 }
@@ -129,21 +180,27 @@ pub trait Original {
 }
 
 macro_rules! originals {
-    ($($original:ty => $kind:ident by $convert:ident;)*) => {
+    ($($original:ty => $kind:ident as $object:ident by $convert:ident;)*) => {
         $(impl Original for $original {
             const KIND: Kind = Kind::$kind;
             fn convert(&self, converter: &mut Converter) -> Result<Converted<Object>, Warning> {
                 let (object, warnings) = converter.$convert(self)?;
-                Ok((Object::$kind(object.into()), warnings))
+                Ok((Object::$object(object.into()), warnings))
             }
         })*
     };
 }
 originals! {
-    core::v1::Node => Node by node;
-    core::v1::Service => Service by service;
-    discovery::v1::EndpointSlice => EndpointSlice by endpoint_slice;
-    networking::v1::ServiceCIDR => ServiceCidr by service_cidr;
+    core::v1::Node => Node as Node by node;
+    core::v1::Service => Service as Service by service;
+    discovery::v1::EndpointSlice => EndpointSlice as EndpointSlice by endpoint_slice;
+    networking::v1::ServiceCIDR => ServiceCidr as ServiceCidr by service_cidr;
+    core::v1::Namespace => Namespace as Namespace by namespace;
+    original::GatewayClass => GatewayClass as GatewayClass by gateway_class;
+    original::Gateway => Gateway as Gateway by gateway;
+    original::TCPRoute => TcpRoute as Route by tcp_route;
+    original::UDPRoute => UdpRoute as Route by udp_route;
+    original::ReferenceGrant => ReferenceGrant as ReferenceGrant by reference_grant;
 }
 
 /// Converts Kubernetes' objects into the agent's own form. It knows this node's name, so "local"
@@ -153,6 +210,8 @@ pub struct Converter {
     pub(crate) node_name: Arc<str>,
     /// Whether services may have link-local addresses.
     pub(crate) link_local: bool,
+    /// Whether the Gateway API's objects are read.
+    pub(crate) gateways: bool,
     texts: Interner<str>,
     hints: Interner<ZoneHints>,
 }
@@ -162,6 +221,7 @@ impl Converter {
         Self {
             node_name: node_name.into(),
             link_local: false,
+            gateways: false,
             texts: Interner::default(),
             hints: Interner::default(),
         }
@@ -170,6 +230,12 @@ impl Converter {
     #[must_use]
     pub fn with_link_local(self, link_local: bool) -> Self {
         Self { link_local, ..self }
+    }
+    /// Sets whether the Gateway API's objects are read: then Services that were made for a Gateway
+    /// are served as a part of it.
+    #[must_use]
+    pub fn with_gateways(self, gateways: bool) -> Self {
+        Self { gateways, ..self }
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))

@@ -12,7 +12,7 @@ use std::{
 use proxy_common::{Addr, FrontendKind, Port, Protocol, V4, V6};
 
 use super::family::Family;
-use crate::{model::Service, object::ObjectName, plan::FamilyAddr};
+use crate::{gateway::names, model::Service, object::ObjectName, plan::FamilyAddr};
 
 /// Something that only one service can own: a frontend, the guard for the other ports of a cluster
 /// IP, the frontend for echo requests to another address, or a health check node port.
@@ -51,10 +51,11 @@ impl ClaimKey {
     }
 }
 
-/// Orders the services that claim one key: the older first, then by name. The first one owns the
-/// key.
+/// Orders the services that claim one key: Services before Gateways, then the older first, then by
+/// name. The first one owns the key.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
+    is_gateway: bool,
     created: i64,
     service: ObjectName,
 }
@@ -122,6 +123,7 @@ impl Claims {
         let rank = match known {
             Some(known) if known.rank.created == created => Arc::clone(&known.rank),
             _ => Arc::new(Rank {
+                is_gateway: names::is_plan(name),
                 created,
                 service: name.clone(),
             }),
@@ -202,6 +204,12 @@ impl Claims {
         }
     }
 
+    /// Returns how many services claim something.
+    #[cfg(test)]
+    pub fn claimants(&self) -> usize {
+        self.by_service.len()
+    }
+
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
         Some(&self.by_key.get(key)?.first()?.service)
     }
@@ -233,10 +241,21 @@ impl Claims {
             && let Some(holder) = self.holder(key)
             && *holder != service.name
         {
-            return Some(format!(
-                "{} already belongs to Service {holder}, which is older (or comes first by name). This service does not get it: remove it from one of the two",
-                what(),
-            ));
+            let what = what();
+            return Some(
+                match (names::is_plan(&service.name), names::is_plan(holder)) {
+                    (false, _) => format!(
+                        "{what} already belongs to Service {holder}, which is older (or comes first by name). This service does not get it: remove it from one of the two"
+                    ),
+                    (true, false) => format!(
+                        "{what} already belongs to Service {holder}, and Services go before Gateways; remove it from one of the two"
+                    ),
+                    (true, true) => format!(
+                        "{what} already belongs to {}, which is older (or comes first by name); remove it from one of the two",
+                        names::described(holder)
+                    ),
+                },
+            );
         }
         if service.ports.len() < 2 {
             return None;

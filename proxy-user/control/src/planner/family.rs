@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proxy_common::{Addr, V4, V6};
 
 use crate::{
-    model::{Endpoint, Endpoints, Service},
+    model::{Endpoint, Endpoints, Role, Service},
     plan::FamilyAddr,
 };
 
@@ -17,6 +17,15 @@ pub trait Family: Addr {
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
     fn of(address: IpAddr) -> Option<Self>;
     fn wrap(self) -> FamilyAddr;
+    /// Whether the service is served in this family. KUBE: a Service is where it has a cluster IP.
+    fn is_served(service: &Service) -> bool {
+        Self::cluster_ip(service).is_some()
+            || (service.role == Role::Gateway
+                && service
+                    .load_balancer_ips
+                    .iter()
+                    .any(|ip| Self::of(*ip).is_some()))
+    }
 }
 
 impl Family for V4 {

@@ -26,9 +26,9 @@ pub(super) fn of_port<A: Family>(
     port: &ServicePort,
     frontends: &mut Vec<(A, Port, ServiceFlags)>,
 ) {
-    let Some(cluster_ip) = A::cluster_ip(service) else {
+    if !A::is_served(service) {
         return;
-    };
+    }
     let mut add = |address: A, number: Port, flags: ServiceFlags| {
         if !frontends
             .iter()
@@ -45,7 +45,9 @@ pub(super) fn of_port<A: Family>(
     let internal = ServiceFlags::new(FrontendKind::ClusterIp)
         .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
-    add(cluster_ip, port.port, internal);
+    if let Some(cluster_ip) = A::cluster_ip(service) {
+        add(cluster_ip, port.port, internal);
+    }
     for address in service.external_ips.iter().copied().filter_map(A::of) {
         add(
             address,

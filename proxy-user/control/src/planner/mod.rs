@@ -5,6 +5,7 @@
 pub mod claims;
 pub mod family;
 pub mod frontends;
+pub mod gateway;
 pub mod topology;
 
 #[cfg(test)]
@@ -12,9 +13,10 @@ mod tests;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use proxy_common::{Addr, FrontendKind, Port, ServiceFlags};
+use proxy_common::{Addr, FrontendKind, Port, ServiceFlags, V4, V6};
 
 use crate::{
+    gateway::names,
     model::{Conditions, EndpointSlice, Selection, Service, ServicePort},
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
@@ -63,10 +65,54 @@ pub fn plan_service(
     node: &NodeView,
     claims: &Claims,
 ) -> (ServicePlan, Vec<Warning>) {
-    let mut plan = ServicePlan::default();
     let mut warnings = Vec::new();
-    if !service.is_served() || service.ports.is_empty() {
+    // Both families may warn about the same node port.
+    let mut refuse = |_, reason| {
+        let object = format!("Service {}", service.name);
+        let warning = Warning { object, reason };
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    };
+    let mut plan = plan_ports(
+        service,
+        node,
+        claims,
+        |_, port| backends(service, port, slices, node),
+        |_, port| backends(service, port, slices, node),
+        &mut refuse,
+    );
+    if plan.ports.is_empty() {
         return (plan, warnings);
+    }
+    plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
+        port,
+        local_endpoints: local_endpoints(service, slices),
+    });
+    warnings.extend(unreached_health_check(service, claims));
+    (plan, warnings)
+}
+
+/// The backends of a service port in one family.
+struct Backends<A: Addr> {
+    /// Whether any of them may be used, in the whole cluster.
+    has_endpoints: bool,
+    plans: Vec<BackendPlan<A>>,
+}
+
+/// Returns the plan of a service but for its health check node port. `v4` and `v6` give the
+/// backends of a port by its index; `refuse` takes why a port's frontend is not served.
+fn plan_ports(
+    service: &Service,
+    node: &NodeView,
+    claims: &Claims,
+    v4: impl Fn(usize, &ServicePort) -> Backends<V4>,
+    v6: impl Fn(usize, &ServicePort) -> Backends<V6>,
+    mut refuse: impl FnMut(usize, String),
+) -> ServicePlan {
+    let mut plan = ServicePlan::default();
+    if !service.is_served() || service.ports.is_empty() {
+        return plan;
     }
     for (index, port) in service.ports.iter().enumerate() {
         plan.ports.push(PortPlan {
@@ -75,21 +121,13 @@ pub fn plan_service(
             port: port.port,
             affinity_timeout: service.affinity_timeout,
             source_ranges: frontends::source_ranges(service, node),
-            v4: plan_family(service, index, port, slices, node, claims, &mut warnings),
-            v6: plan_family(service, index, port, slices, node, claims, &mut warnings),
+            v4: plan_family(service, index, port, node, claims, &v4, &mut refuse),
+            v6: plan_family(service, index, port, node, claims, &v6, &mut refuse),
         });
     }
-    // Both families may warn about the same node port.
-    let mut seen = std::collections::HashSet::new();
-    warnings.retain(|warning| seen.insert(warning.clone()));
     plan.guarded_v4 = guarded(service, node, claims);
     plan.guarded_v6 = guarded(service, node, claims);
-    plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
-        port,
-        local_endpoints: local_endpoints(service, slices),
-    });
-    warnings.extend(unreached_health_check(service, claims));
-    (plan, warnings)
+    plan
 }
 
 /// Returns a warning if the health check node port is also a TCP node port: then the node port gets
@@ -100,7 +138,7 @@ fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning>
     let whose = if *holder == service.name {
         "its own".to_owned()
     } else {
-        format!("Service {holder}'s")
+        format!("{}'s", names::described(holder))
     };
     Some(Warning {
         object: format!("Service {}", service.name),
@@ -114,17 +152,15 @@ fn plan_family<A: Family>(
     service: &Service,
     index: usize,
     port: &ServicePort,
-    slices: &[Arc<EndpointSlice>],
     node: &NodeView,
     claims: &Claims,
-    warnings: &mut Vec<Warning>,
+    backends: &impl Fn(usize, &ServicePort) -> Backends<A>,
+    refuse: &mut impl FnMut(usize, String),
 ) -> FamilyPlan<A> {
-    if A::cluster_ip(service).is_none() {
+    if !A::is_served(service) {
         return FamilyPlan::default();
     }
-    let mut candidates = candidates::<A>(port, slices);
-    let uses = topology::Uses::of(service, port);
-    let has_endpoints = topology::categorize(&mut candidates, uses, node.zone.as_deref());
+    let backends = backends(index, port);
     let mut wanted = Vec::new();
     frontends::of_port::<A>(service, port, &mut wanted);
     let mut planned = Vec::with_capacity(wanted.len());
@@ -135,15 +171,14 @@ fn plan_family<A: Family>(
         }
         let key = ClaimKey::new(address, number, port.protocol);
         if let Some(reason) = claims.refusal(&key, service, index, flags.kind()) {
-            let object = format!("Service {}", service.name);
-            warnings.push(Warning { object, reason });
+            refuse(index, reason);
             continue;
         }
         planned.push(FrontendPlan {
             address,
             port: number,
             flags: flags
-                .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
+                .with(ServiceFlags::HAS_ENDPOINTS, backends.has_endpoints)
                 .with(ServiceFlags::MAGLEV, is_maglev),
         });
     }
@@ -152,7 +187,28 @@ fn plan_family<A: Family>(
     }
     FamilyPlan {
         frontends: planned,
-        backends: candidates.iter().map(Candidate::plan).collect(),
+        backends: backends.plans,
+    }
+}
+
+/// Returns the backends of a service port from the service's own slices.
+fn backends<A: Family>(
+    service: &Service,
+    port: &ServicePort,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeView,
+) -> Backends<A> {
+    if !A::is_served(service) {
+        return Backends {
+            has_endpoints: false,
+            plans: Vec::new(),
+        };
+    }
+    let mut candidates = candidates::<A>(port, slices);
+    let uses = topology::Uses::of(service, port);
+    Backends {
+        has_endpoints: topology::categorize(&mut candidates, uses, node.zone.as_deref()),
+        plans: candidates.iter().map(Candidate::plan).collect(),
     }
 }
 
@@ -227,16 +283,15 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         addresses.dedup();
         addresses.len()
     }
-    of_family::<proxy_common::V4>(service, slices)
-        .max(of_family::<proxy_common::V6>(service, slices))
+    of_family::<V4>(service, slices).max(of_family::<V6>(service, slices))
 }
 
 /// Returns all that `service` claims: every frontend, guarded cluster IP, echo address and its
 /// health check node port. Each key comes with the index of the service port that claims it.
 pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     let mut keys = Vec::new();
-    family_claims::<proxy_common::V4>(service, &mut keys);
-    family_claims::<proxy_common::V6>(service, &mut keys);
+    family_claims::<V4>(service, &mut keys);
+    family_claims::<V6>(service, &mut keys);
     let health_check = service.health_check_node_port.map(Port::from_host);
     keys.extend(health_check.map(|port| (ClaimKey::health(port), 0)));
     keys.sort_unstable();
@@ -246,10 +301,10 @@ pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
 }
 
 fn family_claims<A: Family>(service: &Service, keys: &mut Vec<(ClaimKey, u32)>) {
-    let Some(cluster_ip) = A::cluster_ip(service).filter(|_| !service.ports.is_empty()) else {
+    if !A::is_served(service) || service.ports.is_empty() || !service.is_served() {
         return;
-    };
-    keys.push((ClaimKey::guard(cluster_ip), 0));
+    }
+    keys.extend(A::cluster_ip(service).map(|ip| (ClaimKey::guard(ip), 0)));
     keys.extend(
         frontends::echo_addresses::<A>(service).map(|address| (ClaimKey::echo(address), 0)),
     );

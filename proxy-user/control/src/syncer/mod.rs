@@ -11,6 +11,7 @@ pub mod turns;
 use std::{
     collections::{BTreeSet, HashSet},
     net::IpAddr,
+    sync::Arc,
     time::Instant,
 };
 
@@ -20,10 +21,16 @@ use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     apply::{Affected, ApplyResult, Failure},
     change::{Batch, Change},
+    gateway::Writer,
     model::{Node, Selection},
     object::{ObjectName, Warning},
     plan::{HealthUpdate, ServicePlan},
-    planner::{NodeView, claims::Claims, plan_service},
+    planner::{
+        NodeView,
+        claims::Claims,
+        gateway::{GatewayPlan, plan_gateway},
+        plan_service,
+    },
     tracker::ClusterState,
     warnings::{Topic, Warnings},
 };
@@ -74,6 +81,8 @@ pub struct Syncer {
     retry: RetryClock,
     complete: bool,
     pruned: bool,
+    /// Takes the status of the Gateway API's objects; None without an API server.
+    writer: Option<Arc<dyn Writer>>,
 }
 
 impl Syncer {
@@ -92,7 +101,15 @@ impl Syncer {
             retry: RetryClock::default(),
             complete: false,
             pruned: false,
+            writer: None,
         }
+    }
+
+    /// Sets who writes the status of the Gateway API's objects.
+    #[must_use]
+    pub fn with_writer(mut self, writer: Option<Arc<dyn Writer>>) -> Self {
+        self.writer = writer;
+        self
     }
 
     /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
@@ -205,7 +222,9 @@ impl Syncer {
     }
     /// Whether a sync would plan any service.
     pub fn has_changes(&self) -> bool {
-        self.state.has_dirty() || self.is_waiting()
+        self.state.has_dirty()
+            || self.is_waiting()
+            || (self.complete && self.state.has_unreported())
     }
     /// Returns the known ranges of cluster IPs; see [`ClusterState::service_ranges`].
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
@@ -275,7 +294,23 @@ impl Syncer {
             self.warnings.replace(Topic::Apply, warnings);
         }
         self.retry.end(Instant::now(), !self.failed.is_empty());
+        if self.complete && !self.is_waiting() {
+            self.report();
+        }
         synced
+    }
+
+    /// Says what has become of the Gateway API's objects. What is not there may still come until
+    /// every object is known.
+    fn report(&mut self) {
+        for news in self.state.report() {
+            let topic = Topic::Gateway(news.object.clone());
+            self.warnings
+                .replace_of(topic, news.uid_hash, news.warnings);
+            if let Some(writer) = &self.writer {
+                writer.set(news.object, news.write);
+            }
+        }
     }
 
     /// Decides which service owns which frontend; returns in order every service whose plan may
@@ -297,17 +332,30 @@ impl Syncer {
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
         let own = service.map(|service| self.state.view().own_of(service));
+        let uid_hash = service.map_or(0, |service| service.uid_hash);
         self.own.note(name, own.unwrap_or_default());
-        let (plan, warnings) = service
-            .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
-            .unwrap_or_default();
+        let (plan, warnings) = match self.state.gateway(name) {
+            Some(served) => {
+                let slices = |name: &ObjectName| self.state.service(name).1;
+                let planned = plan_gateway(served, slices, self.state.view(), &self.claims);
+                let GatewayPlan {
+                    plan,
+                    warnings,
+                    refusals,
+                } = planned;
+                self.state.note_refusals(name, refusals);
+                (plan, warnings)
+            }
+            None => service
+                .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+                .unwrap_or_default(),
+        };
         if !warnings.is_empty() || self.warned.contains(name) {
             if warnings.is_empty() {
                 self.warned.remove(name);
             } else {
                 self.warned.insert(name.clone());
             }
-            let uid_hash = service.map_or(0, |service| service.uid_hash);
             let topic = Topic::Plan(name.clone());
             self.warnings.replace_of(topic, uid_hash, warnings);
         }

@@ -7,10 +7,10 @@ use std::{ops::RangeInclusive, time::Duration};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use control::{
     causes::chain,
-    model::{Kind, Original},
+    model::{Kind, Original, original},
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
@@ -48,7 +48,7 @@ const CALM: Duration = Duration::from_secs(120);
 
 /// The pause before asking again for a kind of object that the server does not know: the server may
 /// have been upgraded by then.
-const UPGRADE: Duration = Duration::from_secs(300);
+pub(super) const UPGRADE: Duration = Duration::from_secs(300);
 
 const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
@@ -70,6 +70,12 @@ pub(super) enum News {
     EndpointSlice(Box<Event<EndpointSlice>>),
     Node(Box<Event<Node>>),
     ServiceCidr(Box<Event<ServiceCIDR>>),
+    Namespace(Box<Event<Namespace>>),
+    GatewayClass(Box<Event<original::GatewayClass>>),
+    Gateway(Box<Event<original::Gateway>>),
+    TcpRoute(Box<Event<original::TCPRoute>>),
+    UdpRoute(Box<Event<original::UDPRoute>>),
+    ReferenceGrant(Box<Event<original::ReferenceGrant>>),
 }
 
 /// A message from a watch to the merger, which makes batches of changes.
@@ -93,9 +99,9 @@ pub(super) trait Followed:
 }
 
 macro_rules! followed {
-    ($($kind:ty => $news:ident $(, $optional:literal)?;)*) => {
+    ($($kind:ty => $news:ident by $protobuf:ident $(, $optional:literal)?;)*) => {
         $(impl Followed for $kind {
-            type Protobuf = protobuf::$news;
+            type Protobuf = protobuf::$protobuf;
             $(const IS_OPTIONAL: bool = $optional;)?
             fn news(event: Event<Self>) -> News {
                 News::$news(Box::new(event))
@@ -104,11 +110,18 @@ macro_rules! followed {
     };
 }
 followed! {
-    Service => Service;
-    EndpointSlice => EndpointSlice;
-    Node => Node;
+    Service => Service by Service;
+    EndpointSlice => EndpointSlice by EndpointSlice;
+    Node => Node by Node;
     // KUBE: part of `networking.k8s.io/v1` since 1.33.
-    ServiceCIDR => ServiceCidr, true;
+    ServiceCIDR => ServiceCidr by ServiceCidr, true;
+    Namespace => Namespace by Named;
+    // Custom resources, which may be removed.
+    original::GatewayClass => GatewayClass by Named, true;
+    original::Gateway => Gateway by Named, true;
+    original::TCPRoute => TcpRoute by Named, true;
+    original::UDPRoute => UdpRoute by Named, true;
+    original::ReferenceGrant => ReferenceGrant by Named, true;
 }
 
 /// The receiver of the messages is gone.

@@ -17,6 +17,14 @@ use super::follow::{Event, Followed, Message, News};
 /// to change, for the latency metric.
 pub(super) const ANNOTATION_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
+/// The kinds that every agent reads.
+const KINDS: [Kind; 4] = [
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Node,
+    Kind::ServiceCidr,
+];
+
 /// The names of the known objects of one kind. They show which objects a new list lacks.
 #[derive(Debug, Default)]
 struct Known {
@@ -31,10 +39,8 @@ pub(super) struct Merger {
     converter: Converter,
     server: String,
     started: Timestamp,
-    services: Known,
-    slices: Known,
-    nodes: Known,
-    service_cidrs: Known,
+    /// Every kind that must be listed before everything is, and those of which objects came.
+    known: BTreeMap<Kind, Known>,
     /// Objects with warnings, noted so that the warnings can be removed later.
     warned: HashSet<ObjectKey>,
     /// For each kind that cannot be followed at present, the reason.
@@ -51,10 +57,11 @@ impl Merger {
             converter,
             server,
             started: Timestamp::now(),
-            services: Known::default(),
-            slices: Known::default(),
-            nodes: Known::default(),
-            service_cidrs: Known::default(),
+            known: KINDS
+                .iter()
+                .chain(&Kind::OF_GATEWAYS)
+                .map(|kind| (*kind, Known::default()))
+                .collect(),
             warned: HashSet::new(),
             faults: BTreeMap::new(),
             batch: Batch::default(),
@@ -90,7 +97,7 @@ impl Merger {
             Message::News(News::EndpointSlice(event)) => {
                 // A list repeats objects that changed long ago.
                 if let Event::Apply(slice) = &*event
-                    && self.slices.listing.is_none()
+                    && self.known(Kind::EndpointSlice).listing.is_none()
                 {
                     self.note_trigger(slice);
                 }
@@ -98,6 +105,12 @@ impl Merger {
             }
             Message::News(News::Node(event)) => self.event(*event),
             Message::News(News::ServiceCidr(event)) => self.event(*event),
+            Message::News(News::Namespace(event)) => self.event(*event),
+            Message::News(News::GatewayClass(event)) => self.event(*event),
+            Message::News(News::Gateway(event)) => self.event(*event),
+            Message::News(News::TcpRoute(event)) => self.event(*event),
+            Message::News(News::UdpRoute(event)) => self.event(*event),
+            Message::News(News::ReferenceGrant(event)) => self.event(*event),
             Message::Fault(kind, reason) => {
                 if self.faults.insert(kind, reason.clone()) != Some(reason) {
                     self.warn_of_faults();
@@ -124,12 +137,7 @@ impl Merger {
     }
 
     fn known(&mut self, kind: Kind) -> &mut Known {
-        match kind {
-            Kind::Service => &mut self.services,
-            Kind::EndpointSlice => &mut self.slices,
-            Kind::Node => &mut self.nodes,
-            Kind::ServiceCidr => &mut self.service_cidrs,
-        }
+        self.known.entry(kind).or_default()
     }
 
     fn event<K: Followed>(&mut self, event: Event<K>) {
@@ -157,13 +165,7 @@ impl Merger {
                 for name in gone {
                     self.delete(kind, name);
                 }
-                let all = [
-                    &self.services,
-                    &self.slices,
-                    &self.nodes,
-                    &self.service_cidrs,
-                ];
-                if all.iter().all(|known| known.listed) && !self.batch.complete {
+                if self.known.values().all(|known| known.listed) && !self.batch.complete {
                     self.batch.complete = true;
                     self.batch.listed = true;
                     self.news = true;

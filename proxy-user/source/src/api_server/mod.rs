@@ -6,6 +6,7 @@
 mod client;
 mod events;
 mod follow;
+mod gateways;
 mod merge;
 mod protobuf;
 mod requests;
@@ -14,8 +15,11 @@ mod tests;
 mod watch;
 mod wire;
 
+use std::{sync::Arc, time::Duration};
+
 use control::{
     change::Batch,
+    gateway::Writer,
     model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
     warnings::Warnings,
 };
@@ -27,12 +31,14 @@ use k8s_openapi::api::{
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
+    time::timeout,
 };
 
 use super::{ObjectSource, SourceError};
 
 pub use client::Access;
-use follow::follow;
+use follow::{Message, follow};
+use gateways::{Board, Publisher};
 use merge::Merger;
 pub use requests::Requests;
 use watch::{Objects, Selector};
@@ -42,6 +48,8 @@ use watch::{Objects, Selector};
 const BATCH: usize = 1024;
 /// The most messages of the watches that may wait for the merger.
 const QUEUE: usize = 64;
+/// The longest time to give up the lease when the agent stops.
+const RELEASE: Duration = Duration::from_secs(1);
 
 /// The source that follows an API server.
 #[derive(Debug)]
@@ -50,6 +58,9 @@ pub struct ApiServer {
     node_name: String,
     converter: Converter,
     service_cidrs: bool,
+    gateways: bool,
+    /// What is to be written about objects of the Gateway API; None if this agent never writes it.
+    board: Option<Arc<Board>>,
     reports: Option<events::Reports>,
     requests: Requests,
 }
@@ -63,6 +74,8 @@ impl ApiServer {
             node_name: node_name.to_owned(),
             converter: Converter::new(node_name),
             service_cidrs: false,
+            gateways: false,
+            board: None,
             reports: None,
             requests: Requests::default(),
         }
@@ -83,6 +96,15 @@ impl ApiServer {
             ..self
         }
     }
+    /// Sets whether to follow the objects of the Gateway API, if the server has such kinds.
+    #[must_use]
+    pub fn with_gateways(self, gateways: bool) -> Self {
+        Self {
+            converter: self.converter.with_gateways(gateways),
+            gateways,
+            ..self
+        }
+    }
     /// Also returns an empty set of warnings. The source makes Kubernetes events of what is
     /// reported through it: about the node, and if `of_objects`, about Services and EndpointSlices.
     #[must_use]
@@ -94,11 +116,22 @@ impl ApiServer {
         };
         (source, warnings)
     }
+    /// Lets this agent write the status of the Gateway API's objects, if it is elected.
+    #[must_use]
+    pub fn with_writing(self) -> Self {
+        let board = self.gateways.then(Arc::default);
+        Self { board, ..self }
+    }
 }
 
 impl ObjectSource for ApiServer {
     fn requests(&self) -> Requests {
         self.requests.clone()
+    }
+
+    fn writer(&self) -> Option<Arc<dyn Writer>> {
+        let board = self.board.clone()?;
+        Some(board)
     }
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
@@ -117,7 +150,7 @@ impl ObjectSource for ApiServer {
             fields: format!("metadata.name={}", self.node_name),
             ..Selector::default()
         };
-        let (sender, mut messages) = mpsc::channel(QUEUE);
+        let (sender, messages) = mpsc::channel(QUEUE);
         // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
         let requests = &self.requests;
@@ -128,36 +161,66 @@ impl ObjectSource for ApiServer {
         let objects = Objects::<Node>::new(&client, &own_node, requests);
         watches.spawn(follow(objects, sender.clone()));
         if let Some(reports) = self.reports {
-            watches.spawn(events::publish(client.clone(), self.node_name, reports));
+            let node_name = self.node_name.clone();
+            watches.spawn(events::publish(client.clone(), node_name, reports));
         }
+        let mut publisher = self.board.as_ref().map(|board| {
+            Publisher::new(&client, &gateways::own_namespace(), &self.node_name, board)
+        });
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {
             let objects = Objects::<ServiceCIDR>::new(&client, &Selector::default(), requests);
-            watches.spawn(follow(objects, sender));
+            watches.spawn(follow(objects, sender.clone()));
         } else {
-            drop(sender);
             merger.leave_out(Kind::ServiceCidr);
         }
-        loop {
-            let first = tokio::select! {
-                first = messages.recv() => first,
-                () = batches.closed() => return Ok(()),
-            };
-            let Some(first) = first else {
-                return Err(SourceError::WatchEnded);
-            };
-            merger.take(first);
-            while merger.changes() < BATCH {
-                match messages.try_recv() {
-                    Ok(more) => merger.take(more),
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
+        if self.gateways {
+            let requests = requests.clone();
+            watches.spawn(gateways::follow_all(client.clone(), requests, sender));
+        } else {
+            drop(sender);
+            Kind::OF_GATEWAYS
+                .iter()
+                .for_each(|kind| merger.leave_out(*kind));
+        }
+        let merging = merge(merger, messages, batches);
+        let Some(publisher) = &mut publisher else {
+            return merging.await;
+        };
+        let ended = tokio::select! {
+            ended = merging => ended,
+            () = publisher.run() => Err(SourceError::WatchEnded),
+        };
+        _ = timeout(RELEASE, publisher.release()).await;
+        ended
+    }
+}
+
+/// Makes batches of the watches' messages, until nobody receives them.
+async fn merge(
+    mut merger: Merger,
+    mut messages: mpsc::Receiver<Message>,
+    batches: mpsc::Sender<Batch>,
+) -> Result<(), SourceError> {
+    loop {
+        let first = tokio::select! {
+            first = messages.recv() => first,
+            () = batches.closed() => return Ok(()),
+        };
+        let Some(first) = first else {
+            return Err(SourceError::WatchEnded);
+        };
+        merger.take(first);
+        while merger.changes() < BATCH {
+            match messages.try_recv() {
+                Ok(more) => merger.take(more),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
-            if let Some(batch) = merger.batch()
-                && batches.send(batch).await.is_err()
-            {
-                return Ok(());
-            }
+        }
+        if let Some(batch) = merger.batch()
+            && batches.send(batch).await.is_err()
+        {
+            return Ok(());
         }
     }
 }

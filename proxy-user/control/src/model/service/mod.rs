@@ -10,7 +10,11 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
-use super::{Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME, has_label, parse};
+use super::{
+    Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME,
+    gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
+    has_label, parse,
+};
 use crate::object::{ObjectName, Warning, uid_hash};
 
 use addresses::Addresses;
@@ -40,6 +44,29 @@ pub struct Service {
     pub internal_local: bool,
     pub external_local: bool,
     pub health_check_node_port: Option<u16>,
+    pub role: Role,
+}
+
+/// What a service is to the Gateway API.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// A Service as users make it.
+    #[default]
+    Plain,
+    /// A Service that was made for a Gateway, which has its addresses. It is served as a part of
+    /// the Gateway.
+    Made(Box<Made>),
+    /// A Gateway, in the form of a service: its listeners are the ports.
+    Gateway,
+}
+
+/// What the Gateway of such a Service needs to know of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// The hash of what was applied to it; empty without one.
+    pub applied: Arc<str>,
+    /// The addresses and host names of its load balancer, as it publishes them.
+    pub published: Box<[Arc<str>]>,
 }
 
 /// KUBE: the clients that may use the load balancer IPs (`loadBalancerSourceRanges`).
@@ -76,7 +103,11 @@ pub struct ServicePort {
 impl Service {
     /// Whether this service gets any entry in the maps.
     pub fn is_served(&self) -> bool {
-        self.cluster_v4.is_some() || self.cluster_v6.is_some()
+        match self.role {
+            Role::Plain => self.cluster_v4.is_some() || self.cluster_v6.is_some(),
+            Role::Made(_) => false,
+            Role::Gateway => !self.ports.is_empty(),
+        }
     }
     /// Returns the service's cluster IPs, at most one of each family.
     pub fn cluster_ips(&self) -> impl Iterator<Item = IpAddr> {
@@ -119,6 +150,7 @@ impl Converter {
             ),
             external_local: policy::is_external_local(spec, &mut complaints),
             health_check_node_port: None,
+            role: self.role(object),
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
         if has_label(&object.metadata, LABEL_PROXY_NAME)
@@ -131,7 +163,7 @@ impl Converter {
             complaints: &mut complaints,
         };
         (service.cluster_v4, service.cluster_v6) = addresses.cluster_ips(spec);
-        if !service.is_served() {
+        if service.cluster_ips().next().is_none() {
             return Ok((service, complaints.into_warnings()));
         }
         service.external_ips = addresses.external_ips(spec, &service);
@@ -143,6 +175,24 @@ impl Converter {
         service.health_check_node_port =
             policy::health_check_node_port(spec, &service, &mut complaints);
         Ok((service, complaints.into_warnings()))
+    }
+
+    fn role(&mut self, object: &core::Service) -> Role {
+        if !self.gateways || !has_label(&object.metadata, LABEL_GATEWAY) {
+            return Role::Plain;
+        }
+        let annotations = object.metadata.annotations.as_ref();
+        let applied = annotations.and_then(|all| all.get(ANNOTATION_APPLIED));
+        let status = object.status.as_ref();
+        let ingress = status
+            .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref())
+            .into_iter()
+            .flatten();
+        let published = ingress.filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
+        Role::Made(Box::new(Made {
+            applied: self.text(applied.map_or("", String::as_str)),
+            published: published.map(|text| self.text(text)).collect(),
+        }))
     }
 
     fn service_ports(

@@ -10,7 +10,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use control::{
     causes::chain,
-    model::{Kind, ObjectKey},
+    model::{Kind, ObjectKey, original},
     object::uid_hash,
     warnings::{Report, Reporter, Warnings},
 };
@@ -192,7 +192,23 @@ impl Writer {
                 self.write_about(slices, report).await
             }
             Kind::Node => self.write_about(Api::<Node>::all(client), report).await,
-            Kind::ServiceCidr => Ok(Outcome::Gone),
+            Kind::Gateway => {
+                let gateways = Api::<original::Gateway>::namespaced(client, namespace);
+                self.write_about(gateways, report).await
+            }
+            Kind::TcpRoute => {
+                let routes = Api::<original::TCPRoute>::namespaced(client, namespace);
+                self.write_about(routes, report).await
+            }
+            Kind::UdpRoute => {
+                let routes = Api::<original::UDPRoute>::namespaced(client, namespace);
+                self.write_about(routes, report).await
+            }
+            Kind::ReferenceGrant => {
+                let grants = Api::<original::ReferenceGrant>::namespaced(client, namespace);
+                self.write_about(grants, report).await
+            }
+            Kind::ServiceCidr | Kind::Namespace | Kind::GatewayClass => Ok(Outcome::Gone),
         }
     }
 

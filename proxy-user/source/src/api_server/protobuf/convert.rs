@@ -3,6 +3,7 @@
 //! share the conversion into the agent's own form. KUBE: a server writes fields in protobuf that
 //! JSON leaves out if they are empty, so an empty text counts as none.
 
+use control::model::original;
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking},
     apimachinery::pkg::apis::meta::v1 as meta,
@@ -10,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::objects::{
-    Endpoint, EndpointPort, EndpointSlice, Hint, Hints, Ingress, Node, NodeSpec, NodeStatus,
+    Endpoint, EndpointPort, EndpointSlice, Hint, Hints, Ingress, Named, Node, NodeSpec, NodeStatus,
     ObjectMeta, Service, ServiceCidr, ServicePort, ServiceSpec, Time,
 };
 
@@ -44,6 +45,27 @@ impl From<ObjectMeta> for meta::ObjectMeta {
         }
     }
 }
+
+macro_rules! named {
+    ($($kind:ty),*) => {
+        $(impl From<Named> for $kind {
+            fn from(given: Named) -> Self {
+                Self {
+                    metadata: given.metadata.unwrap_or_default().into(),
+                    ..Self::default()
+                }
+            }
+        })*
+    };
+}
+named!(
+    core::Namespace,
+    original::GatewayClass,
+    original::Gateway,
+    original::TCPRoute,
+    original::UDPRoute,
+    original::ReferenceGrant
+);
 
 impl From<EndpointSlice> for discovery::EndpointSlice {
     fn from(given: EndpointSlice) -> Self {
@@ -155,6 +177,7 @@ impl From<Ingress> for core::LoadBalancerIngress {
     fn from(given: Ingress) -> Self {
         Self {
             ip: text(given.ip),
+            hostname: text(given.hostname),
             ip_mode: text(given.ip_mode),
             ..Self::default()
         }

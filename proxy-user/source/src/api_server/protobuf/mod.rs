@@ -12,7 +12,7 @@ use prost::{Message, bytes::Bytes};
 
 use super::wire::{Status, StatusDetails, Unreadable};
 
-pub(super) use objects::{EndpointSlice, Node, Service, ServiceCidr};
+pub(super) use objects::{EndpointSlice, Named, Node, Service, ServiceCidr};
 
 /// KUBE: a serialized object begins with these bytes; an [`Unknown`] follows.
 const MAGIC: &[u8] = b"k8s\0";

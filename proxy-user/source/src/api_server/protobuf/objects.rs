@@ -32,6 +32,13 @@ pub(super) struct Time {
     pub(super) seconds: Option<i64>,
 }
 
+/// An object of which only the metadata is read: a namespace. Custom resources come as JSON.
+#[derive(Clone, PartialEq, Message)]
+pub(in super::super) struct Named {
+    #[prost(message, optional, tag = "1")]
+    pub(super) metadata: Option<ObjectMeta>,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(in super::super) struct EndpointSlice {
     #[prost(message, optional, tag = "1")]
@@ -166,6 +173,8 @@ pub(super) struct LoadBalancer {
 pub(super) struct Ingress {
     #[prost(string, optional, tag = "1")]
     pub(super) ip: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) hostname: Option<String>,
     #[prost(string, optional, tag = "3")]
     pub(super) ip_mode: Option<String>,
 }

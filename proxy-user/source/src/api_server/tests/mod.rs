@@ -5,6 +5,7 @@
 mod events;
 mod fake;
 mod faults;
+mod gateways;
 mod requests;
 
 use std::time::Duration;
@@ -61,6 +62,8 @@ struct Heard {
     faults: Vec<Warning>,
     /// The ranges of cluster IPs that exist by what was received.
     ranges: Vec<String>,
+    /// The names of the Gateways that were received.
+    gateways: Vec<String>,
 }
 
 impl Heard {
@@ -78,6 +81,7 @@ impl Heard {
             triggers: Vec::new(),
             faults: Vec::new(),
             ranges: Vec::new(),
+            gateways: Vec::new(),
         }
     }
 
@@ -109,6 +113,9 @@ impl Heard {
                 Change::Upsert(Object::ServiceCidr(cidr)) => {
                     self.ranges
                         .extend(cidr.ranges.iter().map(ToString::to_string));
+                }
+                Change::Upsert(Object::Gateway(gateway)) => {
+                    self.gateways.push(gateway.id.name.name.to_string());
                 }
                 _ => {}
             }

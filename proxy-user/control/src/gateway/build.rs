@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Translates one Gateway with its routes into what the planner plans: a service, and the backends
+//! of each port. A pure function of the objects.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use proxy_common::{Port, Protocol};
+
+use super::{
+    attach::{Attachment, Fault, attach, faults, is_of_others},
+    names,
+    resolve::{Share, protocol, resolve},
+};
+use crate::{
+    model::{
+        Gateway, Kind, ReferenceGrant, Role, Route, Service, ServicePort, SourceRanges,
+        gateway::Labels, parse,
+    },
+    object::ObjectName,
+};
+
+/// The objects that a Gateway or a route refers to.
+pub(super) trait Lookup {
+    fn service(&self, name: &ObjectName) -> Option<&Service>;
+    fn grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant>;
+    fn labels(&self, namespace: &str) -> Option<&Labels>;
+}
+
+/// What the planner needs of a Gateway.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// The Gateway in the form of a service.
+    pub service: Service,
+    /// The backends of each of its ports.
+    pub ports: Box<[PortBackends]>,
+}
+
+/// The backends of one listener.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortBackends {
+    pub shares: Box<[Share]>,
+    /// The sum of the weights of backends that do not exist: their share is refused.
+    pub refused: u32,
+}
+
+/// A Gateway of ours, translated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Built {
+    pub(super) served: Arc<Served>,
+    /// Of each listener: why it is not served, and how many routes it has.
+    pub(super) listeners: Box<[(Option<Fault>, usize)]>,
+    /// Why the Gateway is not served at all.
+    pub(super) refused: Option<(&'static str, String)>,
+    /// The addresses for its status, each with its type.
+    pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
+    /// Addresses that it asks for and cannot have.
+    pub(super) unusable: Box<[String]>,
+    /// Whether a Service of type LoadBalancer is to have its addresses.
+    pub(super) wants_service: bool,
+}
+
+/// Translates a Gateway. `routes` are those that refer to it, `made` the Service that was made for
+/// it.
+pub(super) fn build<'a>(
+    gateway: &Gateway,
+    routes: impl Iterator<Item = &'a Route>,
+    made: Option<&Service>,
+    lookup: &impl Lookup,
+) -> Built {
+    let faults = faults(gateway);
+    let mut counts = vec![0; faults.len()];
+    let mut first: BTreeMap<usize, &Route> = BTreeMap::new();
+    for route in routes {
+        for index in attached(gateway, route, lookup) {
+            if let Some(count) = counts.get_mut(index) {
+                *count += 1;
+            }
+            // KUBE: a listener serves the oldest of its routes.
+            let age = |route: &Route| (route.id.created, route.id.name.clone());
+            let one = first.entry(index).or_insert(route);
+            if age(route) < age(one) {
+                *one = route;
+            }
+        }
+    }
+    let addresses = Addresses::of(gateway, made);
+    let (mut ports, mut backends) = (Vec::new(), Vec::new());
+    for ((index, listener), fault) in gateway.listeners.iter().enumerate().zip(&faults) {
+        // Connections to listeners of other protocols are refused, so the address says what it
+        // does not serve.
+        let carried = match (fault, listener.route_kind()) {
+            (None, Some(kind)) => protocol(kind),
+            (Some(Fault::UnsupportedProtocol), None) if is_of_others(listener) => Protocol::TCP,
+            _ => continue,
+        };
+        let port = Port::from_host(listener.port);
+        let same = |other: &&ServicePort| (other.port, other.protocol) == (port, carried);
+        if ports.iter().any(|port| same(&port)) {
+            continue;
+        }
+        let known = made.and_then(|made| made.ports.iter().find(same));
+        ports.push(ServicePort {
+            name: names::short(&listener.name).into(),
+            protocol: carried,
+            port,
+            node_port: known.map_or(Port::ANY, |port| port.node_port),
+        });
+        let route = first.get(&index).filter(|_| fault.is_none());
+        backends.push(route.map_or_else(PortBackends::default, |route| backends_of(route, lookup)));
+    }
+    if addresses.refused.is_some() {
+        (ports, backends) = (Vec::new(), Vec::new());
+    }
+    let base = made.filter(|_| addresses.wants_service);
+    let service = Service {
+        name: names::plan_name(&gateway.id.name),
+        uid_hash: gateway.id.uid_hash,
+        created: gateway.id.created,
+        load_balancer_ips: addresses.ips.into(),
+        ports: ports.into(),
+        role: Role::Gateway,
+        ..base.cloned().unwrap_or_else(|| blank(&gateway.id.name))
+    };
+    Built {
+        served: Arc::new(Served {
+            service,
+            ports: backends.into(),
+        }),
+        listeners: faults.into_iter().zip(counts).collect(),
+        refused: addresses.refused,
+        addresses: addresses.said.into(),
+        unusable: addresses.unusable.into(),
+        wants_service: addresses.wants_service,
+    }
+}
+
+/// Returns the listeners of a Gateway that a route may use, each once.
+pub(super) fn attached(gateway: &Gateway, route: &Route, lookup: &impl Lookup) -> Vec<usize> {
+    let namespace = &route.id.name.namespace;
+    let meant = route.parents.iter();
+    let meant = meant.filter(|parent| parent.gateway(namespace).as_ref() == Some(&gateway.id.name));
+    let mut all: Vec<_> = meant
+        .filter_map(
+            |parent| match attach(route, parent, gateway, lookup.labels(namespace)) {
+                Attachment::To(listeners) => Some(listeners),
+                Attachment::No(..) => None,
+            },
+        )
+        .flatten()
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn backends_of(route: &Route, lookup: &impl Lookup) -> PortBackends {
+    let mut all = PortBackends::default();
+    let mut shares = Vec::new();
+    for backend in &route.backends {
+        let name = backend.service(&route.id.name.namespace);
+        let service = name.as_ref().and_then(|name| lookup.service(name));
+        let grants = name.iter().flat_map(|name| lookup.grants(&name.namespace));
+        match resolve(route, backend, service, grants) {
+            Ok(share) => shares.push(share),
+            Err(_) => all.refused = all.refused.saturating_add(backend.weight),
+        }
+    }
+    all.shares = shares.into();
+    all
+}
+
+/// Where a Gateway is served.
+#[derive(Default)]
+struct Addresses {
+    ips: Vec<IpAddr>,
+    said: Vec<(&'static str, Arc<str>)>,
+    unusable: Vec<String>,
+    wants_service: bool,
+    refused: Option<(&'static str, String)>,
+}
+
+impl Addresses {
+    fn of(gateway: &Gateway, made: Option<&Service>) -> Self {
+        let mut addresses = Self::default();
+        if gateway.infrastructure.has_parameters {
+            let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
+            addresses.refused = Some(("InvalidParameters", message.to_owned()));
+            return addresses;
+        }
+        let given = gateway.addresses.iter();
+        if let Some(other) = given.clone().find(|address| &*address.kind != "IPAddress") {
+            let message = format!(
+                "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
+                other.kind
+            );
+            addresses.refused = Some(("UnsupportedAddress", message));
+            return addresses;
+        }
+        // An address without a value may be any.
+        let mut given = given.filter(|address| !address.value.is_empty()).peekable();
+        if given.peek().is_none() {
+            addresses.wants_service = true;
+            let role = made.map(|made| &made.role);
+            if let (Some(service), Some(Role::Made(made))) = (made, role) {
+                addresses.ips.extend(&service.load_balancer_ips);
+                addresses.said.extend(made.published.iter().map(|text| {
+                    let is_ip = parse::address(text).is_some();
+                    (
+                        if is_ip { "IPAddress" } else { "Hostname" },
+                        Arc::clone(text),
+                    )
+                }));
+            }
+            return addresses;
+        }
+        for address in given {
+            let text = &address.value;
+            match parse::address(text)
+                .ok_or(None)
+                .and_then(|ip| match parse::flaw(ip) {
+                    Some(flaw) => Err(Some(flaw)),
+                    None => Ok(ip),
+                }) {
+                Ok(ip) => {
+                    addresses.ips.push(ip);
+                    addresses.said.push(("IPAddress", Arc::clone(text)));
+                }
+                Err(Some(flaw)) => addresses.unusable.push(format!("{text} is {flaw}")),
+                Err(None) => addresses
+                    .unusable
+                    .push(format!("{text:?} is not an IP address")),
+            }
+        }
+        addresses
+    }
+}
+
+/// Returns a service with nothing but a name.
+fn blank(name: &ObjectName) -> Service {
+    Service {
+        name: name.clone(),
+        uid_hash: 0,
+        created: i64::MAX,
+        cluster_v4: None,
+        cluster_v6: None,
+        external_ips: Box::default(),
+        load_balancer_ips: Box::default(),
+        source_ranges: SourceRanges::default(),
+        ports: Box::default(),
+        affinity_timeout: 0,
+        selection: None,
+        internal_local: false,
+        external_local: false,
+        health_check_node_port: None,
+        role: Role::Plain,
+    }
+}
+
+/// Whether a kind of routes is this controller's.
+pub(super) fn is_route(kind: Kind) -> bool {
+    matches!(kind, Kind::TcpRoute | Kind::UdpRoute)
+}

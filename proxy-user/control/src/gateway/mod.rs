@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The Gateway API, layer 4: what Gateways, TCPRoutes and UDPRoutes mean for the maps, and the
+//! status of each object. The tracker keeps one [`Gateways`] and tells it of changes; only what a
+//! change concerns is translated again. The planner plans a Gateway as a service whose backends are
+//! those of its routes.
+
+mod attach;
+mod build;
+mod index;
+mod made;
+pub mod names;
+mod report;
+mod resolve;
+mod state;
+#[cfg(test)]
+mod tests;
+pub mod weights;
+
+pub use build::{PortBackends, Served};
+pub use resolve::Share;
+pub use state::{Gateways, News, Services};
+
+use std::fmt::Debug;
+
+use serde_json::Value;
+
+use crate::model::ObjectKey;
+
+/// Something to write to the API server.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Write {
+    /// Our part of the object's status.
+    Status(Value),
+    /// The Service to apply.
+    Service(Value),
+    /// The Service is not wanted any more.
+    DeleteService,
+}
+
+/// Takes what is to be written to the API server. One agent of the cluster writes it; every agent
+/// knows it, so that another can go on. It is called in the agent's loop and must not wait.
+pub trait Writer: Send + Sync + Debug {
+    /// Replaces what is to be written about an object; None: nothing.
+    fn set(&self, object: ObjectKey, write: Option<Write>);
+}

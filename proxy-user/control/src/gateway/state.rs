@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The objects of the Gateway API, and what has become of each Gateway. Changes mark what they
+//! concern; `settle` translates the marked Gateways, `report` makes the status of marked objects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
+    sync::Arc,
+};
+
+use super::{
+    Write,
+    build::{Built, Lookup, Served, build, is_route},
+    index::Index,
+    made, names,
+    report::{self, Refusals},
+};
+use crate::{
+    model::{
+        Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant, Role, Route,
+        Service,
+        gateway::{Identity, Labels, status::digest},
+    },
+    object::{ObjectName, Warning},
+};
+
+/// The cluster's services, as the tracker has them.
+pub trait Services {
+    fn service(&self, name: &ObjectName) -> Option<&Arc<Service>>;
+}
+
+/// What is to be said about an object.
+#[derive(Clone, PartialEq, Debug)]
+pub struct News {
+    pub object: ObjectKey,
+    /// `object::uid_hash` of the original; 0 if it is gone.
+    pub uid_hash: u64,
+    /// What is to be written; None: nothing.
+    pub write: Option<Write>,
+    pub warnings: Vec<Warning>,
+}
+
+/// The objects of the Gateway API.
+#[derive(Debug, Default)]
+pub struct Gateways {
+    classes: HashMap<Arc<str>, Arc<GatewayClass>>,
+    gateways: HashMap<ObjectName, Arc<Gateway>>,
+    routes: HashMap<ObjectKey, Arc<Route>>,
+    grants: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ReferenceGrant>>>,
+    namespaces: HashMap<Arc<str>, Arc<Namespace>>,
+    /// The routes that refer to a Gateway.
+    routes_of: Index<ObjectName, ObjectKey>,
+    /// The routes that refer to a Service.
+    users: Index<ObjectName, ObjectKey>,
+    /// Services that were made for Gateways, whether these exist or not.
+    made: BTreeSet<ObjectName>,
+    /// The Gateway for which a Service of this name would be made.
+    makers: HashMap<ObjectName, ObjectName>,
+    /// Each Gateway of ours by the name of its plan.
+    built: HashMap<ObjectName, (ObjectName, Built)>,
+    /// Frontends of a plan that others have.
+    refusals: HashMap<ObjectName, Vec<(Arc<str>, String)>>,
+    /// Gateways to translate again.
+    stale: BTreeSet<ObjectName>,
+    /// Objects whose status is to be made again.
+    unreported: BTreeSet<ObjectKey>,
+}
+
+/// The objects that a Gateway or a route refers to.
+struct Cluster<'a, S> {
+    services: &'a S,
+    gateways: &'a Gateways,
+}
+
+impl<S: Services> Lookup for Cluster<'_, S> {
+    fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.services.service(name).map(AsRef::as_ref)
+    }
+    fn grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant> {
+        let grants = self.gateways.grants.get(namespace);
+        grants
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(AsRef::as_ref)
+    }
+    fn labels(&self, namespace: &str) -> Option<&Labels> {
+        Some(&self.gateways.namespaces.get(namespace)?.labels)
+    }
+}
+
+fn key(kind: Kind, name: &ObjectName) -> ObjectKey {
+    let name = name.clone();
+    ObjectKey { kind, name }
+}
+
+/// Puts an object in place of the one before, or removes it; returns the one before.
+fn put<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    }
+}
+
+impl Gateways {
+    /// Takes an object of the Gateway API.
+    pub fn insert(&mut self, object: Object) {
+        let name = object.name().clone();
+        match object {
+            Object::GatewayClass(class) => self.set_class(&name, Some(class)),
+            Object::Gateway(gateway) => self.set_gateway(&name, Some(gateway)),
+            Object::Route(route) => self.set_route(key(route.kind, &name), Some(route)),
+            Object::ReferenceGrant(grant) => self.set_grant(&name, Some(grant)),
+            Object::Namespace(namespace) => self.set_namespace(&name, Some(namespace)),
+            Object::Node(_)
+            | Object::Service(_)
+            | Object::EndpointSlice(_)
+            | Object::ServiceCidr(_) => {}
+        }
+    }
+
+    /// Forgets an object of the Gateway API.
+    pub fn remove(&mut self, ObjectKey { kind, name }: ObjectKey) {
+        match kind {
+            Kind::GatewayClass => self.set_class(&name, None),
+            Kind::Gateway => self.set_gateway(&name, None),
+            Kind::TcpRoute | Kind::UdpRoute => self.set_route(key(kind, &name), None),
+            Kind::ReferenceGrant => self.set_grant(&name, None),
+            Kind::Namespace => self.set_namespace(&name, None),
+            Kind::Node | Kind::Service | Kind::EndpointSlice | Kind::ServiceCidr => {}
+        }
+    }
+
+    fn set_class(&mut self, name: &ObjectName, class: Option<Arc<GatewayClass>>) {
+        put(&mut self.classes, Arc::clone(&name.name), class);
+        self.unreported.insert(key(Kind::GatewayClass, name));
+        let of_class = |gateway: &&Arc<Gateway>| gateway.class == name.name;
+        let gateways = self.gateways.values().filter(of_class);
+        let gateways: Vec<_> = gateways.map(|gateway| gateway.id.name.clone()).collect();
+        gateways
+            .iter()
+            .for_each(|gateway| self.mark_gateway(gateway));
+    }
+
+    fn set_gateway(&mut self, name: &ObjectName, gateway: Option<Arc<Gateway>>) {
+        let made = names::made_for(name);
+        if gateway.is_some() {
+            self.makers.insert(made, name.clone());
+        } else {
+            self.makers.remove(&made);
+        }
+        put(&mut self.gateways, name.clone(), gateway);
+        self.mark_gateway(name);
+    }
+
+    /// Marks a Gateway that has changed, and what depends on it.
+    fn mark_gateway(&mut self, name: &ObjectName) {
+        self.stale.insert(name.clone());
+        self.unreported.extend(self.routes_of.of(name).cloned());
+    }
+
+    fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
+        let before = put(&mut self.routes, route.clone(), now.clone());
+        for gateway in before.iter().flat_map(|route| parents(route)) {
+            self.routes_of.remove(&gateway, &route);
+            self.stale.insert(gateway);
+        }
+        for service in before.iter().flat_map(|route| backends(route)) {
+            self.users.remove(&service, &route);
+        }
+        for gateway in now.iter().flat_map(|route| parents(route)) {
+            self.routes_of.add(gateway.clone(), route.clone());
+            self.stale.insert(gateway);
+        }
+        for service in now.iter().flat_map(|route| backends(route)) {
+            self.users.add(service, route.clone());
+        }
+        self.unreported.insert(route);
+    }
+
+    fn set_grant(&mut self, name: &ObjectName, grant: Option<Arc<ReferenceGrant>>) {
+        let ObjectName { namespace, name } = name;
+        let grants = self.grants.entry(Arc::clone(namespace)).or_default();
+        match grant {
+            Some(grant) => _ = grants.insert(Arc::clone(name), grant),
+            None => _ = grants.remove(name),
+        }
+        if grants.is_empty() {
+            self.grants.remove(namespace);
+        }
+        let crosses = |route: &&Arc<Route>| {
+            route.id.name.namespace != *namespace
+                && backends(route).any(|service| service.namespace == *namespace)
+        };
+        self.mark_routes(crosses);
+    }
+
+    fn set_namespace(&mut self, name: &ObjectName, namespace: Option<Arc<Namespace>>) {
+        let labels = namespace.as_ref().map(|namespace| namespace.labels.clone());
+        let before = put(&mut self.namespaces, Arc::clone(&name.name), namespace);
+        if before.as_ref().map(|namespace| &namespace.labels) != labels.as_ref() {
+            self.mark_routes(|route| route.id.name.namespace == name.name);
+        }
+    }
+
+    /// Marks some routes, and the Gateways that they refer to.
+    fn mark_routes(&mut self, which: impl Fn(&&Arc<Route>) -> bool) {
+        let routes: Vec<_> = self.routes.values().filter(which).cloned().collect();
+        for route in routes {
+            self.stale.extend(parents(&route));
+            self.unreported.insert(key(route.kind, &route.id.name));
+        }
+    }
+
+    /// Takes in that a Service has changed, is new or gone.
+    pub fn note_service(&mut self, name: &ObjectName, now: Option<&Service>) {
+        let is_made = now.is_some_and(|service| matches!(service.role, Role::Made(_)));
+        let was_made = if is_made {
+            !self.made.insert(name.clone())
+        } else {
+            self.made.remove(name)
+        };
+        if is_made || was_made {
+            self.stale.extend(self.makers.get(name).cloned());
+            self.unreported.insert(key(Kind::Service, name));
+        }
+        let users: Vec<_> = self.users.of(name).cloned().collect();
+        for user in users {
+            let route = self.routes.get(&user);
+            self.stale
+                .extend(route.iter().flat_map(|route| parents(route)));
+            self.unreported.insert(user);
+        }
+    }
+
+    /// Returns the plans whose backends are endpoints of this Service, as of the last `settle`.
+    pub fn plans_using(&self, service: &ObjectName) -> BTreeSet<ObjectName> {
+        let routes = self
+            .users
+            .of(service)
+            .filter_map(|user| self.routes.get(user));
+        let plans = routes
+            .flat_map(|route| parents(route))
+            .map(|name| names::plan_name(&name));
+        plans.filter(|plan| self.built.contains_key(plan)).collect()
+    }
+
+    /// Whether Gateways must be translated again.
+    pub fn is_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Translates the marked Gateways; returns the plans that may have changed.
+    pub fn settle(&mut self, services: &impl Services) -> Vec<ObjectName> {
+        let stale = mem::take(&mut self.stale);
+        let mut plans = Vec::with_capacity(stale.len());
+        for name in stale {
+            let plan = names::plan_name(&name);
+            let built = self.ours(&name).map(|gateway| {
+                let routes = self.routes_of.of(&name);
+                let routes = routes.filter_map(|route| self.routes.get(route));
+                let made = services.service(&names::made_for(&name));
+                let made = made.filter(|made| matches!(made.role, Role::Made(_)));
+                let cluster = Cluster {
+                    services,
+                    gateways: self,
+                };
+                build(
+                    gateway,
+                    routes.map(AsRef::as_ref),
+                    made.map(AsRef::as_ref),
+                    &cluster,
+                )
+            });
+            self.unreported.insert(key(Kind::Gateway, &name));
+            self.unreported
+                .insert(key(Kind::Service, &names::made_for(&name)));
+            let previous = match built {
+                Some(built) => self.built.insert(plan.clone(), (name, built)),
+                None => {
+                    self.refusals.remove(&plan);
+                    self.built.remove(&plan)
+                }
+            };
+            let served = self.built.get(&plan).map(|(_, built)| &built.served);
+            if previous.as_ref().map(|(_, built)| &built.served) != served {
+                plans.push(plan);
+            }
+        }
+        plans
+    }
+
+    /// Returns a Gateway if its class is ours and accepted.
+    fn ours(&self, name: &ObjectName) -> Option<&Arc<Gateway>> {
+        let gateway = self.gateways.get(name)?;
+        let class = self.classes.get(&gateway.class)?;
+        (class.is_ours && !class.has_parameters).then_some(gateway)
+    }
+
+    /// Returns what to plan for a Gateway's plan; None if it has none.
+    pub fn served(&self, plan: &ObjectName) -> Option<&Arc<Served>> {
+        Some(&self.built.get(plan)?.1.served)
+    }
+
+    /// Returns the names of all plans that serve something.
+    pub fn plans(&self) -> impl Iterator<Item = &ObjectName> {
+        let all = self.built.iter();
+        let served = all.filter(|(_, (_, built))| built.served.service.is_served());
+        served.map(|(plan, _)| plan)
+    }
+
+    /// Takes in which frontends of a plan belong to something else.
+    pub fn note_refusals(&mut self, plan: &ObjectName, refusals: Vec<(Arc<str>, String)>) {
+        let Some((gateway, _)) = self.built.get(plan) else {
+            return;
+        };
+        let gateway = key(Kind::Gateway, gateway);
+        let before = put(
+            &mut self.refusals,
+            plan.clone(),
+            (!refusals.is_empty()).then(|| refusals.clone()),
+        );
+        if before.unwrap_or_default() != refusals {
+            self.unreported.insert(gateway);
+        }
+    }
+
+    /// Whether any object is marked for a new status.
+    pub fn has_unreported(&self) -> bool {
+        !self.unreported.is_empty()
+    }
+
+    /// Makes the status of every marked object. Call it when every object is known: until then,
+    /// what is not there may still come.
+    pub fn report(&mut self, services: &impl Services) -> Vec<News> {
+        let unreported = mem::take(&mut self.unreported);
+        let news = unreported.into_iter().map(|object| {
+            let said = match object.kind {
+                Kind::GatewayClass => self.about_class(&object.name),
+                Kind::Gateway => self.about_gateway(&object.name),
+                Kind::Service => self.about_service(&object.name, services),
+                kind if is_route(kind) => self.about_route(&object, services),
+                _ => None,
+            };
+            let (uid_hash, write, warnings) = said.unwrap_or_default();
+            News {
+                object,
+                uid_hash,
+                write,
+                warnings,
+            }
+        });
+        news.collect()
+    }
+
+    fn about_class(&self, name: &ObjectName) -> Option<Said> {
+        let class = self.classes.get(&name.name).filter(|class| class.is_ours)?;
+        Some(said(Kind::GatewayClass, &class.id, report::of_class(class)))
+    }
+
+    fn about_gateway(&self, name: &ObjectName) -> Option<Said> {
+        let plan = names::plan_name(name);
+        let (_, built) = self.built.get(&plan)?;
+        let gateway = self.gateways.get(name)?;
+        let refusals: &Refusals = self.refusals.get(&plan).map_or(&[], Vec::as_slice);
+        let status = report::of_gateway(gateway, built, refusals);
+        Some(said(Kind::Gateway, &gateway.id, status))
+    }
+
+    fn about_route(&self, object: &ObjectKey, services: &impl Services) -> Option<Said> {
+        let route = self.routes.get(object)?;
+        let cluster = Cluster {
+            services,
+            gateways: self,
+        };
+        let namespace = &route.id.name.namespace;
+        let gateway = |parent: &crate::model::gateway::ParentRef| {
+            self.ours(&parent.gateway(namespace)?).map(AsRef::as_ref)
+        };
+        let status = report::of_route(route, gateway, &cluster);
+        Some(said(route.kind, &route.id, status))
+    }
+
+    /// Says what is to become of a Service that was made for a Gateway, or is to be.
+    fn about_service(&self, name: &ObjectName, services: &impl Services) -> Option<Said> {
+        let maker = self.makers.get(name);
+        let wanted = maker.and_then(|gateway| {
+            let (_, built) = self.built.get(&names::plan_name(gateway))?;
+            made::wanted(self.gateways.get(gateway)?, built)
+        });
+        let found = services.service(name);
+        let write = match (wanted, found.map(|found| &found.role)) {
+            (Some((_, hash)), Some(Role::Made(made))) if *made.applied == *hash => None,
+            (Some((wanted, _)), None | Some(Role::Made(_))) => Some(Write::Service(wanted)),
+            // A Service of users has this name.
+            (Some(_), Some(_)) => {
+                let gateway = maker.map(ToString::to_string).unwrap_or_default();
+                let reason = format!(
+                    "Gateway {gateway} wants a Service of this name for its addresses; rename this Service, or give the Gateway addresses"
+                );
+                let object = format!("Service {name}");
+                return Some((0, None, vec![Warning { object, reason }]));
+            }
+            (None, Some(Role::Made(made))) if !made.applied.is_empty() => {
+                Some(Write::DeleteService)
+            }
+            (None, _) => None,
+        };
+        Some((found.map_or(0, |found| found.uid_hash), write, Vec::new()))
+    }
+}
+
+/// `object::uid_hash`, what is to be written, and warnings.
+type Said = (u64, Option<Write>, Vec<Warning>);
+
+fn said(kind: Kind, id: &Identity, (status, warnings): (serde_json::Value, Vec<Warning>)) -> Said {
+    let differs = digest(kind, &status) != id.observed;
+    let write = differs.then_some(Write::Status(status));
+    (id.uid_hash, write, warnings)
+}
+
+/// Returns the Gateways that a route refers to.
+fn parents(route: &Route) -> impl Iterator<Item = ObjectName> {
+    let namespace = &route.id.name.namespace;
+    let parents = route.parents.iter();
+    parents.filter_map(|parent| parent.gateway(namespace))
+}
+
+/// Returns the Services that a route refers to.
+fn backends(route: &Route) -> impl Iterator<Item = ObjectName> {
+    let namespace = &route.id.name.namespace;
+    let backends = route.backends.iter();
+    backends.filter_map(|backend| backend.service(namespace))
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deletion in every order leaves nothing, and the Service that is made for a Gateway.
+
+use super::*;
+use crate::model::Kind;
+
+#[test]
+fn deletion_in_every_order_leaves_nothing() {
+    let grant = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: shop}\nspec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: till}], to: [{group: '', kind: Service}]}\n---\n";
+    let listener = "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
+    let all = [
+        (Kind::GatewayClass, "/l4"),
+        (Kind::Gateway, "shop/edge"),
+        (Kind::TcpRoute, "till/cart"),
+        (Kind::ReferenceGrant, "shop/g"),
+        (Kind::Service, "shop/cart"),
+        (Kind::EndpointSlice, "shop/cart-1"),
+    ];
+    let mut orders = vec![Vec::new()];
+    for one in 0..all.len() {
+        let longer = |order: &Vec<usize>| {
+            (0..=order.len())
+                .map(|at| {
+                    let mut order = order.clone();
+                    order.insert(at, one);
+                    order
+                })
+                .collect::<Vec<_>>()
+        };
+        orders = orders.iter().flat_map(longer).collect();
+    }
+    assert_eq!(orders.len(), 720);
+    for order in orders {
+        let mut cluster = cluster(&[
+            grant.to_owned(),
+            gateway("edge", ADDRESS, listener),
+            route(
+                "TCPRoute",
+                "till/cart",
+                EDGE_OF_SHOP,
+                "{name: cart, namespace: shop, port: 80}",
+            ),
+        ]);
+        cluster.report();
+        for at in &order {
+            let (kind, name) = all[*at];
+            cluster.delete(kind, name);
+            cluster.report();
+        }
+        let served: Vec<_> = cluster.state.served().into_iter().collect();
+        assert_eq!(served, [crate::testing::name("shop/till")], "{order:?}");
+        assert!(
+            cluster
+                .state
+                .gateway(&crate::testing::name("shop/gateway:edge"))
+                .is_none()
+        );
+        let claims = cluster.claims.claimants();
+        assert_eq!(claims, 1, "{order:?}");
+    }
+}
+
+fn about(cluster: &mut Cluster, object: &str) -> Option<Write> {
+    let (writes, _) = cluster.report();
+    writes.into_iter().find(|(name, _)| name == object)?.1
+}
+
+#[test]
+fn a_gateway_without_addresses_gets_a_service_which_goes_with_it() {
+    let name = "Service shop/gateway-edge";
+    let mut cluster = cluster(&[gateway("edge", ", infrastructure: {labels: {a: b}}", TCP)]);
+    let Some(Write::Service(made)) = about(&mut cluster, name) else {
+        panic!("no Service")
+    };
+    assert_eq!(made["spec"]["type"], "LoadBalancer");
+    assert_eq!(made["spec"]["ports"][0]["port"], 80);
+    assert_eq!(made["metadata"]["labels"]["a"], "b");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "uid-edge");
+    // As it is, it is left alone; another port is another Service.
+    let mut object = made.clone();
+    object["spec"]["clusterIP"] = "10.96.0.50".into();
+    cluster.apply(&format!("{object}\n---\n"));
+    assert_eq!(about(&mut cluster, name), None);
+    let other = "{name: web, protocol: TCP, port: 81}";
+    cluster.apply(&gateway("edge", "", other));
+    assert!(matches!(about(&mut cluster, name), Some(Write::Service(_))));
+    // With addresses of its own, or when it is gone, it wants none.
+    cluster.apply(&gateway("edge", ADDRESS, TCP));
+    assert_eq!(about(&mut cluster, name), Some(Write::DeleteService));
+    cluster.apply(&gateway("edge", "", other));
+    cluster.delete(Kind::Gateway, "shop/edge");
+    assert_eq!(about(&mut cluster, name), Some(Write::DeleteService));
+    cluster.delete(Kind::Service, "shop/gateway-edge");
+    assert_eq!(about(&mut cluster, name), None);
+}
+
+#[test]
+fn a_service_of_users_with_that_name_is_left_alone() {
+    let mut cluster = cluster(&[
+        service("gateway-edge", "10.96.0.50", ""),
+        gateway("edge", "", TCP),
+    ]);
+    let (writes, warnings) = cluster.report();
+    let made = writes
+        .iter()
+        .find(|(name, _)| name == "Service shop/gateway-edge");
+    assert_eq!(made, Some(&("Service shop/gateway-edge".to_owned(), None)));
+    assert!(
+        warnings[0].contains("wants a Service of this name"),
+        "{warnings:?}"
+    );
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! With many routes, a change is translated as fast as with few: only what it concerns.
+
+use super::*;
+
+#[test]
+fn of_5000_routes_a_change_of_one_concerns_one_gateway() {
+    let listeners: Vec<_> = (1..=50)
+        .map(|port| format!("{{name: l{port}, protocol: TCP, port: {port}}}"))
+        .collect();
+    let mut all = Vec::new();
+    for number in 0..100 {
+        let address = format!(", addresses: [{{value: 198.51.100.{number}}}]");
+        all.push(gateway(
+            &format!("g{number}"),
+            &address,
+            &listeners.join(", "),
+        ));
+        for port in 1..=50 {
+            let parent = format!("{{name: g{number}, sectionName: l{port}}}");
+            all.push(route(
+                "TCPRoute",
+                &format!("shop/r{number}-{port}"),
+                &parent,
+                CART,
+            ));
+        }
+    }
+    let mut cluster = cluster(&all);
+    assert_eq!(cluster.report().0.len(), 1 + 5000 + 2 * 100);
+    let changed = route(
+        "TCPRoute",
+        "shop/r7-3",
+        "{name: g7, sectionName: l3}",
+        "{name: till, port: 80}",
+    );
+    assert_eq!(cluster.apply(&changed), ["shop/gateway:g7"]);
+    let (writes, _) = cluster.report();
+    let names: Vec<_> = writes.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(
+        names,
+        [
+            "Service shop/gateway-g7",
+            "Gateway shop/g7",
+            "TCPRoute shop/r7-3"
+        ]
+    );
+}

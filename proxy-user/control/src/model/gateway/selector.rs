@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Label selectors. KUBE: `meta.v1.LabelSelector`, by which a listener chooses namespaces.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Deserialize;
+
+/// The labels of an object.
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// A label selector; an empty one matches everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Selector {
+    match_labels: BTreeMap<String, String>,
+    match_expressions: Vec<Expression>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Expression {
+    key: String,
+    operator: String,
+    values: Vec<String>,
+}
+
+impl Selector {
+    /// Whether the selector matches these labels. An unknown operator matches nothing.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        let has = |key: &str, value: &str| labels.get(key).is_some_and(|label| **label == *value);
+        let mut equal = self.match_labels.iter();
+        let mut expressions = self.match_expressions.iter();
+        equal.all(|(key, value)| has(key, value))
+            && expressions.all(
+                |Expression {
+                     key,
+                     operator,
+                     values,
+                 }| {
+                    let any = values.iter().any(|value| has(key, value));
+                    let known = labels.contains_key(&**key);
+                    match &**operator {
+                        "In" => any,
+                        // KUBE: an object without the label matches.
+                        "NotIn" => !any,
+                        "Exists" => known,
+                        "DoesNotExist" => !known,
+                        _ => false,
+                    }
+                },
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("{}", true)]
+    #[case(r#"{"matchLabels": {"team": "shop"}}"#, true)]
+    #[case(r#"{"matchLabels": {"team": "till"}}"#, false)]
+    #[case(r#"{"matchLabels": {"other": ""}}"#, false)]
+    #[case(
+        r#"{"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "shop"]}]}"#,
+        true
+    )]
+    #[case(
+        r#"{"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["shop"]}]}"#,
+        false
+    )]
+    #[case(
+        r#"{"matchExpressions": [{"key": "other", "operator": "NotIn", "values": ["shop"]}]}"#,
+        true
+    )]
+    #[case(
+        r#"{"matchExpressions": [{"key": "team", "operator": "Exists"}]}"#,
+        true
+    )]
+    #[case(
+        r#"{"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}"#,
+        false
+    )]
+    #[case(
+        r#"{"matchExpressions": [{"key": "team", "operator": "Sometimes"}]}"#,
+        false
+    )]
+    fn a_selector_matches_labels_as_kubernetes_does(#[case] text: &str, #[case] expected: bool) {
+        let selector: Selector = serde_json::from_str(text).expect("a selector");
+        let labels = Labels::from([("team".into(), "shop".into())]);
+        assert_eq!(selector.matches(&labels), expected);
+    }
+}

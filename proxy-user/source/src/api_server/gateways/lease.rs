@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lease by which one agent of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
+//! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
+//! when it has not changed for its duration, as seen from here.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{Api, Client, api::PostParams};
+
+/// The name of the lease.
+const NAME: &str = "portolan-gateway-api";
+/// How long the lease holds after it was renewed.
+pub(super) const LASTS: Duration = Duration::from_secs(15);
+/// How often the holder renews it.
+pub(super) const RENEW: Duration = Duration::from_secs(5);
+/// After this long without a renewal the holder writes no more: before others may take the lease.
+const SAFE: Duration = Duration::from_secs(10);
+
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
+
+/// What was seen of another holder's lease, and since when it has been like that.
+#[derive(Clone, PartialEq, Debug)]
+struct Seen {
+    holder: String,
+    version: Option<String>,
+    since: Instant,
+}
+
+/// What to do about a lease.
+#[derive(Clone, PartialEq, Debug)]
+enum Step {
+    Take,
+    /// Another agent holds it; it may have run out after this time.
+    Wait(Duration),
+}
+
+/// The lease, and whether this agent holds it.
+pub(super) struct Election {
+    leases: Api<Lease>,
+    own: String,
+    seen: Option<Seen>,
+    /// When the request of the last renewal began; None if the lease is not held.
+    renewed: Option<Instant>,
+}
+
+impl Election {
+    pub(super) fn new(client: Client, namespace: &str, own: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            own: own.to_owned(),
+            seen: None,
+            renewed: None,
+        }
+    }
+
+    /// Whether this agent may write.
+    pub(super) fn is_held(&self) -> bool {
+        self.renewed.is_some_and(|renewed| renewed.elapsed() < SAFE)
+    }
+
+    /// Returns how long the holder may wait before it renews the lease.
+    pub(super) fn renew_in(&self) -> Duration {
+        let since = self.renewed.map_or(RENEW, |renewed| renewed.elapsed());
+        RENEW.saturating_sub(since)
+    }
+
+    /// Takes or renews the lease. Returns None if this agent holds it, else when to ask again.
+    pub(super) async fn hold(&mut self) -> kube::Result<Option<Duration>> {
+        let begun = Instant::now();
+        let held = match self.leases.get(NAME).await {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+                let lease = lease(None, &self.own);
+                self.leases.create(&PostParams::default(), &lease).await
+            }
+            Err(error) => Err(error),
+            Ok(current) => match step(&current, &self.own, &mut self.seen, begun) {
+                Step::Wait(time) => {
+                    self.renewed = None;
+                    return Ok(Some(time));
+                }
+                Step::Take => {
+                    let lease = lease(Some(&current), &self.own);
+                    self.leases
+                        .replace(NAME, &PostParams::default(), &lease)
+                        .await
+                }
+            },
+        };
+        match held {
+            Ok(_) => {
+                self.renewed = Some(begun);
+                Ok(None)
+            }
+            // Another agent was faster.
+            Err(kube::Error::Api(status)) if status.code == CONFLICT => {
+                self.renewed = None;
+                Ok(Some(RENEW))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the lease up, so that another agent need not wait until it has run out.
+    pub(super) async fn release(&mut self) {
+        if self.renewed.take().is_none() {
+            return;
+        }
+        if let Ok(mut current) = self.leases.get(NAME).await
+            && let Some(spec) = &mut current.spec
+            && spec.holder_identity.as_deref() == Some(&self.own)
+        {
+            spec.holder_identity = Some(String::new());
+            // If it fails, the lease runs out.
+            _ = self
+                .leases
+                .replace(NAME, &PostParams::default(), &current)
+                .await;
+        }
+    }
+}
+
+/// Decides about the lease as it is now, and notes what is seen of it.
+fn step(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Step {
+    let empty = LeaseSpec::default();
+    let spec = current.spec.as_ref().unwrap_or(&empty);
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    if holder.is_empty() || holder == own {
+        *seen = None;
+        return Step::Take;
+    }
+    let version = current.metadata.resource_version.clone();
+    let known = seen
+        .take()
+        .filter(|seen| seen.holder == holder && seen.version == version);
+    let since = known.map_or(now, |seen| seen.since);
+    *seen = Some(Seen {
+        holder: holder.to_owned(),
+        version,
+        since,
+    });
+    let seconds = spec.lease_duration_seconds.unwrap_or_default();
+    let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+    match lasts.checked_sub(now.duration_since(since)) {
+        Some(left) if !left.is_zero() => Step::Wait(left),
+        _ => Step::Take,
+    }
+}
+
+/// Returns the lease as its holder writes it.
+fn lease(current: Option<&Lease>, own: &str) -> Lease {
+    let now = MicroTime(Timestamp::now());
+    let before = current
+        .and_then(|lease| lease.spec.clone())
+        .unwrap_or_default();
+    let stays = before.holder_identity.as_deref() == Some(own);
+    let changes = before.lease_transitions.unwrap_or_default();
+    Lease {
+        metadata: current.map_or_else(
+            || ObjectMeta {
+                name: Some(NAME.to_owned()),
+                ..ObjectMeta::default()
+            },
+            |lease| lease.metadata.clone(),
+        ),
+        spec: Some(LeaseSpec {
+            holder_identity: Some(own.to_owned()),
+            lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
+            acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(if stays {
+                changes
+            } else {
+                changes.saturating_add(1)
+            }),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: &str, version: &str) -> Lease {
+        let mut lease = lease(None, holder);
+        lease.metadata.resource_version = Some(version.to_owned());
+        lease
+    }
+
+    #[test]
+    fn a_free_lease_and_the_own_one_are_taken_at_once() {
+        let now = Instant::now();
+        for holder in ["", "a"] {
+            assert_eq!(step(&held_by(holder, "1"), "a", &mut None, now), Step::Take);
+        }
+        assert_eq!(step(&Lease::default(), "a", &mut None, now), Step::Take);
+    }
+
+    #[test]
+    fn anothers_lease_is_taken_when_it_has_not_changed_for_its_duration() {
+        let (start, mut seen) = (Instant::now(), None);
+        let mut at = |version: &str, seconds: u64| {
+            let now = start + Duration::from_secs(seconds);
+            step(&held_by("b", version), "a", &mut seen, now)
+        };
+        assert_eq!(at("1", 0), Step::Wait(LASTS));
+        assert_eq!(at("1", 14), Step::Wait(Duration::from_secs(1)));
+        // It was renewed.
+        assert_eq!(at("2", 15), Step::Wait(LASTS));
+        assert_eq!(at("2", 29), Step::Wait(Duration::from_secs(1)));
+        assert_eq!(at("2", 30), Step::Take);
+    }
+
+    #[test]
+    fn the_holder_keeps_its_time_and_a_new_one_counts_as_a_change() {
+        let first = lease(None, "a");
+        let again = lease(Some(&first), "a").spec.expect("a spec");
+        let spec = first.spec.clone().expect("a spec");
+        assert_eq!(again.acquire_time, spec.acquire_time);
+        assert_eq!(again.lease_transitions, spec.lease_transitions);
+        let other = lease(Some(&first), "b").spec.expect("a spec");
+        assert_eq!(other.holder_identity.as_deref(), Some("b"));
+        assert_eq!(other.lease_transitions, Some(2));
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The Gateway API at the API server: its objects are followed while the server has these kinds
+//! (this file), and one agent of the cluster (`lease`) writes their status (`publish`).
+
+mod board;
+mod lease;
+mod publish;
+
+use std::time::Duration;
+
+use control::{
+    causes::chain,
+    model::{Kind, gateway::GROUP, original},
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Client;
+use tokio::{sync::mpsc, time::sleep};
+
+use super::{
+    follow::{Event, Followed, Message, UPGRADE, follow},
+    requests::Requests,
+    watch::{Objects, Selector},
+};
+
+pub(super) use board::Board;
+pub(super) use publish::{Publisher, own_namespace};
+
+/// The pause before asking again what the server knows, when it gave no answer.
+const PAUSE: Duration = Duration::from_secs(5);
+const NOT_FOUND: u16 = 404;
+
+/// Follows the objects of the Gateway API until the messages' receiver is gone. While the server
+/// does not have these kinds, it is only asked for them now and then.
+pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc::Sender<Message>) {
+    let mut was_reported = false;
+    loop {
+        match serves(&client).await {
+            Ok(true) => break,
+            Ok(false) => {
+                if was_reported
+                    && sender
+                        .send(Message::Fine(Kind::GatewayClass))
+                        .await
+                        .is_err()
+                {
+                    return;
+                }
+                was_reported = false;
+                if nothing(&sender).await.is_err() {
+                    return;
+                }
+                sleep(UPGRADE).await;
+            }
+            Err(error) => {
+                let message = Message::Fault(Kind::GatewayClass, chain(&error));
+                if sender.send(message).await.is_err() {
+                    return;
+                }
+                was_reported = true;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    if was_reported
+        && sender
+            .send(Message::Fine(Kind::GatewayClass))
+            .await
+            .is_err()
+    {
+        return;
+    }
+    tokio::join!(
+        one::<Namespace>(&client, &requests, &sender),
+        one::<original::GatewayClass>(&client, &requests, &sender),
+        one::<original::Gateway>(&client, &requests, &sender),
+        one::<original::TCPRoute>(&client, &requests, &sender),
+        one::<original::UDPRoute>(&client, &requests, &sender),
+        one::<original::ReferenceGrant>(&client, &requests, &sender),
+    );
+}
+
+async fn one<K: Followed>(client: &Client, requests: &Requests, sender: &mpsc::Sender<Message>) {
+    let objects = Objects::<K>::new(client, &Selector::default(), requests);
+    follow(objects, sender.clone()).await;
+}
+
+/// Whether the server has Gateways and routes of layer 4 in the version that is read here.
+async fn serves(client: &Client) -> kube::Result<bool> {
+    let version = format!("{GROUP}/v1");
+    match client.list_api_group_resources(&version).await {
+        Ok(list) => {
+            let has = |kind: &str| list.resources.iter().any(|one| one.kind == kind);
+            Ok(has("Gateway") && (has("TCPRoute") || has("UDPRoute")))
+        }
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says that there is no object of these kinds.
+async fn nothing(sender: &mpsc::Sender<Message>) -> Result<(), mpsc::error::SendError<Message>> {
+    async fn of<K: Followed>(
+        sender: &mpsc::Sender<Message>,
+    ) -> Result<(), mpsc::error::SendError<Message>> {
+        for event in [Event::Init, Event::InitDone] {
+            sender.send(Message::News(K::news(event))).await?;
+        }
+        Ok(())
+    }
+    of::<Namespace>(sender).await?;
+    of::<original::GatewayClass>(sender).await?;
+    of::<original::Gateway>(sender).await?;
+    of::<original::TCPRoute>(sender).await?;
+    of::<original::UDPRoute>(sender).await?;
+    of::<original::ReferenceGrant>(sender).await
+}
