@@ -192,7 +192,7 @@ fn see(ctx: &RawTracePointContext, seen: Seen, location: u64, reason: u32) -> i3
 
 #[inline(always)]
 fn is_end(end: End) -> bool {
-    ENDS.get_ptr(&end).is_some()
+    ENDS.get_ptr(end).is_some()
 }
 
 #[inline(always)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel says about a packet besides portolan's own programs: an interface has received
-//! it, an interface sends it, or the kernel has freed it, with a reason and a place. The programs of
-//! the object `portolan-follow` fill in a [`Sighting`]; [`Followed`] recognizes the packet.
+//! it, an interface sends it, or the kernel has freed it, with a reason and a place. The programs
+//! of the object `portolan-follow` fill in a [`Sighting`]; [`Followed`] recognizes the packet.
 
 use super::Tuple;
 use crate::{Addr, Port, Protocol, V6};
@@ -33,8 +33,8 @@ pub struct Offsets {
 #[repr(C)]
 pub struct Config {
     pub offsets: Offsets,
-    /// 1 for `portolan trace --drops`: freed packets from or to any of the map `follow_ends`. 0: one
-    /// packet, its repetitions and its answers, as [`Followed`] says.
+    /// 1 for `portolan trace --drops`: freed packets from or to any of the map `follow_ends`. 0:
+    /// one packet, its repetitions and its answers, as [`Followed`] says.
     pub all_ends: u32,
 }
 

@@ -26,7 +26,7 @@ pub(super) fn all(protocol: Protocol) -> Vec<SocketAddr> {
         _ => (["udp", "udp6"], CLOSE),
     };
     let read = |file: &&str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-    let texts = files.iter().map(read).flatten();
+    let texts = files.iter().flat_map(read);
     texts.flat_map(|text| listed(&text, state)).collect()
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Words for what the kernel reports of packets, which `explain --follow` and `trace --drops` share:
-//! reasons for freeing one, interfaces in several network namespaces, addresses.
+//! Words for what the kernel reports of packets, which `explain --follow` and `trace --drops`
+//! share: reasons for freeing one, interfaces in several network namespaces, addresses.
 
 pub(crate) mod reasons;
 

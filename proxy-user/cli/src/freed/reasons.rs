@@ -10,8 +10,8 @@ pub(crate) struct Meaning {
     pub(crate) remedy: &'static str,
 }
 
-/// Reasons that say nothing about a loss: the frame was for another host or was a copy, or its socket
-/// has been closed since.
+/// Reasons that say nothing about a loss: the frame was for another host or was a copy, or its
+/// socket has been closed since.
 pub(crate) fn is_harmless(reason: &str) -> bool {
     matches!(
         reason,

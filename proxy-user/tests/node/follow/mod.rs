@@ -59,8 +59,8 @@ impl Node {
         Self::with(|_, pod| pause(pod))
     }
 
-    /// Pods' connections are translated at their sockets: their processes are in the cgroup at which
-    /// the hooks are.
+    /// Pods' connections are translated at their sockets: their processes are in the cgroup at
+    /// which the hooks are.
     fn by_socket() -> Self {
         Self::with(|world, pod| {
             let started = world.cgroup().inside(|| pause(pod));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use std::time::Duration;
 
+use linux::NftVerdict;
+
 use super::*;
+use crate::explain::follow::stations::Rule;
 
 fn at(host: Host, did: Did) -> Station {
     Station {

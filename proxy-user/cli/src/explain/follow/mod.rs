@@ -8,6 +8,7 @@ mod endpoint;
 mod judge;
 mod programs;
 mod record;
+mod refusals;
 mod rules;
 mod send;
 mod stations;

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::freed::reasons::is_harmless;
 
-/// Returns the programs at the hook at which the packet was freed, or, if it did not arrive, the XDP
-/// program of the interface that should have received it.
+/// Returns the programs at the hook at which the packet was freed, or, if it did not arrive, the
+/// XDP program of the interface that should have received it.
 pub(super) fn at_interfaces(
     args: &ExplainArgs,
     recorder: &Recorder,
