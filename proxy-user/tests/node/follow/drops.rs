@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan trace --drops` shows what the kernel frees of services, and nothing else.
 
-use std::process::Stdio;
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
 
 use serde_json::Value;
 
@@ -15,26 +18,25 @@ fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
     let words = [
         "trace",
         "--drops",
-        "--duration",
-        "4",
         "--output",
         "json",
         "service",
         "shop/cart",
     ];
     let mut command = world.asking(&words);
-    let watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let said = BufReader::new(watching.stderr.take().expect("piped")).lines();
+    assert!(said.flatten().any(|line| line.contains("watching")));
     // No service has this port.
     assert!(world.connect("10.40.1.20:9090").is_err());
     assert!(world.connect(CART).is_err());
-    let output = watching.wait_with_output().expect("its end");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let lines = said.lines().map(|line| serde_json::from_str::<Value>(line));
-    let lines: Vec<_> = lines.collect::<Result<_, _>>().expect("JSON");
+    let lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.expect("text")));
     // Other tests' nodes have the same addresses in other namespaces.
-    let mut own = lines.iter().filter(|line| line["namespace"].is_null());
-    let line = own.next().unwrap_or_else(|| panic!("{said}"));
+    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line["namespace"].is_null()));
+    let line = line.expect("a line of this node").expect("JSON");
+    watching.kill().expect("killed");
+    watching.wait().expect("its end");
     assert_eq!(line["reason"], "NETFILTER_DROP", "{line:#}");
     assert_eq!(line["service"], "shop/cart");
     assert_eq!(line["from"]["address"], "10.40.1.10");

@@ -51,7 +51,11 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    pub(super) fn new(station: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(
+        station: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self {
             station: station.into(),
             why: why.into(),
