@@ -18,6 +18,8 @@ fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
     let words = [
         "trace",
         "--drops",
+        "--duration",
+        "60",
         "--output",
         "json",
         "service",
