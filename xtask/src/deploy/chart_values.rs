@@ -13,7 +13,7 @@ use crate::fs;
 
 /// Each path in the schema of values, and a value for it that is not the default. A value in braces
 /// or brackets is JSON.
-const OTHERS: [(&str, &str); 38] = [
+const OTHERS: [(&str, &str); 39] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     (
@@ -29,6 +29,7 @@ const OTHERS: [(&str, &str); 38] = [
     ("settings.portolan", "{\"forwarding\":\"auto\"}"),
     ("mode", "drain"),
     ("nodeByNode", "true"),
+    ("gatewayAPI", "true"),
     ("drain.waitForKubeProxy", "false"),
     ("drain.timeout", "5m"),
     ("probeAddress", "127.0.0.1:20247"),
@@ -65,7 +66,7 @@ const OTHERS: [(&str, &str); 38] = [
 const WITH_DEFAULT: (&str, &str) = ("dashboard.labels", "{\"team\":\"network\"}");
 
 /// Sets of values that helm must refuse, each with a text that its message must contain.
-const REFUSED: [(&[&str], &str); 21] = [
+const REFUSED: [(&[&str], &str); 22] = [
     (&[], "apiServer"),
     (
         &["apiServer=https://192.0.2.1:6443"],
@@ -86,6 +87,7 @@ const REFUSED: [(&[&str], &str); 21] = [
     ),
     (&[ADDRESS, "mode=walk"], "/mode"),
     (&[ADDRESS, "nodeByNode=maybe"], "/nodeByNode"),
+    (&[ADDRESS, "gatewayAPI=maybe"], "/gatewayAPI"),
     (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
     (&[ADDRESS, "probeAddress=127.0.0.1:0"], "/probeAddress"),
     (&[ADDRESS, "drain.timeout=soon"], "/drain/timeout"),

@@ -76,12 +76,19 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Each component in `deploy/`, with the chart's value that must have the same effect.
-const COMPONENTS: [(&str, &str); 4] = [
-    ("alerts", "prometheusRule.enabled=true"),
-    ("dashboard", "dashboard.enabled=true"),
-    ("node-by-node", "nodeByNode=true"),
-    ("monitoring", "podMonitor.enabled=true"),
+/// Each component in `deploy/` with the overlay that it is added to, and the chart's values that must
+/// have the same effect.
+const COMPONENTS: [(&str, &str, &[&str]); 5] = [
+    ("alerts", "bare", &[ADDRESS, "prometheusRule.enabled=true"]),
+    ("dashboard", "bare", &[ADDRESS, "dashboard.enabled=true"]),
+    // It has the rights only; the setting stands in kube-proxy's file.
+    (
+        "gateway-api",
+        "kubeadm",
+        &["kubeProxyConfigMap=kube-proxy", "gatewayAPI=true"],
+    ),
+    ("node-by-node", "bare", &[ADDRESS, "nodeByNode=true"]),
+    ("monitoring", "bare", &[ADDRESS, "podMonitor.enabled=true"]),
 ];
 
 pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
@@ -96,18 +103,18 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let overlays = OVERLAYS.iter().map(|(overlay, _)| folder(overlay));
     let components = COMPONENTS
         .iter()
-        .map(|(name, _)| folder("components").join(name));
+        .map(|(name, ..)| folder("components").join(name));
     let compared: Vec<_> = overlays.chain(components).collect();
     there.retain(|path| !compared.contains(path));
     ensure!(there.is_empty(), "compared with nothing: {there:?}");
-    for (component, value) in COMPONENTS {
+    for (component, overlay, values) in COMPONENTS {
         let text = format!(
             "resources: ['{}']\ncomponents: ['{}']\n",
-            from_tmp(&folder("overlays/bare")),
+            from_tmp(&folder("overlays").join(overlay)),
             from_tmp(&folder("components").join(component)),
         );
         let overlay = kubectl.kustomization(&text)?;
-        same(component, &overlay, &chart(&[ADDRESS, value])?)?;
+        same(component, &overlay, &chart(values)?)?;
     }
     let cluster = cargo::root().join("xtask/cluster/overlay");
     let values = [
