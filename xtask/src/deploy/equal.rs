@@ -120,6 +120,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let values = [
         "kubeProxyConfigMap=kube-proxy",
         "cgroupRoot=/run/portolan-cluster/cgroup",
+        "gatewayAPI=true",
     ];
     let rendered = kubectl.kustomize(&cluster)?;
     same("xtask/cluster", &rendered, &chart(&values)?)

@@ -27,8 +27,8 @@ fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
     ];
     let mut command = world.asking(&words);
     let mut watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let said = BufReader::new(watching.stderr.take().expect("piped")).lines();
-    assert!(said.flatten().any(|line| line.contains("watching")));
+    let mut said = BufReader::new(watching.stderr.take().expect("piped")).lines();
+    assert!(said.any(|line| line.expect("text").contains("watching")));
     // No service has this port.
     assert!(world.connect("10.40.1.20:9090").is_err());
     assert!(world.connect(CART).is_err());
