@@ -76,8 +76,8 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Each component in `deploy/` with the overlay that it is added to, and the chart's values that must
-/// have the same effect.
+/// Each component in `deploy/` with the overlay that it is added to, and the chart's values that
+/// must have the same effect.
 const COMPONENTS: [(&str, &str, &[&str]); 5] = [
     ("alerts", "bare", &[ADDRESS, "prometheusRule.enabled=true"]),
     ("dashboard", "bare", &[ADDRESS, "dashboard.enabled=true"]),
