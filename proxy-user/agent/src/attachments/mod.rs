@@ -195,6 +195,8 @@ impl Attachments {
     pub(super) fn end_connections(&mut self, shared: &mut Shared, services: &Services) -> bool {
         let ends = shared.config.gone_endpoints == GoneEndpoints::Reset && !shared.config.shadow;
         if !ends || !services.served {
+            // What was found before the setting changed holds no longer.
+            shared.datapath.set_gone(BTreeSet::new());
             return false;
         }
         let now = Instant::now();
