@@ -13,7 +13,7 @@ use std::{
 use aya::{
     Ebpf,
     maps::{
-        Map, MapData,
+        MapData,
         perf::{PerfEvent, PerfEventArrayBuffer},
     },
     programs::{RawTracePoint, SchedClassifier},
@@ -22,7 +22,11 @@ use control::causes::chain;
 use linux::{KernelTypes, Plain, kernel_types, per_cpu_sums, test_run};
 use proxy_common::trace::follow::{Config, End, Followed, Seen, Sighting};
 
-use super::{error::DatapathError, maps::tables::Table, trace::buffers};
+use super::{
+    error::DatapathError,
+    maps::tables::Table,
+    trace::{buffers, fd},
+};
 
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan-follow.bpf.o"));
@@ -196,15 +200,6 @@ fn add(table: &Table<End, u32>, ends: &[End]) -> io::Result<()> {
         .into_iter()
         .next()
         .map_or(Ok(()), |first| Err(first.error))
-}
-
-fn fd(map: Map) -> io::Result<OwnedFd> {
-    match map {
-        Map::Array(map) | Map::PerCpuArray(map) | Map::HashMap(map) => {
-            map.fd().as_fd().try_clone_to_owned()
-        }
-        _ => Err(io::ErrorKind::NotFound.into()),
-    }
 }
 
 fn point<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut RawTracePoint> {

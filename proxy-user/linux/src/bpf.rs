@@ -97,6 +97,14 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::ProgramById, id)
 }
 
+/// Returns a program as messages name it: by its id, and its name if it has one.
+pub fn describe_program(id: u32) -> String {
+    match program_name(id) {
+        Some(name) => format!("program {id} ({name})"),
+        None => format!("program {id}"),
+    }
+}
+
 /// Returns the name of the program with this id; `None` if the program has no name, or if the
 /// caller lacks CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {

@@ -73,6 +73,13 @@ pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
     there.map(Family::forward).collect()
 }
 
+/// True if legacy iptables has a table for IPv6 (if `v6`) or IPv4 (if not) in this network
+/// namespace.
+pub fn has_legacy_tables(v6: bool) -> bool {
+    let mut families = FAMILIES.iter().filter(|family| family.is_v6() == v6);
+    families.any(|family| !family.tables().is_empty())
+}
+
 /// True if this network namespace has the legacy iptables chain in which kube-proxy masquerades
 /// packets with its mark, or so many rules that it probably has.
 pub fn legacy_masquerades_marked() -> io::Result<bool> {

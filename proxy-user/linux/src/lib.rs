@@ -53,14 +53,16 @@ mod used_maps;
 mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
-pub use bpf::{program_by_id, program_id, program_name, wait_for_programs};
+pub use bpf::{describe_program, program_by_id, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members};
 pub use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
-pub use iptables::{LegacyForward, legacy_drops, legacy_forward, legacy_masquerades_marked};
+pub use iptables::{
+    LegacyForward, has_legacy_tables, legacy_drops, legacy_forward, legacy_masquerades_marked,
+};
 pub use iptables_rules::{LegacyRules, legacy_rules};
 pub use kernel_functions::KernelFunctions;
 pub use kernel_types::{KernelTypes, kernel_types};

@@ -11,8 +11,8 @@ use std::{
 };
 
 use linux::{
-    attached_xdp, cgroup_programs, get_pinned, interfaces::Interface, link_info, program_by_id,
-    program_name, test_run,
+    attached_xdp, cgroup_programs, describe_program, get_pinned, interfaces::Interface, link_info,
+    program_by_id, program_name, test_run,
 };
 
 use super::{
@@ -143,7 +143,7 @@ impl Attached {
     /// Returns the name of the foreign XDP program at an interface; None if there is none.
     pub fn foreign_xdp(&self, index: u32) -> io::Result<Option<String>> {
         let program = attached_xdp(index)?;
-        Ok(program.filter(|id| !self.0.contains(id)).map(named))
+        Ok(program.filter(|id| !self.has(*id)).map(describe_program))
     }
 
     /// Returns the names of the foreign programs at these socket hooks of a cgroup and of all
@@ -170,14 +170,6 @@ impl Attached {
             }
         }
         found
-    }
-}
-
-/// Returns a program as messages name it.
-fn named(id: u32) -> String {
-    match program_name(id) {
-        Some(name) => format!("program {id} ({name})"),
-        None => format!("program {id}"),
     }
 }
 

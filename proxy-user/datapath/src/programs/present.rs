@@ -9,8 +9,8 @@ use std::{
 };
 
 use linux::{
-    filter_qdiscs, filters, get_pinned, interfaces::Interface, link_info, program_name,
-    tcx_programs,
+    describe_program, filter_qdiscs, filters, get_pinned, interfaces::Interface, link_info,
+    program_name, tcx_programs,
 };
 use serde::Serialize;
 
@@ -196,16 +196,12 @@ pub fn chains() -> Vec<Chain> {
     let mut found = Vec::new();
     for (index, interface) in interfaces() {
         for (egress, direction) in [(false, "ingress"), (true, "egress")] {
-            let named = |id: u32| match program_name(id) {
-                Some(name) => format!("program {id} ({name})"),
-                None => format!("program {id}"),
-            };
             let by_tcx = tcx_programs(index, egress).unwrap_or_default();
-            let mut programs: Vec<_> = by_tcx.into_iter().map(named).collect();
+            let mut programs: Vec<_> = by_tcx.into_iter().map(describe_program).collect();
             if qdiscs.contains_key(&index) {
                 let filters = filters(index, egress).unwrap_or_default();
                 programs.extend(filters.into_iter().map(|filter| {
-                    let program = filter.program.map(named).unwrap_or_default();
+                    let program = filter.program.map(describe_program).unwrap_or_default();
                     format!("filter {} {} {program}", filter.priority, filter.kind)
                 }));
             }

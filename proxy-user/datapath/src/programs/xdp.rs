@@ -11,7 +11,7 @@ use std::{
 };
 
 use linux::{
-    attach_xdp, attached_xdp, detach, get_pinned, link_info, program_id, program_name, replace,
+    attach_xdp, attached_xdp, describe_program, detach, get_pinned, link_info, program_id, replace,
 };
 
 use super::{
@@ -101,10 +101,7 @@ impl XdpAttachments {
         let link = attach_xdp(program, index, mode == XdpMode::Native).map_err(|error| {
             let taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
             match attached_xdp(index) {
-                Ok(Some(id)) if taken => XdpRefusal::Taken(match program_name(id) {
-                    Some(name) => format!("program {id} ({name})"),
-                    None => format!("program {id}"),
-                }),
+                Ok(Some(id)) if taken => XdpRefusal::Taken(describe_program(id)),
                 _ => XdpRefusal::Refused(error),
             }
         })?;

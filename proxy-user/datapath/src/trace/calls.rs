@@ -5,17 +5,14 @@
 use std::{
     fs::{self, File},
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Map, MapData, perf::PerfEventArrayBuffer},
+    maps::{MapData, perf::PerfEventArrayBuffer},
     programs::{CgroupAttachMode, CgroupSockAddr},
 };
 use control::causes::chain;
@@ -25,7 +22,7 @@ use proxy_common::{
     trace::{lost, rate::Rate},
 };
 
-use super::{Lost, Wanted, buffers, failed};
+use super::{Lost, Wanted, buffers, failed, fd};
 use crate::{
     error::DatapathError,
     maps::{
@@ -94,10 +91,6 @@ impl Calls {
         let mut of_map = |name: &'static str| {
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             ebpf.take_map(name).ok_or_else(missing)
-        };
-        let fd = |map: Map| match map {
-            Map::Array(map) | Map::PerCpuArray(map) => map.fd().as_fd().try_clone_to_owned(),
-            _ => Err(io::ErrorKind::NotFound.into()),
         };
         let made = (|| -> io::Result<_> {
             let filter = Table::new(fd(of_map("trace_filter")?)?)?;

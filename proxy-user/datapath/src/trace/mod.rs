@@ -10,7 +10,7 @@ mod calls;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -260,6 +260,16 @@ impl Drop for Asked {
     fn drop(&mut self) {
         // If this fails, the programs stop reporting when the time in `until` has passed.
         _ = self.until.update(&0, &0);
+    }
+}
+
+/// Returns the descriptor of a map that a loader has created.
+pub(super) fn fd(map: Map) -> io::Result<OwnedFd> {
+    match map {
+        Map::Array(map) | Map::PerCpuArray(map) | Map::HashMap(map) => {
+            map.fd().as_fd().try_clone_to_owned()
+        }
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 

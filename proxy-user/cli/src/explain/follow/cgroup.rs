@@ -4,24 +4,15 @@
 
 use std::{fs, path::PathBuf};
 
+use datapath::cgroup_root;
 use rustix::thread::gettid;
-
-/// The folder at which the hierarchy of cgroup v2 is mounted.
-pub(super) fn root() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (path, kind) = (words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(path))
-    })
-}
 
 /// The folder of a process's cgroup; None stands for the calling thread.
 pub(super) fn of(process: Option<i32>) -> Option<PathBuf> {
     let process = process.map_or_else(|| "thread-self".to_owned(), |process| process.to_string());
     let text = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(root()?.join(path))
+    Some(cgroup_root().ok()??.join(path))
 }
 
 /// Runs `work` while this process, or at least this thread, is in the cgroup of another one. Stays

@@ -14,7 +14,6 @@ mod send;
 mod stations;
 
 use std::{
-    fs,
     net::{IpAddr, SocketAddr},
     sync::mpsc,
     thread,
@@ -34,11 +33,17 @@ use self::{
     endpoint::EndpointFacts,
     judge::{Facts, Judgement, judge},
     record::{Client, Recorder},
-    rules::LegacyRules,
+    rules::LegacyCounters,
     send::{Bound, Ending, Frame, WAIT, bind},
     stations::{Station, StationRow},
 };
-use super::{ExplainArgs, host::Host, names::Names, report::Pointed};
+use super::{
+    ExplainArgs,
+    host::{Host, places},
+    look::number,
+    names::Names,
+    report::Pointed,
+};
 use crate::check::finding::Finding;
 
 /// How long the next packet is waited for.
@@ -108,15 +113,8 @@ pub(super) fn run(
         protocol: asked.protocol,
     };
     let ends: Vec<_> = [asked.to].iter().chain(&explained.to).copied().collect();
-    let places = host.incoming.iter();
-    let places = places.chain(
-        host.endpoints
-            .iter()
-            .filter_map(|one| one.outgoing.as_ref()),
-    );
-    let mut interfaces: Vec<_> = places.map(|place| place.link.name.as_str()).collect();
-    interfaces.sort_unstable();
-    interfaces.dedup();
+    let places = places(host).into_iter();
+    let interfaces: Vec<_> = places.map(|place| place.link.name.as_str()).collect();
     let legacy = legacy(v6, &mut notes);
     let mut recorder = Recorder::begin(args, &client, &ends, &interfaces)?;
     let own = linux::own_namespace_inode()?;
@@ -167,7 +165,7 @@ pub(super) fn run(
         to: asked.to,
         is_datagram: asked.protocol == Protocol::UDP,
         legacy: legacy.map_or_else(Vec::new, |before| {
-            let after = LegacyRules::read(v6).unwrap_or_default();
+            let after = LegacyCounters::read(v6).unwrap_or_default();
             after.refused_since(&before)
         }),
         conntrack_full: conntrack_full(),
@@ -334,10 +332,7 @@ impl Watch {
                 && Some(sighting.namespace) != client
         })?;
         let tuple = last.tuple;
-        let address = match tuple.dst.unmapped() {
-            Some(octets) => IpAddr::from(octets),
-            None => IpAddr::from(tuple.dst.octets),
-        };
+        let address = IpAddr::from(tuple.dst).to_canonical();
         let at = SocketAddr::new(address, tuple.dst_port.host());
         let look = || endpoint::read(protocol, at, self.dropped);
         if last.namespace == own {
@@ -359,27 +354,20 @@ fn reached(recorder: &Recorder, own: u32) -> Option<u32> {
 }
 
 /// Reads the rules of legacy iptables; None if it has no table.
-fn legacy(v6: bool, notes: &mut Vec<String>) -> Option<LegacyRules> {
-    let tables = if v6 {
-        "/proc/net/ip6_tables_names"
-    } else {
-        "/proc/net/ip_tables_names"
-    };
-    let is_used = fs::read_to_string(tables).is_ok_and(|names| !names.trim().is_empty());
-    if !is_used {
+fn legacy(v6: bool, notes: &mut Vec<String>) -> Option<LegacyCounters> {
+    if !linux::has_legacy_tables(v6) {
         return None;
     }
-    let read = LegacyRules::read(v6);
+    let read = LegacyCounters::read(v6);
     read.map_err(|error| notes.push(format!("legacy iptables: {error}")))
         .ok()
 }
 
 /// Returns how many connections nf_conntrack has, if it can take no more.
 fn conntrack_full() -> Option<u64> {
-    let read = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
-        text.trim().parse().ok()
-    };
-    let (count, most) = (read("nf_conntrack_count")?, read("nf_conntrack_max")?);
+    let (count, most) = (
+        number("netfilter/nf_conntrack_count")?,
+        number("netfilter/nf_conntrack_max")?,
+    );
     (most > 0 && count >= most).then_some(count)
 }

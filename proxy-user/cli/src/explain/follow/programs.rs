@@ -4,8 +4,8 @@
 
 use std::{fs, os::fd::AsFd};
 
-use datapath::{Attached, ChainMember};
-use linux::{attached_xdp, cgroup_programs, program_name};
+use datapath::{Attached, ChainMember, cgroup_root};
+use linux::{cgroup_programs, describe_program};
 use proxy_common::trace::follow::{Seen, Sighting};
 
 use super::{
@@ -37,34 +37,25 @@ pub(super) fn at_interfaces(
         .iter()
         .find(is_freed)
         .map(|one| one.interface);
-    let states = |index| Attached::read(&args.pins.pin_dir).and_then(|ours| ours.states(index));
+    let Ok(ours) = Attached::read(&args.pins.pin_dir) else {
+        return Vec::new();
+    };
     let side = match reason {
         Some("TC_INGRESS") => 0,
         Some("TC_EGRESS") => 1,
         // The hook is told by the function, or by the interface that did not receive the packet.
         _ => {
             let incoming = host.incoming.as_ref().map(|place| place.index);
+            let xdp = |index| ours.foreign_xdp(index).ok().flatten();
             return index.or(incoming).and_then(xdp).into_iter().collect();
         }
     };
-    let Some(Ok(states)) = index.map(states) else {
+    let Some(Ok(states)) = index.map(|index| ours.states(index)) else {
         return Vec::new();
     };
     let state = &states[side];
     let members = state.before.iter().chain(&state.behind);
     members.map(|one: &ChainMember| one.name.clone()).collect()
-}
-
-fn xdp(index: u32) -> Option<String> {
-    let id = attached_xdp(index).ok()??;
-    Some(named(id))
-}
-
-fn named(id: u32) -> String {
-    match program_name(id) {
-        Some(name) => format!("program {id} ({name})"),
-        None => format!("program {id}"),
-    }
 }
 
 /// Returns the programs of others that see what a process connects and sends: at its cgroup and all
@@ -77,7 +68,7 @@ pub(super) fn at_cgroups(args: &ExplainArgs, process: Option<i32>, v6: bool) -> 
     } else {
         [EGRESS, 10, 14]
     };
-    let (Some(root), Some(own)) = (cgroup::root(), cgroup::of(process)) else {
+    let (Ok(Some(root)), Some(own)) = (cgroup_root(), cgroup::of(process)) else {
         return Vec::new();
     };
     let Ok(ours) = Attached::read(&args.pins.pin_dir) else {
@@ -94,7 +85,7 @@ pub(super) fn at_cgroups(args: &ExplainArgs, process: Option<i32>, v6: bool) -> 
         for kind in types {
             let programs = cgroup_programs(folder.as_fd(), kind).unwrap_or_default();
             let foreign = programs.into_iter().filter(|id| !ours.has(*id));
-            found.extend(foreign.map(named));
+            found.extend(foreign.map(describe_program));
         }
     }
     found.dedup();

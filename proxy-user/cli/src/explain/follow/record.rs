@@ -19,7 +19,7 @@ use proxy_common::{
 };
 
 use super::{
-    rules::{Handle, in_nfts_words},
+    rules::NftsWords,
     stations::{Did, Host, Rule, Station, Timed, in_order},
 };
 use crate::{
@@ -258,7 +258,7 @@ impl Recorder {
     /// The rules that the first packet of each direction met.
     fn rules_met(&self) -> Vec<(Direction, Rule)> {
         let mut packets: Vec<(u32, Direction)> = Vec::new();
-        let mut met = Vec::new();
+        let (mut met, mut words) = (Vec::new(), NftsWords::default());
         for traced in &self.rules {
             let known = packets.iter().find(|(packet, _)| *packet == traced.packet);
             let direction = match (known, traced.ports) {
@@ -277,19 +277,12 @@ impl Recorder {
                 }
                 (None, None) => continue,
             };
-            let words = traced.handle.and_then(|number| {
-                in_nfts_words(Handle {
-                    family: traced.family,
-                    table: &traced.table,
-                    chain: &traced.chain,
-                    number,
-                })
-            });
+            let chain = [traced.family, &traced.table, &traced.chain];
             let rule = Rule {
-                chain: format!("{} {} {}", traced.family, traced.table, traced.chain),
+                chain: chain.join(" "),
                 handle: traced.handle,
                 verdict: traced.verdict.clone(),
-                words,
+                words: traced.handle.and_then(|number| words.rule(chain, number)),
             };
             met.push((direction, rule));
         }

@@ -20,7 +20,7 @@ use super::report::Pointed;
 use crate::check::{finding::Finding, foreign::kube_proxys};
 
 pub(super) use silence::Silence;
-pub(super) use unasked::{PassedHooks, Unasked};
+pub(super) use unasked::{PassedHooks, Unasked, places};
 
 /// Facts about the host, as far as they matter for one client and the endpoints that its packet may
 /// go to.

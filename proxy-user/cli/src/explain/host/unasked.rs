@@ -81,7 +81,7 @@ impl PassedHooks {
 }
 
 /// Returns the interfaces that the packet passes, each once.
-fn places(host: &Host) -> Vec<&HookedInterface> {
+pub(in crate::explain) fn places(host: &Host) -> Vec<&HookedInterface> {
     let outgoing = host
         .endpoints
         .iter()
