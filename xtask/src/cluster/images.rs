@@ -31,13 +31,10 @@ const KUBE_PROXY: &str = "registry.k8s.io/kube-proxy:v1.36.3";
 const REGRESSION: &str = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4";
 
 /// The echo server of the Gateway API's conformance suite, under the names in its manifests.
-const ECHO: [&str; 3] = [
-    "registry.k8s.io/gateway-api/echo-basic:v1.5.1",
-    "registry.k8s.io/gateway-api/echo-basic:v1.6.0-dev.2",
-    "registry.k8s.io/gateway-api/echo-basic:v1.6.0-dev.3",
+const ECHO: [&str; 2] = [
+    "registry.k8s.io/gateway-api/conformance/echo-basic:v0.1.0",
+    "registry.k8s.io/gateway-api/conformance/echo-basic:v0.2.0",
 ];
-/// The DNS server in the same manifests.
-const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.2";
 
 /// Debian packages of the programs that Kubernetes' e2e tests call in their containers.
 const PACKAGES: &str = "ca-certificates,conntrack,curl,dnsutils,iproute2,iptables,iputils-ping,netcat-openbsd,nftables,wget";
@@ -175,22 +172,16 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
 }
 
 /// Builds the images that the Gateway API's conformance suite starts, from its echo server.
-pub(super) fn of_gateways(tools: &Tools, echo: &Path) -> Result<Archive> {
-    let layer = |path: &str, program: &Path| {
-        anyhow::Ok(Blob::layer(oci::tar(&[(path, 0o755, fs::read(program)?)])?))
-    };
-    let echo = layer("echo-basic", echo)?;
-    let dns = layer("coredns", tools.coredns().as_ref())?;
-    let image = |name, layer, entrypoint| Image {
+pub(super) fn of_gateways(echo: &Path) -> Result<Archive> {
+    let layer = Blob::layer(oci::tar(&[("echo-basic", 0o755, fs::read(echo)?)])?);
+    let images = ECHO.map(|name| Image {
         name,
         arch: Arch::OWN,
-        layers: vec![layer],
-        entrypoint: vec![entrypoint],
+        layers: vec![&layer],
+        entrypoint: vec!["/echo-basic"],
         arguments: Vec::new(),
         labels: &[],
-    };
-    let mut images: Vec<_> = ECHO.map(|name| image(name, &echo, "/echo-basic")).into();
-    images.push(image(COREDNS, &dns, "/coredns"));
+    });
     let file = setup::cache_dir()?.join("cluster-images-gateway.tar");
     fs::replace(&file, oci::archive(&images)?)?;
     Ok(Archive {

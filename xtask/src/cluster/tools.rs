@@ -77,7 +77,7 @@ const GATEWAY: Module = Module {
 const GATEWAY_PROGRAMS: [Program; 2] = [
     Program::new(
         "echo-basic",
-        "sigs.k8s.io/gateway-api/conformance/echo-basic",
+        "sigs.k8s.io/gateway-api-conformance-images/echo-basic",
     ),
     Program {
         name: "conformance.test",

@@ -172,7 +172,9 @@ fn build(source: &Path, folder: &Path, program: &Program, version: &str) -> Resu
         .arg(&partial)
         .arg(program.package)
         .current_dir(source)
-        .env("CGO_ENABLED", if program.has_c { "1" } else { "0" });
+        .env("CGO_ENABLED", if program.has_c { "1" } else { "0" })
+        // A go.mod may name a newer Go, which Go gets from its module proxy.
+        .env("GOTOOLCHAIN", "auto");
     install::logged(&cache_dir()?, &mut command, &format!("build {name}"))?;
     fs::rename(&partial, &folder.join(name))
 }
