@@ -50,6 +50,10 @@ const CALM: Duration = Duration::from_secs(120);
 /// have been upgraded by then.
 pub(super) const UPGRADE: Duration = Duration::from_secs(300);
 
+/// How long a server must say that it does not know a kind that it has listed: one that starts, or
+/// another one behind the same address, may only not know it yet.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+
 const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
 
@@ -152,6 +156,7 @@ pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sende
         version: None,
         is_streamed: true,
         failing: None,
+        unknown: None,
     };
     tokio::select! {
         Unheard = follower.run() => {}
@@ -168,6 +173,8 @@ struct Follower<K> {
     is_streamed: bool,
     /// The pauses between attempts, while attempts fail.
     failing: Option<ExponentialBackoff>,
+    /// Since when the server says that it does not know the kind.
+    unknown: Option<Instant>,
 }
 
 impl<K: Followed> Follower<K> {
@@ -189,7 +196,11 @@ impl<K: Followed> Follower<K> {
                     self.version = None;
                     relists.pause().await;
                 }
-                Some(NOT_FOUND) if K::IS_OPTIONAL => {
+                Some(NOT_FOUND) if K::IS_OPTIONAL && self.is_forgotten() => {
+                    self.version = None;
+                    if let Err(unheard) = self.settle().await {
+                        return unheard;
+                    }
                     for event in [Event::Init, Event::InitDone] {
                         if let Err(unheard) = self.send(event).await {
                             return unheard;
@@ -284,8 +295,15 @@ impl<K: Followed> Follower<K> {
         }
     }
 
+    /// Whether the server, which says that it does not know the kind, is to be believed.
+    fn is_forgotten(&mut self) -> bool {
+        let since = *self.unknown.get_or_insert_with(Instant::now);
+        self.version.is_none() || since.elapsed() >= FORGOTTEN
+    }
+
     /// Notes that the kind can be followed.
     async fn settle(&mut self) -> Result<(), Unheard> {
+        self.unknown = None;
         if self.failing.take().is_some() {
             self.tell(Message::Fine(K::KIND)).await?;
         }

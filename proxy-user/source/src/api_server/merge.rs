@@ -46,6 +46,8 @@ pub(super) struct Merger {
     /// For each kind that cannot be followed at present, the reason.
     faults: BTreeMap<Kind, String>,
     batch: Batch,
+    /// Whether a batch has ended the first list of all objects.
+    listed: bool,
     /// True if the next batch says that everything is listed, which must be sent even without
     /// changes.
     news: bool,
@@ -65,6 +67,7 @@ impl Merger {
             warned: HashSet::new(),
             faults: BTreeMap::new(),
             batch: Batch::default(),
+            listed: false,
             news: false,
         }
     }
@@ -115,6 +118,7 @@ impl Merger {
                 if self.faults.insert(kind, reason.clone()) != Some(reason) {
                     self.warn_of_faults();
                 }
+                self.note_listed();
             }
             Message::Fine(kind) => {
                 if self.faults.remove(&kind).is_some() {
@@ -165,12 +169,29 @@ impl Merger {
                 for name in gone {
                     self.delete(kind, name);
                 }
-                if self.known.values().all(|known| known.listed) && !self.batch.complete {
-                    self.batch.complete = true;
-                    self.batch.listed = true;
-                    self.news = true;
-                }
+                self.note_listed();
             }
+        }
+    }
+
+    /// Notes whether all objects are listed. Those of the Gateway API are not waited for once they
+    /// cannot be read: services need not stand still for them.
+    fn note_listed(&mut self) {
+        let are_listed = |kinds: &[Kind]| {
+            let mut known = kinds.iter().map(|kind| self.known.get(kind));
+            known.all(|known| known.is_some_and(|known| known.listed))
+        };
+        if !are_listed(&KINDS) {
+            return;
+        }
+        let complete = are_listed(&Kind::OF_GATEWAYS);
+        let mut of_gateways = Kind::OF_GATEWAYS.iter();
+        let listed = complete || of_gateways.any(|kind| self.faults.contains_key(kind));
+        if (complete && !self.batch.complete) || (listed && !self.listed) {
+            self.news = true;
+            self.batch.listed |= !self.listed;
+            self.batch.complete |= complete;
+            self.listed = true;
         }
     }
 

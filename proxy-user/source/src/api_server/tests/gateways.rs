@@ -27,6 +27,14 @@ fn kinds(all: &[&str]) -> Answer {
     }))
 }
 
+fn gateway() -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "shop", "resourceVersion": "7"},
+        "spec": {"gatewayClassName": "l4", "listeners": []}
+    })
+}
+
 #[tokio::test]
 async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complete() {
     for answer in [
@@ -49,12 +57,7 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
 async fn a_server_with_the_kinds_is_complete_when_they_are_listed() {
     let fake = Fake::start().await;
     fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
-    let gateway = json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
-        "metadata": {"name": "edge", "namespace": "shop", "resourceVersion": "7"},
-        "spec": {"gatewayClassName": "l4", "listeners": []}
-    });
-    fake.script(GATEWAYS, [Answer::initial(&[gateway])]);
+    fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
     heard
         .until("the Gateway", |heard| heard.gateways == ["edge"])
@@ -74,4 +77,45 @@ async fn without_the_setting_nobody_asks() {
     for path in [GROUP, GATEWAYS, NAMESPACES] {
         assert_eq!(fake.asked(path).len(), 0, "{path}");
     }
+}
+
+#[tokio::test]
+async fn services_do_not_wait_for_kinds_that_cannot_be_listed() {
+    let fake = Fake::start().await;
+    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
+    fake.script(GATEWAYS, [Answer::Status(403, "not allowed")]);
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    heard.until("the services", |heard| heard.listed).await;
+    assert!(
+        !heard.complete,
+        "pinned Gateways stay until Gateways are known"
+    );
+    assert_eq!(heard.services, ["cart"]);
+    heard
+        .until("the fault", |heard| !heard.faults.is_empty())
+        .await;
+    assert!(
+        heard.faults[0].reason.contains("Gateways"),
+        "{:?}",
+        heard.faults
+    );
+}
+
+#[tokio::test]
+async fn gateways_outlast_a_server_that_does_not_know_the_kind_for_a_moment() {
+    let fake = Fake::start().await;
+    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
+    let unknown = || Answer::Status(404, "not found");
+    let list = Answer::initial(&[gateway()]).close();
+    let goes_on = Answer::watch(&[("MODIFIED", gateway())]);
+    fake.script(GATEWAYS, [list, unknown(), unknown(), goes_on]);
+    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    heard
+        .until("the fault", |heard| !heard.faults.is_empty())
+        .await;
+    heard
+        .until("the end of the fault", |heard| heard.faults.is_empty())
+        .await;
+    assert_eq!(heard.gateways, ["edge"]);
 }

@@ -62,7 +62,7 @@ struct Heard {
     faults: Vec<Warning>,
     /// The ranges of cluster IPs that exist by what was received.
     ranges: Vec<String>,
-    /// The names of the Gateways that were received.
+    /// The names of the Gateways that exist by what was received.
     gateways: Vec<String>,
 }
 
@@ -110,12 +110,17 @@ impl Heard {
                 Change::Delete(key) if key.kind == Kind::Service => {
                     self.services.retain(|known| *known != *key.name.name);
                 }
+                Change::Delete(key) if key.kind == Kind::Gateway => {
+                    self.gateways.retain(|known| *known != *key.name.name);
+                }
                 Change::Upsert(Object::ServiceCidr(cidr)) => {
                     self.ranges
                         .extend(cidr.ranges.iter().map(ToString::to_string));
                 }
                 Change::Upsert(Object::Gateway(gateway)) => {
-                    self.gateways.push(gateway.id.name.name.to_string());
+                    let name = gateway.id.name.name.to_string();
+                    self.gateways.retain(|known| *known != name);
+                    self.gateways.push(name);
                 }
                 _ => {}
             }
