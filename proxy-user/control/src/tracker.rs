@@ -3,18 +3,20 @@
 //! `syncer`.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
 };
 
 use ipnet::IpNet;
+use proxy_common::Addr;
 
 use crate::{
     change::Change,
     gateway::{Gateways, News, Served, Services, names},
     model::{
-        EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection, Service, ServiceCidr,
+        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection,
+        Service, ServiceCidr,
     },
     object::ObjectName,
     planner::NodeView,
@@ -222,15 +224,28 @@ impl ClusterState {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
-    /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service.
-    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
-        let mut listed = BTreeSet::new();
+    /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service; each
+    /// with whether all that list it say that it is on this node.
+    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
+        fn note<A: Addr + Into<IpAddr>>(
+            endpoints: &[Endpoint<A>],
+            addresses: &BTreeSet<IpAddr>,
+            listed: &mut BTreeMap<IpAddr, bool>,
+        ) {
+            for endpoint in endpoints {
+                let address = endpoint.address.into();
+                if addresses.contains(&address) {
+                    let is_local = endpoint.conditions.has(Conditions::LOCAL);
+                    *listed.entry(address).or_insert(true) &= is_local;
+                }
+            }
+        }
+        let mut listed = BTreeMap::new();
         for slice in self.services.values().flat_map(|entry| &entry.slices) {
-            let all: Box<dyn Iterator<Item = IpAddr> + '_> = match &slice.endpoints {
-                Endpoints::V4(all) => Box::new(all.iter().map(|one| one.address.into())),
-                Endpoints::V6(all) => Box::new(all.iter().map(|one| one.address.into())),
-            };
-            listed.extend(all.filter(|address| addresses.contains(address)));
+            match &slice.endpoints {
+                Endpoints::V4(all) => note(all, addresses, &mut listed),
+                Endpoints::V6(all) => note(all, addresses, &mut listed),
+            }
         }
         listed
     }
@@ -408,6 +423,7 @@ mod tests {
         );
         let address = |last| IpAddr::from([10, 40, 1, last]);
         let asked = [1, 2, 3].map(address).into();
-        assert_eq!(cluster.state.listed(&asked), [1, 2].map(address).into());
+        let listed = [(address(1), true), (address(2), false)];
+        assert_eq!(cluster.state.listed(&asked), listed.into());
     }
 }

@@ -22,6 +22,9 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// How long connections to a pod's address are ended once the pod is gone: a walk through full
 /// tables of flows and sockets takes some eight seconds.
 const ENDING: Duration = Duration::from_secs(30);
+/// How long a pod without its link is remembered. By then nobody needs to be told that it has gone,
+/// and a pod of another node may get its address.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 /// How many pods are remembered. More than a node has; a flood of neighbours must not fill memory.
 const MOST: usize = 4096;
 
@@ -93,7 +96,16 @@ impl GonePods {
         }
         let listed = ask.listed(&candidates);
         let mut gone = BTreeSet::new();
-        for address in candidates.difference(&listed) {
+        for address in &candidates {
+            match listed.get(address) {
+                // A pod of another node has the address by now.
+                Some(false) => {
+                    self.seen.remove(address);
+                    continue;
+                }
+                Some(true) => continue,
+                None => {}
+            }
             let Some(seen) = self.seen.get_mut(address) else {
                 continue;
             };
@@ -114,7 +126,10 @@ impl GonePods {
                 gone.insert(*address);
             }
         }
-        let is_over = |seen: &Seen| seen.gone.is_some_and(|gone| now - gone >= ENDING);
+        let is_over = |seen: &Seen| {
+            seen.gone.is_some_and(|gone| now - gone >= ENDING)
+                || seen.since.is_some_and(|since| now - since >= FORGOTTEN)
+        };
         self.seen.retain(|_, seen| !is_over(seen));
         gone
     }
@@ -122,8 +137,9 @@ impl GonePods {
 
 /// What [`GonePods::gone`] asks the kernel and the cluster state.
 pub(super) trait Asked {
-    /// Which of these addresses some EndpointSlice lists, ready or not.
-    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr>;
+    /// Which of these addresses some EndpointSlice lists, ready or not; each with whether all that
+    /// list it say that it is on this node.
+    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool>;
     /// Whether an interface with this index exists.
     fn exists(&self, interface: u32) -> bool;
     /// Whether the route to the address leads to a pod by an interface of its own, or the address
@@ -138,7 +154,7 @@ pub(super) struct Present<'a> {
 }
 
 impl Asked for Present<'_> {
-    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
         self.cluster.listed(addresses)
     }
     fn exists(&self, interface: u32) -> bool {

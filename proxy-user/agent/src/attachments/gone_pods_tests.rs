@@ -39,14 +39,16 @@ fn link(last: u8, interface: u32) -> PodLink {
 
 #[derive(Default)]
 struct Answers {
-    listed: BTreeSet<IpAddr>,
+    listed: BTreeMap<IpAddr, bool>,
     exists: bool,
     leads: bool,
 }
 
 impl Asked for Answers {
-    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
-        self.listed.intersection(addresses).copied().collect()
+    fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
+        let mut listed = self.listed.clone();
+        listed.retain(|address, _| addresses.contains(address));
+        listed
     }
     fn exists(&self, _: u32) -> bool {
         self.exists
@@ -131,7 +133,7 @@ fn a_pod_whose_neighbour_entry_went_but_not_its_link_is_not_gone() {
 fn a_pod_that_a_slice_lists_or_that_the_kernel_knows_is_not_gone() {
     let doubts = [
         Answers {
-            listed: [address(9)].into(),
+            listed: [(address(9), true)].into(),
             ..Answers::default()
         },
         Answers {
@@ -201,4 +203,33 @@ fn hosts_beyond_an_uplink_are_no_pods() {
     scene.see(&[], &[]);
     let gone = scene.after(10, &[], &[], &Answers::default());
     assert_eq!(gone, [address(8)]);
+}
+
+#[test]
+fn an_address_that_a_pod_of_another_node_has_had_is_not_gone() {
+    let mut scene = Scene::new(routed(7));
+    scene.see(&[link(8, 6)], &[port(6)]);
+    let elsewhere = Answers {
+        listed: [(address(9), false)].into(),
+        ..Answers::default()
+    };
+    let rest = (&[link(8, 6)][..], &[port(6)][..]);
+    let nobody = [] as [IpAddr; 0];
+    assert_eq!(scene.after(10, rest.0, rest.1, &elsewhere), nobody);
+    // It leaves its slice, and its connections go on.
+    assert_eq!(scene.after(1, rest.0, rest.1, &Answers::default()), nobody);
+}
+
+#[test]
+fn a_pod_that_was_in_doubt_for_long_is_forgotten() {
+    let mut scene = Scene::new(routed(7));
+    scene.see(&[link(8, 6)], &[port(6)]);
+    let listed = Answers {
+        listed: [(address(9), true)].into(),
+        ..Answers::default()
+    };
+    let rest = (&[link(8, 6)][..], &[port(6)][..]);
+    let nobody = [] as [IpAddr; 0];
+    assert_eq!(scene.after(601, rest.0, rest.1, &listed), nobody);
+    assert_eq!(scene.after(1, rest.0, rest.1, &Answers::default()), nobody);
 }

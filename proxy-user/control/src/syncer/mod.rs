@@ -9,7 +9,7 @@ mod retry;
 pub mod turns;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
     sync::Arc,
     time::Instant,
@@ -245,7 +245,7 @@ impl Syncer {
         self.state.set_pod_ranges(ranges);
     }
     /// Returns which of these addresses some EndpointSlice lists; see [`ClusterState::listed`].
-    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
         self.state.listed(addresses)
     }
     /// Returns a service with a cluster IP in the pod ranges; see [`ClusterState::in_pod_ranges`].
