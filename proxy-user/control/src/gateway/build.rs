@@ -47,8 +47,10 @@ pub struct PortBackends {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Built {
     pub(super) served: Arc<Served>,
-    /// Of each listener: why it is not served, and how many routes it has.
-    pub(super) listeners: Box<[(Option<Fault>, usize)]>,
+    /// Why each listener is not served.
+    pub(super) faults: Box<[Option<Fault>]>,
+    /// How many routes each listener has.
+    pub(super) routes: Box<[usize]>,
     /// Why the Gateway is not served at all.
     pub(super) refused: Option<(&'static str, String)>,
     /// The addresses for its status, each with its type.
@@ -71,12 +73,12 @@ pub(super) fn build<'a>(
     let mut counts = vec![0; faults.len()];
     let mut first: BTreeMap<usize, &Route> = BTreeMap::new();
     for route in routes {
-        for index in attached(gateway, route, lookup) {
+        for index in attached(gateway, &faults, route, lookup) {
             if let Some(count) = counts.get_mut(index) {
                 *count += 1;
             }
             // KUBE: a listener serves the oldest of its routes.
-            let age = |route: &Route| (route.id.created, route.id.name.clone());
+            let age = |route: &Route| (route.id.created, route.id.name.to_string());
             let one = first.entry(index).or_insert(route);
             if age(route) < age(one) {
                 *one = route;
@@ -126,7 +128,8 @@ pub(super) fn build<'a>(
             service,
             ports: backends.into(),
         }),
-        listeners: faults.into_iter().zip(counts).collect(),
+        faults: faults.into(),
+        routes: counts.into(),
         refused: addresses.refused,
         addresses: addresses.said.into(),
         unusable: addresses.unusable.into(),
@@ -135,17 +138,22 @@ pub(super) fn build<'a>(
 }
 
 /// Returns the listeners of a Gateway that a route may use, each once.
-pub(super) fn attached(gateway: &Gateway, route: &Route, lookup: &impl Lookup) -> Vec<usize> {
+fn attached(
+    gateway: &Gateway,
+    faults: &[Option<Fault>],
+    route: &Route,
+    lookup: &impl Lookup,
+) -> Vec<usize> {
     let namespace = &route.id.name.namespace;
     let meant = route.parents.iter();
     let meant = meant.filter(|parent| parent.gateway(namespace).as_ref() == Some(&gateway.id.name));
     let mut all: Vec<_> = meant
-        .filter_map(
-            |parent| match attach(route, parent, gateway, lookup.labels(namespace)) {
+        .filter_map(|parent| {
+            match attach(route, parent, gateway, faults, lookup.labels(namespace)) {
                 Attachment::To(listeners) => Some(listeners),
                 Attachment::No(..) => None,
-            },
-        )
+            }
+        })
         .flatten()
         .collect();
     all.sort_unstable();

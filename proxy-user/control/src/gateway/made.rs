@@ -2,8 +2,6 @@
 //! The Service of type LoadBalancer that is made for a Gateway without addresses, whose addresses
 //! the Gateway then has. A pure function.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use serde_json::{Value, json};
 
 use super::{build::Built, names};
@@ -61,9 +59,7 @@ pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Option<(Value, String)
         },
         "spec": {"type": "LoadBalancer", "ports": ports},
     });
-    let mut hasher = DefaultHasher::new();
-    service.to_string().hash(&mut hasher);
-    let hash = format!("{:016x}", hasher.finish());
+    let hash = names::digest(&service.to_string())[..16].to_owned();
     service["metadata"]["annotations"][ANNOTATION_APPLIED] = json!(hash);
     Some((service, hash))
 }

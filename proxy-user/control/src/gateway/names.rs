@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The names that a Gateway has elsewhere: of its plan, and of the Service that is made for it.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
 
 use crate::{
     model::{Kind, ObjectKey},
@@ -74,11 +73,16 @@ pub fn short(name: &str) -> String {
 }
 
 fn hashed(name: &str, of: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
-    let hash = format!("-{:08x}", hasher.finish() & 0xffff_ffff);
-    let start = name.floor_char_boundary(MAX - hash.len());
-    format!("{}{hash}", name.get(..start).unwrap_or(name))
+    let hash = &digest(of)[..8];
+    let start = name.floor_char_boundary(MAX - hash.len() - 1);
+    format!("{}-{hash}", name.get(..start).unwrap_or(name))
+}
+
+/// Returns a hash of a text in hexadecimal. It is the same in every version: objects in the cluster
+/// have it.
+pub(super) fn digest(text: &str) -> String {
+    let hash = Sha256::digest(text);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub(super) fn of_gateway(
     let mut all = Conditions::of(gateway.id.generation);
     let (mut bad, mut useful, mut others, mut taken) = (0, 0, 0, 0);
     let mut listeners = Vec::new();
-    for (listener, (fault, routes)) in gateway.listeners.iter().zip(&built.listeners) {
+    let states = built.faults.iter().zip(&built.routes);
+    for (listener, (fault, routes)) in gateway.listeners.iter().zip(states) {
         let mut own = Conditions::of(gateway.id.generation);
         let port = names::short(&listener.name);
         let refusal = refusals.iter().find(|(name, _)| **name == *port);
@@ -224,10 +225,10 @@ pub(super) fn of_gateway(
     (status, warnings)
 }
 
-/// Returns our part of a route's status. `gateway`: the Gateways of ours.
+/// Returns our part of a route's status. `gateway`: the Gateways of ours, translated.
 pub(super) fn of_route<'a>(
     route: &Route,
-    gateway: impl Fn(&ParentRef) -> Option<&'a Gateway>,
+    gateway: impl Fn(&ParentRef) -> Option<(&'a Gateway, &'a Built)>,
     lookup: &impl Lookup,
 ) -> (Value, Vec<Warning>) {
     let name = &route.id.name;
@@ -243,11 +244,12 @@ pub(super) fn of_route<'a>(
     });
     let mut parents: Vec<Value> = Vec::new();
     for parent in &route.parents {
-        let Some(gateway) = gateway(parent) else {
+        let Some((gateway, built)) = gateway(parent) else {
             continue;
         };
+        let labels = lookup.labels(&name.namespace);
         let mut conditions = Conditions::of(route.id.generation);
-        match attach(route, parent, gateway, lookup.labels(&name.namespace)) {
+        match attach(route, parent, gateway, &built.faults, labels) {
             Attachment::To(_) => conditions.add("Accepted", true, "Accepted", ""),
             Attachment::No(reason, message) => {
                 warn(&message);

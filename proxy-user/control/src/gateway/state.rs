@@ -101,6 +101,23 @@ fn put<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Optio
     }
 }
 
+/// Whether an object differs from the one before in nothing but its status.
+fn is_only_status<T: Clone + PartialEq>(
+    before: Option<Arc<T>>,
+    now: Option<Arc<T>>,
+    identity: impl Fn(&mut T) -> &mut Identity,
+) -> bool {
+    let (Some(before), Some(now)) = (before, now) else {
+        return false;
+    };
+    let without_status = |object: Arc<T>| {
+        let mut object = Arc::unwrap_or_clone(object);
+        identity(&mut object).observed = 0;
+        object
+    };
+    without_status(before) == without_status(now)
+}
+
 impl Gateways {
     /// Takes an object of the Gateway API.
     pub fn insert(&mut self, object: Object) {
@@ -131,8 +148,11 @@ impl Gateways {
     }
 
     fn set_class(&mut self, name: &ObjectName, class: Option<Arc<GatewayClass>>) {
-        put(&mut self.classes, Arc::clone(&name.name), class);
+        let before = put(&mut self.classes, Arc::clone(&name.name), class.clone());
         self.unreported.insert(key(Kind::GatewayClass, name));
+        if is_only_status(before, class, |class| &mut class.id) {
+            return;
+        }
         let of_class = |gateway: &&Arc<Gateway>| gateway.class == name.name;
         let gateways = self.gateways.values().filter(of_class);
         let gateways: Vec<_> = gateways.map(|gateway| gateway.id.name.clone()).collect();
@@ -148,8 +168,12 @@ impl Gateways {
         } else {
             self.makers.remove(&made);
         }
-        put(&mut self.gateways, name.clone(), gateway);
-        self.mark_gateway(name);
+        let before = put(&mut self.gateways, name.clone(), gateway.clone());
+        if is_only_status(before, gateway, |gateway| &mut gateway.id) {
+            self.unreported.insert(key(Kind::Gateway, name));
+        } else {
+            self.mark_gateway(name);
+        }
     }
 
     /// Marks a Gateway that has changed, and what depends on it.
@@ -160,6 +184,10 @@ impl Gateways {
 
     fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
         let before = put(&mut self.routes, route.clone(), now.clone());
+        self.unreported.insert(route.clone());
+        if is_only_status(before.clone(), now.clone(), |route| &mut route.id) {
+            return;
+        }
         for gateway in before.iter().flat_map(|route| parents(route)) {
             self.routes_of.remove(&gateway, &route);
             self.stale.insert(gateway);
@@ -174,7 +202,6 @@ impl Gateways {
         for service in now.iter().flat_map(|route| backends(route)) {
             self.users.add(service, route.clone());
         }
-        self.unreported.insert(route);
     }
 
     fn set_grant(&mut self, name: &ObjectName, grant: Option<Arc<ReferenceGrant>>) {
@@ -374,7 +401,9 @@ impl Gateways {
         };
         let namespace = &route.id.name.namespace;
         let gateway = |parent: &crate::model::gateway::ParentRef| {
-            self.ours(&parent.gateway(namespace)?).map(AsRef::as_ref)
+            let name = parent.gateway(namespace)?;
+            let (_, built) = self.built.get(&names::plan_name(&name))?;
+            Some((self.gateways.get(&name)?.as_ref(), built))
         };
         let status = report::of_route(route, gateway, &cluster);
         Some(said(route.kind, &route.id, status))

@@ -144,7 +144,7 @@ fn the_share_of_a_missing_backend_goes_where_it_is_refused(#[case] missing: &str
     assert_eq!(weights, [1, 3]);
 }
 
-const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
 
 #[test]
 fn a_gateway_without_addresses_is_served_where_its_service_is() {
@@ -172,6 +172,17 @@ fn a_gateway_without_addresses_is_served_where_its_service_is() {
         said["addresses"],
         serde_json::json!([{"type": "IPAddress", "value": "203.0.113.7"}])
     );
+}
+
+#[test]
+fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
+    let copy = MADE
+        .replace("name: gateway-edge", "name: copy")
+        .replace("kind: Gateway", "kind: ConfigMap");
+    let mut cluster = cluster(&[copy]);
+    let (plan, _) = cluster.plan("shop/copy");
+    assert_eq!(frontends(&plan.ports[0].v4)[0], "cluster 10.96.0.50:80");
+    assert_eq!(cluster.report().0.len(), 1, "only the class has news");
 }
 
 /// Services go before Gateways, and of two Gateways the older has the port.

@@ -178,7 +178,10 @@ impl Converter {
     }
 
     fn role(&mut self, object: &core::Service) -> Role {
-        if !self.gateways || !has_label(&object.metadata, LABEL_GATEWAY) {
+        let mut owners = object.metadata.owner_references.iter().flatten();
+        let is_owned = owners.any(|owner| owner.kind == "Gateway");
+        // Somebody may have copied a Service with its labels.
+        if !self.gateways || !is_owned || !has_label(&object.metadata, LABEL_GATEWAY) {
             return Role::Plain;
         }
         let annotations = object.metadata.annotations.as_ref();
