@@ -5,6 +5,7 @@
 pub mod client;
 pub mod cpu;
 pub mod frames;
+pub mod gateways;
 pub mod machine;
 pub mod objects;
 pub mod process;

@@ -104,18 +104,18 @@ fn claim(number: u32) -> Value {
     })
 }
 
-fn metadata(name: &str, uid: String) -> Value {
+pub(super) fn metadata(name: &str, uid: String) -> Value {
     json!({
         "name": name, "namespace": NAMESPACE, "uid": uid, "generation": 1,
         "creationTimestamp": "2026-01-01T00:00:00Z"
     })
 }
 
-fn uid(kind: u32, number: u32) -> String {
+pub(super) fn uid(kind: u32, number: u32) -> String {
     format!("{kind:08}-0000-4000-8000-{number:012}")
 }
 
-fn record(key: String, object: Value) -> Record {
+pub(super) fn record(key: String, object: Value) -> Record {
     Record {
         key,
         value: Some(object),

@@ -2,6 +2,8 @@
 //! Gateways and their routes at a real API server: served to real connections, with the status that
 //! the agent writes.
 
+mod many;
+
 use std::{io::ErrorKind, time::Duration};
 
 use crate::{
@@ -39,14 +41,13 @@ fn start(world: &World) -> (Server<'_>, Agent) {
     server.apply(KINDS);
     server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
     server.apply(CLASS);
-    let agent = follow(world, &server);
+    let agent = follow(world, &server.kubeconfig());
     (server, agent)
 }
 
-fn follow(world: &World, server: &Server<'_>) -> Agent {
+fn follow(world: &World, kubeconfig: &str) -> Agent {
     let settings = format!(
-        "clientConnection: {{kubeconfig: '{}'}}\nportolan: {{gatewayAPI: true}}\n",
-        server.kubeconfig()
+        "clientConnection: {{kubeconfig: '{kubeconfig}'}}\nportolan: {{gatewayAPI: true}}\n"
     );
     world.spawn_by(&[], &["--config", &world.configure(&settings)])
 }
@@ -207,7 +208,7 @@ fn a_gateway_without_addresses_has_those_of_the_service_that_is_made_for_it() {
 fn a_server_without_the_kinds_is_followed_without_a_word() {
     let world = World::build();
     let server = prepare(&world);
-    let agent = follow(&world, &server);
+    let agent = follow(&world, &server.kubeconfig());
     eventually("the first service", &agent, || {
         world.connect("172.30.1.1:80").is_ok()
     });

@@ -3,7 +3,7 @@
 //! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
 //! when it has not changed for its duration, as seen from here.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -11,6 +11,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
+use tokio::time::Instant;
 
 /// The name of the lease.
 const NAME: &str = "portolan-gateway-api";
@@ -20,6 +21,9 @@ pub(super) const LASTS: Duration = Duration::from_secs(15);
 pub(super) const RENEW: Duration = Duration::from_secs(5);
 /// After this long without a renewal the holder writes no more: before others may take the lease.
 const SAFE: Duration = Duration::from_secs(10);
+/// The longest time that one write may take. It begins before the lease is to be renewed, so it
+/// ends while the lease is safe.
+pub(super) const WRITE: Duration = SAFE.saturating_sub(RENEW);
 
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     board::Board,
-    lease::{Election, RENEW},
+    lease::{Election, RENEW, WRITE},
 };
 
 /// An agent that does not hold the lease leaves others this much time, drawn, to do what is wanted:
@@ -33,6 +33,7 @@ const AT_ONCE: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
+const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 /// KUBE: who has set the fields of an object.
@@ -55,7 +56,9 @@ pub(in super::super) struct Publisher {
     election: Election,
     /// How often in a row an object could not be written.
     failures: HashMap<ObjectKey, u32>,
-    is_failing: bool,
+    /// Whether the last attempt at the lease failed, and the last one at an object.
+    is_lease_failing: bool,
+    is_writing_failing: bool,
 }
 
 impl Publisher {
@@ -70,7 +73,8 @@ impl Publisher {
             board: Arc::clone(board),
             election: Election::new(client.clone(), namespace, own),
             failures: HashMap::new(),
-            is_failing: false,
+            is_lease_failing: false,
+            is_writing_failing: false,
         }
     }
 
@@ -82,17 +86,14 @@ impl Publisher {
             if self.board.is_empty() {
                 continue;
             }
-            match self.election.hold().await {
+            match self.hold().await {
                 Ok(None) => {
                     tracing::info!("this agent writes the status of the Gateway API's objects");
                     self.board.try_all();
                     self.lead().await;
                 }
                 Ok(Some(time)) => sleep(time).await,
-                Err(error) => {
-                    self.report("hold the lease for writing status", &error);
-                    sleep(RENEW).await;
-                }
+                Err(_) => sleep(RENEW).await,
             }
         }
     }
@@ -102,19 +103,30 @@ impl Publisher {
         self.election.release().await;
     }
 
+    /// Takes or renews the lease, as `Election::hold`.
+    async fn hold(&mut self) -> kube::Result<Option<Duration>> {
+        let held = self.election.hold().await;
+        if let Err(error) = &held {
+            report(
+                "hold the lease for writing status",
+                error,
+                !self.is_lease_failing,
+            );
+        }
+        self.is_lease_failing = held.is_err();
+        held
+    }
+
     /// Writes until the lease is lost.
     async fn lead(&mut self) {
         while self.election.is_held() {
             if self.election.renew_in().is_zero() {
-                match self.election.hold().await {
+                match self.hold().await {
                     Ok(None) => {}
                     Ok(Some(_)) => return,
-                    Err(error) => {
-                        self.report("renew the lease for writing status", &error);
-                        sleep(Duration::from_secs(1)).await;
-                        continue;
-                    }
+                    Err(_) => sleep(Duration::from_secs(1)).await,
                 }
+                continue;
             }
             let some = self.board.take(AT_ONCE);
             if some.is_empty() {
@@ -122,9 +134,10 @@ impl Publisher {
                 continue;
             }
             let client = &self.client;
-            let written = some
-                .iter()
-                .map(|(object, write)| written(client, object, write));
+            let written = some.iter().map(async |(object, write)| {
+                let written = timeout(WRITE, written(client, object, write)).await;
+                written.unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
+            });
             let results = join_all(written).await;
             for ((object, _), result) in some.into_iter().zip(results) {
                 self.note(object, result);
@@ -136,16 +149,18 @@ impl Publisher {
     fn note(&mut self, object: ObjectKey, result: kube::Result<()>) {
         let Err(error) = result else {
             self.failures.remove(&object);
-            self.is_failing = false;
+            self.is_writing_failing = false;
             return;
         };
         let failures = self.failures.entry(object.clone()).or_default();
+        let is_first = *failures == 0 && !self.is_writing_failing;
         let pause = FIRST_PAUSE * 2_u32.saturating_pow((*failures).min(10));
         *failures += 1;
         // Somebody else has changed the object meanwhile.
         let is_conflict = matches!(&error, kube::Error::Api(status) if status.code == CONFLICT);
         if !is_conflict {
-            self.report(&format!("write about {object}"), &error);
+            report(&format!("write about {object}"), &error, is_first);
+            self.is_writing_failing = true;
         }
         let board = Arc::clone(&self.board);
         tokio::spawn(async move {
@@ -153,18 +168,21 @@ impl Publisher {
             board.put_back(object);
         });
     }
+}
 
-    /// Logs the first of several failures in a row.
-    fn report(&mut self, attempt: &str, error: &kube::Error) {
-        let error = chain(error);
-        if self.is_failing {
-            tracing::debug!("could not {attempt}: {error}");
-        } else {
-            tracing::warn!(
-                "could not {attempt}: {error}; portolan's role must allow it to write the status of gateway.networking.k8s.io, Services of Gateways and its lease (coordination.k8s.io): docs/gateway.md. It is tried again"
-            );
-        }
-        self.is_failing = true;
+/// Logs a failure: as a warning, if it is the first of several.
+fn report(attempt: &str, error: &kube::Error, is_first: bool) {
+    let is_forbidden = matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN);
+    let error = chain(error);
+    let remedy = if is_forbidden {
+        "portolan's role must allow it to write the status of gateway.networking.k8s.io, Services of Gateways and its lease (coordination.k8s.io): docs/gateway.md; "
+    } else {
+        ""
+    };
+    if is_first {
+        tracing::warn!("could not {attempt}: {error}; {remedy}it is tried again");
+    } else {
+        tracing::debug!("could not {attempt}: {error}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Write,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -20,6 +20,8 @@ use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::store::{self, Store};
 
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -173,14 +175,14 @@ fn event(kind: &str, object: &Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
-fn status(code: u16, message: &str) -> Response {
+pub(super) fn status(code: u16, message: &str) -> Response {
     let reason = if code == 404 { "NotFound" } else { "Test" };
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message, "reason": reason});
     let code = StatusCode::from_u16(code).expect("a status");
     (code, status.to_string()).into_response()
 }
 
-fn json_response(body: Body) -> Response {
+pub(super) fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
@@ -188,6 +190,7 @@ fn json_response(body: Body) -> Response {
 #[derive(Clone)]
 pub(super) struct Fake {
     state: Arc<Mutex<State>>,
+    store: Arc<Mutex<Store>>,
     folder: Arc<TempDir>,
 }
 
@@ -217,6 +220,7 @@ impl Fake {
         });
         let fake = Self {
             state: Arc::default(),
+            store: Arc::default(),
             folder: folder.into(),
         };
         fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
@@ -228,6 +232,9 @@ impl Fake {
                 async move {
                     serving.note_token(&headers);
                     match method {
+                        _ if store::keeps(uri.path()) => {
+                            serving.keep_at(method, uri.path().to_owned(), body).await
+                        }
                         Method::POST => serving.keep(&body),
                         _ if uri.path().contains("/events/") => serving.event(&uri),
                         _ => serving.answer(uri).await,
@@ -237,6 +244,10 @@ impl Fake {
         );
         tokio::spawn(async move { axum::serve(listener, router).await });
         fake
+    }
+    /// Returns the objects that are kept.
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().expect("nobody panicked")
     }
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")

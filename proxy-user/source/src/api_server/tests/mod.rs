@@ -6,7 +6,9 @@ mod events;
 mod fake;
 mod faults;
 mod gateways;
+mod publishing;
 mod requests;
+mod store;
 
 use std::time::Duration;
 

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of who writes: the agent with the lease, and no other.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::{
+        Fake, source,
+        store::{Fault, Written},
+    },
+    Board, GATEWAYS, LEASE, LEASES, Lines, SECOND, SOON, agent, create, holder, messages, path,
+    want,
+};
+use crate::ObjectSource;
+
+/// Has another agent take the lease, or renew it.
+fn take_lease(fake: &Fake, holder: &str) {
+    let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15});
+    let metadata = json!({"name": "portolan-gateway-api", "namespace": "kube-system"});
+    fake.put(LEASE, json!({"metadata": metadata, "spec": spec}));
+}
+
+/// Has an agent want something else each second; returns the statuses written since the call.
+async fn want_more(
+    fake: &Fake,
+    board: &Board,
+    seconds: u32,
+    mut each: impl FnMut(),
+) -> Vec<Written> {
+    let before = fake.written(GATEWAYS).len();
+    for number in 0..seconds {
+        each();
+        want(board, "edge", &number.to_string());
+        sleep(SECOND).await;
+    }
+    fake.written(GATEWAYS).split_off(before)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_wants_nothing_asks_for_nothing() {
+    let fake = Fake::start().await;
+    let _board = agent(&fake, "node-a").await;
+    sleep(600 * SECOND).await;
+    assert_eq!(fake.written("/").len(), 0);
+    assert_eq!(holder(&fake), Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_the_lease_nothing_is_written_and_it_is_said_once() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let refused = Fault::Refused(403, "leases is forbidden");
+    fake.set_fault(Method::POST, LEASES, Some(refused));
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "edge", "one");
+    sleep(600 * SECOND).await;
+    assert_eq!(fake.written(GATEWAYS).len(), 0);
+    let tries = fake.written(LEASES).len();
+    assert!((50..130).contains(&tries), "{tries}");
+    let warnings = lines.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("coordination.k8s.io"), "{warnings:?}");
+    fake.set_fault(Method::POST, LEASES, None);
+    sleep(2 * SOON).await;
+    assert_eq!(messages(&fake.written(GATEWAYS)), [("one", 200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_finds_another_holder_writes_nothing_until_that_one_is_gone() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let board = agent(&fake, "node-a").await;
+    assert!(want_more(&fake, &board, 20, || {}).await.len() > 12);
+    take_lease(&fake, "node-b");
+    // It finds out when it renews the lease.
+    want_more(&fake, &board, 5, || {}).await;
+    let meanwhile = want_more(&fake, &board, 60, || take_lease(&fake, "node-b")).await;
+    assert_eq!(meanwhile.len(), 0, "{meanwhile:?}");
+    let since = Instant::now();
+    let again = want_more(&fake, &board, 45, || {}).await;
+    let first = again.first().expect("it writes again").at - since;
+    assert!(first >= 14 * SECOND, "{first:?}");
+    assert_eq!(holder(&fake), "node-a");
+    assert_eq!(lines.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_renew_the_lease_writes_nothing_after_ten_seconds() {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let board = agent(&fake, "node-a").await;
+    assert!(want_more(&fake, &board, 20, || {}).await.len() > 12);
+    let renewed = fake.written(LEASES).last().expect("a renewal").at;
+    fake.set_fault(
+        Method::PUT,
+        LEASE,
+        Some(Fault::Refused(500, "etcd is away")),
+    );
+    let meanwhile = want_more(&fake, &board, 60, || {}).await;
+    let last = meanwhile.last().map(|one| one.at - renewed);
+    assert!(last < Some(10 * SECOND), "{last:?}");
+    fake.set_fault(Method::PUT, LEASE, None);
+    assert!(!want_more(&fake, &board, 15, || {}).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_an_answer_until_the_lease_is_lost_is_not_written() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    create(&fake, "slow");
+    let wait = Fault::Delayed(30 * SECOND);
+    fake.set_fault(Method::GET, &path("slow"), Some(wait));
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "slow", "late");
+    // It holds the lease, and reads. One slow answer keeps it neither from renewing the lease nor,
+    // for long, from writing other objects.
+    let others = want_more(&fake, &board, 60, || {}).await;
+    assert!(others.len() > 20, "{}", others.len());
+    let renewals = fake.written(LEASES);
+    for pair in renewals.windows(2) {
+        let pause = pair[1].at - pair[0].at;
+        assert!(pause <= 10 * SECOND, "{pause:?}");
+    }
+    take_lease(&fake, "node-b");
+    want_more(&fake, &board, 5, || {}).await;
+    let meanwhile = want_more(&fake, &board, 60, || take_lease(&fake, "node-b")).await;
+    assert_eq!(meanwhile.len(), 0, "{meanwhile:?}");
+    assert_eq!(fake.written(&path("slow")).len(), 0);
+    let warnings = lines.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("Gateway shop/slow"), "{warnings:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_agents_one_writes_and_the_other_does_when_that_one_has_stopped() {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let source = source(&fake).with_gateways(true).with_writing();
+    let first = source.writer().expect("it writes");
+    let (sender, batches) = tokio::sync::mpsc::channel(16);
+    let running = tokio::spawn(source.run(sender));
+    want(&*first, "edge", "first");
+    sleep(SOON).await;
+    let second = agent(&fake, "node-b").await;
+    for number in 0..60 {
+        want(&*first, "edge", &format!("first {number}"));
+        want(&*second, "edge", &format!("second {number}"));
+        sleep(SECOND).await;
+    }
+    let written = fake.written(GATEWAYS);
+    assert_eq!(written.len(), 61);
+    let all_of = |written: &[Written], who: &str| {
+        let messages = messages(written);
+        messages
+            .iter()
+            .all(|(text, code)| text.starts_with(who) && *code == 200)
+    };
+    assert!(all_of(&written, "first"), "{:?}", messages(&written));
+    assert_eq!(holder(&fake), "node-a");
+    // It stops, and gives the lease up.
+    drop(batches);
+    running.await.expect("it ends").expect("nobody receives");
+    assert_eq!(holder(&fake), "");
+    sleep(15 * SECOND + SOON).await;
+    let later = fake.written(GATEWAYS).split_off(written.len());
+    assert!(
+        !later.is_empty() && all_of(&later, "second"),
+        "{:?}",
+        messages(&later)
+    );
+    assert_eq!(holder(&fake), "node-b");
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of how an agent writes the status of the Gateway API's objects, at a server that refuses,
+//! waits, and has other writers. Time is paused: it goes on only while nobody has anything to do.
+
+mod lease;
+
+use std::{
+    io::{self, Write as _},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::http::Method;
+use control::{
+    gateway::{Write, Writer},
+    model::{Kind, ObjectKey},
+    object::ObjectName,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tracing::subscriber::DefaultGuard;
+
+use super::{
+    super::gateways::{Board, Publisher},
+    Access, Fake,
+    store::{Fault, Written},
+};
+use crate::api_server::Requests;
+
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const LEASE: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portolan-gateway-api";
+/// An agent without the lease waits up to this long before it asks for it.
+const SOON: Duration = Duration::from_secs(6);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn path(name: &str) -> String {
+    format!("{GATEWAYS}/{name}")
+}
+fn status(name: &str) -> String {
+    format!("{GATEWAYS}/{name}/status")
+}
+
+/// Starts an agent's writer; returns what it wants.
+async fn agent(fake: &Fake, name: &str) -> Arc<Board> {
+    let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
+    let client = access.client(&Requests::default()).await.expect("a client");
+    let board = Arc::<Board>::default();
+    let mut publisher = Publisher::new(&client, "kube-system", name, &board);
+    tokio::spawn(async move { publisher.run().await });
+    board
+}
+
+fn condition(kind: &str, message: &str) -> Value {
+    json!({"type": kind, "status": "True", "reason": kind, "message": message, "observedGeneration": 1})
+}
+
+/// Has an agent want a status with this message.
+fn want(board: &dyn Writer, name: &str, message: &str) {
+    let object = ObjectKey {
+        kind: Kind::Gateway,
+        name: ObjectName::new("shop", name),
+    };
+    let status =
+        json!({"addresses": [], "conditions": [condition("Accepted", message)], "listeners": []});
+    board.set(object, Some(Write::Status(status)));
+}
+
+/// Puts a Gateway without a status of ours into the server.
+fn create(fake: &Fake, name: &str) {
+    let mut foreign = condition("example.org/Backup", "");
+    foreign["lastTransitionTime"] = json!("2026-01-01T00:00:00Z");
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": name, "namespace": "shop"},
+        "status": {"conditions": [foreign], "attachedListenerSets": 3},
+    });
+    fake.put(&path(name), gateway);
+}
+
+fn holder(fake: &Fake) -> Value {
+    fake.object(LEASE)["spec"]["holderIdentity"].clone()
+}
+
+/// Returns the message of each status that was written, and the answers.
+fn messages(written: &[Written]) -> Vec<(&str, u16)> {
+    let all = written.iter().filter(|one| one.method == Method::PATCH);
+    all.map(|one| {
+        let conditions = one.body["status"]["conditions"].as_array();
+        let last = conditions.and_then(|all| all.last()).expect("a condition");
+        (last["message"].as_str().expect("a message"), one.code)
+    })
+    .collect()
+}
+
+/// The lines of the log that this test's thread writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panicked").write(text)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn start() -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        (lines, tracing::subscriber::set_default(log.finish()))
+    }
+    fn warnings(&self) -> Vec<String> {
+        let text = self.0.lock().expect("nobody panicked").clone();
+        let text = String::from_utf8(text).expect("text");
+        let warnings = text.lines().filter(|line| line.contains("WARN"));
+        warnings.map(str::to_owned).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_part() {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let version = fake.object(&path("edge"))["metadata"]["resourceVersion"].clone();
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "edge", "one");
+    sleep(SOON).await;
+    assert_eq!(holder(&fake), "node-a");
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written), [("one", 200)]);
+    assert_eq!(written[0].path, status("edge"));
+    assert_eq!(written[0].body["metadata"]["resourceVersion"], version);
+    let now = fake.object(&path("edge"))["status"].clone();
+    assert_eq!(now["attachedListenerSets"], 3);
+    assert_eq!(now["conditions"][0]["type"], "example.org/Backup");
+    assert_eq!(
+        now["conditions"][0]["lastTransitionTime"],
+        "2026-01-01T00:00:00Z"
+    );
+    assert_eq!(now["conditions"][1]["message"], "one");
+    assert!(now["conditions"][1]["lastTransitionTime"].is_string());
+    // It is right already. Only the lease is renewed.
+    want(&*board, "edge", "one");
+    sleep(60 * SECOND).await;
+    assert_eq!(fake.written(GATEWAYS).len(), 1);
+    let renewed = fake.written(LEASES).len();
+    assert!((11..=16).contains(&renewed), "{renewed} writes in 66 s");
+    // What is gone needs nothing.
+    want(&*board, "gone", "two");
+    want(&*board, "edge", "two");
+    sleep(SECOND).await;
+    assert_eq!(
+        messages(&fake.written(GATEWAYS)),
+        [("one", 200), ("two", 200)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let wait = Fault::Delayed(SECOND);
+    fake.set_fault(Method::PATCH, &status("edge"), Some(wait));
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "edge", "one");
+    while holder(&fake) != "node-a" {
+        sleep(SECOND / 10).await;
+    }
+    // The object has been read, and another writer is faster.
+    assert_eq!(fake.written(GATEWAYS).len(), 0);
+    let mut object = fake.object(&path("edge"));
+    object["status"]["conditions"][0]["message"] = json!("newer");
+    fake.put(&path("edge"), object);
+    fake.set_fault(Method::PATCH, &status("edge"), None);
+    sleep(SOON).await;
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written), [("one", 409), ("one", 200)]);
+    let conditions = &fake.object(&path("edge"))["status"]["conditions"];
+    assert_eq!(conditions[0]["message"], "newer");
+    assert_eq!(conditions[1]["message"], "one");
+    assert_eq!(lines.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growing_pauses() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    create(&fake, "other");
+    let refused = Fault::Refused(403, "gateways is forbidden");
+    fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "edge", "one");
+    // Another object can be written all the time.
+    for number in 0..300 {
+        want(&*board, "other", &number.to_string());
+        sleep(2 * SECOND).await;
+    }
+    assert!(fake.written(&path("other")).len() > 290);
+    let refused = fake.written(&path("edge"));
+    let pauses: Vec<_> = refused
+        .windows(2)
+        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64().round())
+        .collect();
+    let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0];
+    assert_eq!(pauses[..expected.len()], expected);
+    let warnings = lines.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    for part in [
+        "Gateway shop/edge",
+        "is forbidden",
+        "role",
+        "docs/gateway.md",
+    ] {
+        assert!(warnings[0].contains(part), "{part}: {warnings:?}");
+    }
+    fake.set_fault(Method::PATCH, &status("edge"), None);
+    sleep(60 * SECOND).await;
+    assert_eq!(
+        messages(&fake.written(&path("edge"))).last(),
+        Some(&("one", 200))
+    );
+}
