@@ -178,7 +178,7 @@ impl Services {
         shared
             .metrics
             .sync
-            .set_services(self.syncer.served(), no_local);
+            .set_services(self.syncer.served(), self.syncer.weighted(), no_local);
         if let Some(interfaces) = first {
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
         } else {

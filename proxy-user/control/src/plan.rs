@@ -37,6 +37,12 @@ impl ServicePlan {
         let [c, d] = of_policy(ServiceFlags::EXTERNAL_BLOCK_LOCAL);
         [a, b, c, d]
     }
+
+    /// Whether any endpoint has another weight than 1.
+    pub fn is_weighted(&self) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|port| port.v4.is_weighted() || port.v6.is_weighted())
+    }
 }
 
 /// A service, and what its health check node port now answers; None if the service has no such
@@ -87,6 +93,9 @@ impl<A: Addr> Default for FamilyPlan<A> {
 }
 
 impl<A: Addr> FamilyPlan<A> {
+    fn is_weighted(&self) -> bool {
+        self.backends.iter().any(|backend| backend.weight != 1)
+    }
     fn lacks_local(&self, policy: u32) -> bool {
         !self.backends.is_empty()
             && self

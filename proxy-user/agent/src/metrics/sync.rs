@@ -38,6 +38,7 @@ pub struct Sync {
     endpoints_pending: Gauge,
     no_local: Family<Policy, Gauge>,
     services: Gauge,
+    weighted: Gauge,
 }
 
 /// One histogram per IP family; the function makes its buckets.
@@ -149,6 +150,12 @@ impl Sync {
                 "Services served",
                 Gauge::default(),
             ),
+            weighted: add(
+                registry,
+                "portolan_services_weighted",
+                "Services and Gateways of which some endpoints have another weight than 1",
+                Gauge::default(),
+            ),
         }
     }
 
@@ -189,10 +196,11 @@ impl Sync {
         }
     }
 
-    /// Sets the number of services served, and of those with policy Local whose endpoints are all
+    /// Sets the number of services served, of those with weights, and of those with policy Local whose endpoints are all
     /// on other nodes. `no_local`: internal IPv4, internal IPv6, external IPv4, external IPv6.
-    pub fn set_services(&self, served: usize, no_local: [usize; 4]) {
+    pub fn set_services(&self, served: usize, weighted: usize, no_local: [usize; 4]) {
         self.services.set(served as i64);
+        self.weighted.set(weighted as i64);
         let policies = ["internal", "external"].into_iter();
         let labels = policies.flat_map(|traffic_policy| {
             [V4, V6].map(|IpFamily { ip_family }| Policy {

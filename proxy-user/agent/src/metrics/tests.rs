@@ -36,7 +36,7 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         v6: true,
     };
     metrics.sync.done(Duration::from_millis(3), &[trigger]);
-    metrics.sync.set_services(4, [0, 0, 0, 1]);
+    metrics.sync.set_services(4, 3, [0, 0, 0, 1]);
     metrics.health.healthz(503);
     metrics.foreign.set(2, 3);
     metrics.repairs.count(RepairKind::Hook);
@@ -64,6 +64,7 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         "portolan_interfaces_left_to_stack 3",
         "portolan_repairs_total{kind=\"hook\"} 1",
         "portolan_services_failed 2",
+        "portolan_services_weighted 3",
         "portolan_interfaces_wanted 5",
         "portolan_interfaces_attached 4",
         "portolan_hooks_attached 11",
@@ -118,7 +119,7 @@ pub(super) fn busy() -> Metrics {
     metrics
         .sync
         .done(Duration::ZERO, &[Trigger { time, v6: false }]);
-    metrics.sync.set_services(1, [1; 4]);
+    metrics.sync.set_services(1, 1, [1; 4]);
     metrics.sync.turned("changes", Duration::ZERO);
     metrics.health.healthz(200);
     metrics.health.livez(200);

@@ -73,6 +73,8 @@ pub struct Syncer {
     /// Services with a Local policy whose endpoints are all on other nodes, in four sets: for
     /// inside clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     no_local: [HashSet<ObjectName>; 4],
+    /// Services and Gateways with weighted endpoints.
+    weighted: HashSet<ObjectName>,
     turns: Turns,
     /// Services that could not be applied and are to be applied again.
     failed: BTreeSet<ObjectName>,
@@ -95,6 +97,7 @@ impl Syncer {
             own: OwnClusterIps::default(),
             health_checked: HashSet::new(),
             no_local: Default::default(),
+            weighted: HashSet::new(),
             turns: Turns::default(),
             failed: BTreeSet::new(),
             failures: Vec::new(),
@@ -258,6 +261,10 @@ impl Syncer {
     pub fn no_local_endpoints(&self) -> [usize; 4] {
         self.no_local.each_ref().map(HashSet::len)
     }
+    /// Returns how many services and Gateways have weighted endpoints.
+    pub fn weighted(&self) -> usize {
+        self.weighted.len()
+    }
     /// Returns how many services are served.
     pub fn served(&self) -> usize {
         self.state.served_count()
@@ -359,8 +366,10 @@ impl Syncer {
             let topic = Topic::Plan(name.clone());
             self.warnings.replace_of(topic, uid_hash, warnings);
         }
-        for (set, lacks) in self.no_local.iter_mut().zip(plan.lacks_local_endpoints()) {
-            if lacks {
+        let lacks = plan.lacks_local_endpoints();
+        let sets = self.no_local.iter_mut().zip(lacks);
+        for (set, belongs) in sets.chain([(&mut self.weighted, plan.is_weighted())]) {
+            if belongs {
                 set.insert(name.clone());
             } else {
                 set.remove(name);

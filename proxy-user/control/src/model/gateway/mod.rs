@@ -12,6 +12,8 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 pub use selector::{Labels, Selector};
 
 use super::Kind;
@@ -26,6 +28,15 @@ pub const CONTROLLER: &str = "portolan.dev/l4";
 pub const LABEL_GATEWAY: &str = "portolan.dev/gateway";
 /// The annotation of such a Service with the hash of what was applied.
 pub const ANNOTATION_APPLIED: &str = "portolan.dev/applied";
+
+/// Whether an object was made for a Gateway: it has the label, and a Gateway owns it. Somebody may
+/// have copied it with its labels.
+pub fn is_made(metadata: &ObjectMeta) -> bool {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let labels = metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(LABEL_GATEWAY))
+        && owners.any(|owner| owner.kind == "Gateway")
+}
 
 /// What identifies an object of any of these kinds.
 #[derive(Clone, PartialEq, Eq, Debug)]

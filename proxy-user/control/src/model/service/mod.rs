@@ -12,7 +12,7 @@ use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{
     Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME,
-    gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
+    gateway::{ANNOTATION_APPLIED, is_made},
     has_label, parse,
 };
 use crate::object::{ObjectName, Warning, uid_hash};
@@ -178,10 +178,7 @@ impl Converter {
     }
 
     fn role(&mut self, object: &core::Service) -> Role {
-        let mut owners = object.metadata.owner_references.iter().flatten();
-        let is_owned = owners.any(|owner| owner.kind == "Gateway");
-        // Somebody may have copied a Service with its labels.
-        if !self.gateways || !is_owned || !has_label(&object.metadata, LABEL_GATEWAY) {
+        if !self.gateways || !is_made(&object.metadata) {
             return Role::Plain;
         }
         let annotations = object.metadata.annotations.as_ref();

@@ -79,6 +79,7 @@ fn a_service_whose_endpoints_all_have_weight_0_rejects_like_one_without_endpoint
     let (plan, _) = cluster.plan("shop/cart");
     assert_eq!(plan.health_check.expect("a port").local_endpoints, 0);
     assert_eq!(plan.lacks_local_endpoints(), [false, false, true, false]);
+    assert!(plan.is_weighted());
     let [port] = &plan.ports[..] else {
         panic!("{plan:?}")
     };
@@ -93,6 +94,7 @@ fn a_service_whose_endpoints_all_have_weight_0_rejects_like_one_without_endpoint
 fn endpoints_without_the_annotation_have_weight_1() {
     let slices = slice("cart-1", "cart", &[endpoint(1, "node-a", READY)]);
     let cluster = Cluster::new(&(service("cart", "172.30.0.1", "") + &slices));
+    assert!(!cluster.plan("shop/cart").0.is_weighted());
     let plan = port(&cluster, "shop/cart");
     assert_eq!(weights(&plan, EndpointSet::CLUSTER), [(1, 1)]);
 }

@@ -7,21 +7,28 @@ use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 use control::{
     causes::chain,
     gateway::Write,
-    model::{Kind, ObjectKey, gateway::status::merged, original},
+    model::{
+        Kind, ObjectKey,
+        gateway::{
+            is_made,
+            status::{list, merged},
+        },
+        original,
+    },
 };
 use futures_util::future::join_all;
 use http::Request;
 use k8s_openapi::{Resource, api::core::v1::Service, jiff::Timestamp};
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{
     board::Board,
-    lease::{Election, RENEW, WRITE},
+    lease::{Election, LASTS, RENEW, WRITE},
 };
 
 /// An agent that does not hold the lease leaves others this much time, drawn, to do what is wanted:
@@ -32,6 +39,9 @@ const AT_ONCE: usize = 8;
 /// The pauses before an object is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest pause of an agent without the lease, while what is wanted stays undone though
+/// another agent holds it: it may be something that nobody can write.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
@@ -80,7 +90,11 @@ impl Publisher {
 
     /// Never ends.
     pub(in super::super) async fn run(&mut self) {
+        let mut patience = Duration::ZERO;
         loop {
+            if self.board.is_empty() {
+                patience = Duration::ZERO;
+            }
             self.board.filled().await;
             sleep(DELAY.mul_f64(fastrand::f64())).await;
             if self.board.is_empty() {
@@ -92,7 +106,10 @@ impl Publisher {
                     self.board.try_all();
                     self.lead().await;
                 }
-                Ok(Some(time)) => sleep(time).await,
+                Ok(Some(time)) => {
+                    sleep(time.max(patience)).await;
+                    patience = (patience * 2).clamp(LASTS, PATIENCE);
+                }
                 Err(_) => sleep(RENEW).await,
             }
         }
@@ -192,19 +209,29 @@ async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Re
     match write {
         Write::Status(status) => write_status(client, object, status).await,
         Write::Service(service) => {
+            let found = services().get_opt(&name.name).await?;
+            // Somebody has made a Service of this name, and the watch will say so.
+            if found.is_some_and(|found| !is_made(&found.metadata)) {
+                return Ok(());
+            }
             let how = PatchParams::apply(MANAGER).force();
             let patch = Patch::Apply(service);
             services().patch(&name.name, &how, &patch).await.map(drop)
         }
         Write::DeleteService => {
+            let found = services().get_opt(&name.name).await?;
+            let Some(found) = found.filter(|found| is_made(&found.metadata)) else {
+                return Ok(());
+            };
             let how = DeleteParams {
                 propagation_policy: Some(PropagationPolicy::Background),
+                preconditions: Some(Preconditions {
+                    resource_version: found.metadata.resource_version,
+                    uid: found.metadata.uid,
+                }),
                 ..DeleteParams::default()
             };
-            match services().delete(&name.name, &how).await {
-                Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
-                result => result.map(drop),
-            }
+            services().delete(&name.name, &how).await.map(drop)
         }
     }
 }
@@ -222,6 +249,11 @@ async fn write_status(client: &Client, object: &ObjectKey, wanted: &Value) -> ku
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),
         Err(error) => return Err(error),
     };
+    // What is wanted was made of an older state of the object; the watch will bring the newer one.
+    let (made_of, generation) = (observed(wanted), &current["metadata"]["generation"]);
+    if made_of.is_some() && made_of < generation.as_i64() {
+        return Ok(());
+    }
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let status = merged(object.kind, &current["status"], wanted, &now.to_string());
     let differs = |(field, value): (&String, &Value)| current["status"][field] != *value;
@@ -240,6 +272,15 @@ async fn write_status(client: &Client, object: &ObjectKey, wanted: &Value) -> ku
         .body(patch.to_string().into_bytes())
         .map_err(http)?;
     client.request::<Value>(request).await.map(drop)
+}
+
+/// Returns the generation of the object that a status was made of; None if it has no conditions.
+fn observed(status: &Value) -> Option<i64> {
+    let parents = list(status, "parents").flat_map(|parent| list(parent, "conditions"));
+    let conditions = list(status, "conditions").chain(parents);
+    conditions
+        .filter_map(|condition| condition["observedGeneration"].as_i64())
+        .max()
 }
 
 /// Returns the path of an object of the Gateway API.

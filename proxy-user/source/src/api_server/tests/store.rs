@@ -52,6 +52,8 @@ pub(super) struct Store {
     version: u64,
     faults: HashMap<(Method, String), Fault>,
     written: Vec<Written>,
+    /// How often each path was read.
+    read: HashMap<String, usize>,
 }
 
 impl Store {
@@ -139,6 +141,11 @@ impl Fake {
         written.filter(|one| one.path.starts_with(start)).collect()
     }
 
+    /// Returns how often a path was read.
+    pub(super) fn read(&self, path: &str) -> usize {
+        self.store().read.get(path).copied().unwrap_or_default()
+    }
+
     /// Answers a request about an object that is kept.
     pub(super) async fn keep_at(self, method: Method, path: String, body: Bytes) -> Response {
         let fault = self
@@ -155,7 +162,9 @@ impl Fake {
             Some(Fault::Refused(code, why)) => (code, why.into()),
             _ => store.serve(&method, &path, &body),
         };
-        if method != Method::GET {
+        if method == Method::GET {
+            *store.read.entry(path).or_default() += 1;
+        } else {
             store.written.push(Written {
                 method,
                 path,

@@ -28,6 +28,7 @@ use super::{
 use crate::api_server::Requests;
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portolan-gateway-api";
@@ -160,6 +161,49 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
         messages(&fake.written(GATEWAYS)),
         [("one", 200), ("two", 200)]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_an_older_object_is_not_written_over_a_newer_one() {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let mut newer = fake.object(&path("edge"));
+    newer["metadata"]["generation"] = json!(2);
+    fake.put(&path("edge"), newer);
+    let board = agent(&fake, "node-a").await;
+    want(&*board, "edge", "of generation 1");
+    sleep(60 * SECOND).await;
+    assert_eq!(holder(&fake), "node-a");
+    assert_eq!(fake.written(GATEWAYS).len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
+    let fake = Fake::start().await;
+    let theirs = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gateway-edge", "namespace": "shop"}});
+    let mut ours = theirs.clone();
+    ours["metadata"]["name"] = json!("gateway-other");
+    ours["metadata"]["uid"] = json!("u");
+    ours["metadata"]["labels"] = json!({"portolan.dev/gateway": "gateway-other"});
+    ours["metadata"]["ownerReferences"] = json!([{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "other", "uid": "g"}]);
+    fake.put(&format!("{SERVICES}/gateway-edge"), theirs.clone());
+    fake.put(&format!("{SERVICES}/gateway-other"), ours);
+    let board = agent(&fake, "node-a").await;
+    let service = |name: &str| ObjectKey {
+        kind: Kind::Service,
+        name: ObjectName::new("shop", name),
+    };
+    for write in [Write::DeleteService, Write::Service(theirs)] {
+        board.set(service("gateway-edge"), Some(write));
+        sleep(SOON).await;
+        assert_eq!(fake.written(SERVICES).len(), 0);
+    }
+    board.set(service("gateway-other"), Some(Write::DeleteService));
+    sleep(SOON).await;
+    let written = fake.written(SERVICES);
+    assert_eq!(written.len(), 1);
+    assert_eq!(written[0].method, Method::DELETE);
+    assert_eq!(written[0].body["preconditions"]["uid"], "u");
 }
 
 #[tokio::test(start_paused = true)]
