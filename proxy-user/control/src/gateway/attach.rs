@@ -71,12 +71,12 @@ pub(super) enum Attachment {
     No(&'static str, String),
 }
 
-/// Decides which listeners of a Gateway a route may use by one of its parent references. `labels`
-/// are those of the route's namespace.
+/// Decides which listeners of a Gateway a route may use by one of its parent references. `faults`
+/// are the Gateway's, `labels` those of the route's namespace.
 pub(super) fn attach(
     route: &Route,
     parent: &ParentRef,
-    gateway: &Gateway,
+    (gateway, faults): (&Gateway, &[Option<Fault>]),
     labels: Option<&Labels>,
 ) -> Attachment {
     let name = &gateway.id.name;
@@ -87,7 +87,7 @@ pub(super) fn attach(
             .is_none_or(|section| *section == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
     };
-    let named = gateway.listeners.iter().zip(faults(gateway)).enumerate();
+    let named = gateway.listeners.iter().zip(faults).enumerate();
     let named: Vec<_> = named.filter(|(_, (listener, _))| meant(listener)).collect();
     if named.is_empty() {
         return Attachment::No(
@@ -99,7 +99,7 @@ pub(super) fn attach(
     }
     let kind = route.kind;
     let fitting = named.into_iter().filter(|(_, (listener, fault))| {
-        *fault != Some(Fault::UnsupportedProtocol) && supported_kinds(listener).0 == Some(kind)
+        **fault != Some(Fault::UnsupportedProtocol) && supported_kinds(listener).0 == Some(kind)
     });
     let fitting: Vec<_> = fitting.collect();
     if fitting.is_empty() {

@@ -71,7 +71,7 @@ pub(super) fn build<'a>(
     let mut counts = vec![0; faults.len()];
     let mut first: BTreeMap<usize, &Route> = BTreeMap::new();
     for route in routes {
-        for index in attached(gateway, route, lookup) {
+        for index in attached(gateway, &faults, route, lookup) {
             if let Some(count) = counts.get_mut(index) {
                 *count += 1;
             }
@@ -135,17 +135,22 @@ pub(super) fn build<'a>(
 }
 
 /// Returns the listeners of a Gateway that a route may use, each once.
-pub(super) fn attached(gateway: &Gateway, route: &Route, lookup: &impl Lookup) -> Vec<usize> {
+fn attached(
+    gateway: &Gateway,
+    faults: &[Option<Fault>],
+    route: &Route,
+    lookup: &impl Lookup,
+) -> Vec<usize> {
     let namespace = &route.id.name.namespace;
     let meant = route.parents.iter();
     let meant = meant.filter(|parent| parent.gateway(namespace).as_ref() == Some(&gateway.id.name));
     let mut all: Vec<_> = meant
-        .filter_map(
-            |parent| match attach(route, parent, gateway, lookup.labels(namespace)) {
+        .filter_map(|parent| {
+            match attach(route, parent, (gateway, faults), lookup.labels(namespace)) {
                 Attachment::To(listeners) => Some(listeners),
                 Attachment::No(..) => None,
-            },
-        )
+            }
+        })
         .flatten()
         .collect();
     all.sort_unstable();

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    attach::{Attachment, Fault, attach, is_of_others, supported_kinds},
+    attach::{Attachment, Fault, attach, faults, is_of_others, supported_kinds},
     build::{Built, Lookup},
     names,
     resolve::resolve,
@@ -247,7 +247,13 @@ pub(super) fn of_route<'a>(
             continue;
         };
         let mut conditions = Conditions::of(route.id.generation);
-        match attach(route, parent, gateway, lookup.labels(&name.namespace)) {
+        let faults = faults(gateway);
+        match attach(
+            route,
+            parent,
+            (gateway, &faults),
+            lookup.labels(&name.namespace),
+        ) {
             Attachment::To(_) => conditions.add("Accepted", true, "Accepted", ""),
             Attachment::No(reason, message) => {
                 warn(&message);
