@@ -81,7 +81,7 @@ impl Store {
                 (200, self.put(path, object))
             }
             // It is applied.
-            (&Method::PATCH, _) => (200, self.put(path, body.clone())),
+            (&Method::PATCH, _) if !is_status => (200, self.put(path, body.clone())),
             (&Method::DELETE, Some(object)) => {
                 self.objects.remove(&path);
                 (200, object)
