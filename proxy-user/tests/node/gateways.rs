@@ -2,7 +2,9 @@
 //! Gateways and their routes at a real API server: served to real connections, with the status that
 //! the agent writes.
 
+mod events;
 mod many;
+mod removal;
 
 use std::{io::ErrorKind, time::Duration};
 

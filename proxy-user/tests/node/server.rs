@@ -3,7 +3,7 @@
 
 use std::{fmt::Display, path::PathBuf};
 
-use lab::node::api_server::{AGENTS_ACCOUNT, ApiServer};
+use lab::node::api_server::{AGENTS_ACCOUNT, ApiServer, Record};
 
 use crate::{
     objects::{NAMESPACE, node_object, service},
@@ -77,6 +77,13 @@ impl Server<'_> {
     pub(crate) fn try_out(&self, manifests: &str) {
         let checked = self.0.try_out(manifests);
         checked.expect("kubectl apply --dry-run");
+    }
+
+    /// Removes an object by its key in etcd, whatever would keep it.
+    pub(crate) fn erase(&self, key: &str) {
+        let (key, value) = (key.to_owned(), None);
+        let erased = self.0.store(&[Record { key, value }]);
+        erased.expect("erased");
     }
 
     /// Kills the server; etcd goes on.

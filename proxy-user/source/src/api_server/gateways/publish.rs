@@ -46,6 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
+/// KUBE: why nothing can be created in a namespace that is being deleted.
+const ENDING: &str = "NamespaceTerminating";
 /// KUBE: who has set the fields of an object.
 const MANAGER: &str = "portolan";
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -173,9 +175,7 @@ impl Publisher {
         let is_first = *failures == 0 && !self.is_writing_failing;
         let pause = FIRST_PAUSE * 2_u32.saturating_pow((*failures).min(10));
         *failures += 1;
-        // Somebody else has changed the object meanwhile.
-        let is_conflict = matches!(&error, kube::Error::Api(status) if status.code == CONFLICT);
-        if !is_conflict {
+        if !is_by_others(&error) {
             report(&format!("write about {object}"), &error, is_first);
             self.is_writing_failing = true;
         }
@@ -271,7 +271,20 @@ async fn write_status(client: &Client, object: &ObjectKey, wanted: &Value) -> ku
         .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
         .body(patch.to_string().into_bytes())
         .map_err(http)?;
-    client.request::<Value>(request).await.map(drop)
+    match client.request::<Value>(request).await {
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+/// Whether a write fails because others are at work: somebody has changed the object since it was
+/// read, or its namespace is being deleted.
+fn is_by_others(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == CONFLICT || causes.into_iter().any(|cause| cause.reason == ENDING)
 }
 
 /// Returns the generation of the object that a status was made of; None if it has no conditions.

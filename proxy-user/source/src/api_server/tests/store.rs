@@ -12,7 +12,7 @@ use axum::{
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::fake::{Answer, Fake, json_response, status};
+use super::fake::{Fake, json_response, status};
 
 /// How the paths of such objects begin. Others have scripts.
 const KEPT: [&str; 4] = [
@@ -83,7 +83,7 @@ impl Store {
                 (200, self.put(path, object))
             }
             // It is applied.
-            (&Method::PATCH, _) => (200, self.put(path, body.clone())),
+            (&Method::PATCH, _) if !is_status => (200, self.put(path, body.clone())),
             (&Method::DELETE, Some(object)) => {
                 self.objects.remove(&path);
                 (200, object)
@@ -122,6 +122,10 @@ impl Fake {
     /// Creates or replaces an object, as another client does.
     pub(super) fn put(&self, path: &str, object: Value) {
         self.store().put(path.to_owned(), object);
+    }
+    /// Removes an object, as another client does.
+    pub(super) fn remove(&self, path: &str) {
+        self.store().objects.remove(path);
     }
     /// Returns an object; null if there is none.
     pub(super) fn object(&self, path: &str) -> Value {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of who writes: the agent with the lease, and no other.
 
-use std::time::Duration;
-
 use axum::http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{

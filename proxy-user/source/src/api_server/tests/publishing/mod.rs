@@ -5,7 +5,7 @@
 mod lease;
 
 use std::{
-    io::{self, Write as _},
+    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -163,6 +163,18 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     );
 }
 
+/// Starts an agent that has read the Gateway `edge`, and whose writing takes a second.
+async fn read_by_agent(fake: &Fake) -> Arc<Board> {
+    let wait = Fault::Delayed(SECOND);
+    fake.set_fault(Method::PATCH, &status("edge"), Some(wait));
+    let board = agent(fake, "node-a").await;
+    want(&*board, "edge", "one");
+    while holder(fake) != "node-a" {
+        sleep(SECOND / 10).await;
+    }
+    board
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_status_of_an_older_object_is_not_written_over_a_newer_one() {
     let fake = Fake::start().await;
@@ -211,14 +223,8 @@ async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let (lines, _guard) = Lines::start();
     let fake = Fake::start().await;
     create(&fake, "edge");
-    let wait = Fault::Delayed(SECOND);
-    fake.set_fault(Method::PATCH, &status("edge"), Some(wait));
-    let board = agent(&fake, "node-a").await;
-    want(&*board, "edge", "one");
-    while holder(&fake) != "node-a" {
-        sleep(SECOND / 10).await;
-    }
-    // The object has been read, and another writer is faster.
+    let _board = read_by_agent(&fake).await;
+    // Another writer is faster.
     assert_eq!(fake.written(GATEWAYS).len(), 0);
     let mut object = fake.object(&path("edge"));
     object["status"]["conditions"][0]["message"] = json!("newer");
@@ -230,6 +236,18 @@ async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let conditions = &fake.object(&path("edge"))["status"]["conditions"];
     assert_eq!(conditions[0]["message"], "newer");
     assert_eq!(conditions[1]["message"], "one");
+    assert_eq!(lines.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_goes_while_it_is_written_needs_nothing() {
+    let (lines, _guard) = Lines::start();
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let _board = read_by_agent(&fake).await;
+    fake.remove(&path("edge"));
+    sleep(60 * SECOND).await;
+    assert_eq!(messages(&fake.written(GATEWAYS)), [("one", 404)]);
     assert_eq!(lines.warnings(), Vec::<String>::new());
 }
 

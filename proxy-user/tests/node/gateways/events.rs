@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Kubernetes events about Gateways and routes that are not served as their owners may expect.
+
+use std::{thread, time::Duration};
+
+use super::{ADDRESS, CART, ELECTED, condition, gateway, route, start};
+use crate::{
+    agent::{Agent, within},
+    server::Server,
+    world::World,
+};
+
+/// A node waits up to 30 s, in which another could write the event, and then writes one a second.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Long enough for any event that is written each second, or each time that an object is looked at.
+const MORE: Duration = Duration::from_secs(5);
+
+/// Returns the agent's events about an object, a line each.
+fn events(server: &Server<'_>, kind: &str, name: &str) -> Vec<String> {
+    let words = format!(
+        "get events -n shop --field-selector=reason=NotServed,involvedObject.kind={kind},involvedObject.name={name} --no-headers -o=custom-columns=T:.type,M:.message"
+    );
+    let lines = server.kubectl(&words);
+    lines.lines().map(str::to_owned).collect()
+}
+
+/// The number of objects that the agent has tried to create.
+fn posted(agent: &Agent) -> Vec<String> {
+    let metrics = agent.metrics("/metrics");
+    let posts = metrics.lines().filter(|line| {
+        line.starts_with("rest_client_requests_total") && line.contains("method=\"POST\"")
+    });
+    posts.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_missing_backend_and_a_taken_address_get_one_event_each() {
+    let world = World::build();
+    let (server, agent) = start(&world);
+    server.apply(gateway("edge", ADDRESS, 9000) + &route("good", "edge", CART));
+    // KUBE: ages are whole seconds.
+    thread::sleep(Duration::from_secs(2));
+    server.apply(
+        gateway("late", ADDRESS, 9000)
+            + &gateway("other", ADDRESS, 9001)
+            + &route("lost", "other", "{name: none, port: 80}"),
+    );
+    let of_route = || events(&server, "TCPRoute", "lost");
+    let of_gateway_late = || events(&server, "Gateway", "late");
+    within(LIMIT, "both events", &agent, || {
+        !of_route().is_empty() && !of_gateway_late().is_empty()
+    });
+    within(ELECTED, "the status", &agent, || {
+        let listener = ".status.listeners[0].conditions";
+        condition(&server, "gateway late", listener, "Accepted") == "False PortUnavailable"
+    });
+    let before = posted(&agent);
+    thread::sleep(MORE);
+    assert_eq!(posted(&agent), before);
+    let [about] = &of_route()[..] else {
+        panic!("{:?}", of_route())
+    };
+    assert!(
+        about.starts_with("Warning ") && about.contains("there is no Service shop/none"),
+        "{about}"
+    );
+    let [about] = &of_gateway_late()[..] else {
+        panic!("{:?}", of_gateway_late())
+    };
+    assert!(
+        about.contains("198.51.100.7") && about.contains("Gateway shop/edge"),
+        "{about}"
+    );
+    for (kind, name) in [
+        ("Gateway", "edge"),
+        ("TCPRoute", "good"),
+        ("Gateway", "other"),
+    ] {
+        assert_eq!(events(&server, kind, name), Vec::<String>::new());
+    }
+}
