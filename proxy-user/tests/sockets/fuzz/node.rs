@@ -73,14 +73,17 @@ impl Node {
             } else {
                 "TCP"
             };
+            let pods: Vec<_> = one.endpoints.iter().map(|one| one.pod).collect();
+            let weights = one.endpoints.iter().map(|one| (one.pod, one.weight));
             let service = Service {
+                weights: weights.filter(|(_, weight)| *weight != 1).collect(),
                 spec: match (one.affinity, one.local) {
                     (false, false) => "",
                     (true, false) => "  sessionAffinity: ClientIP\n",
                     (false, true) => "  internalTrafficPolicy: Local\n",
                     (true, true) => "  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n",
                 },
-                ..Service::new(one.number, protocol, &one.endpoints)
+                ..Service::new(one.number, protocol, &pods)
             };
             if one.far {
                 far += &far_slice(&service);
