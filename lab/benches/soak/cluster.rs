@@ -10,7 +10,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
+use crate::{
+    leaving,
+    world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod},
+};
 
 /// Ports of every server pod: for most clients, and for the data connections of FTP.
 pub(crate) const PORT: u16 = 8080;
@@ -38,10 +41,12 @@ pub(crate) enum Service {
     RollingA,
     /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
+    /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
+    Leaving,
 }
 
 impl Service {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::One,
         Self::Two,
         Self::Ten,
@@ -50,6 +55,7 @@ impl Service {
         Self::Sticky,
         Self::RollingA,
         Self::RollingB,
+        Self::Leaving,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -62,6 +68,7 @@ impl Service {
             Self::Sticky => "sticky",
             Self::RollingA => "rolling-a",
             Self::RollingB => "rolling-b",
+            Self::Leaving => "leaving",
         }
     }
 
@@ -83,6 +90,7 @@ impl Service {
             Self::Sticky => here(5..8).collect(),
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
+            Self::Leaving => leaving::endpoints(),
         }
     }
 }
@@ -107,15 +115,24 @@ pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: Ipv4Addr,
-    /// Whether the endpoint still serves open connections but gets no new ones.
-    pub(crate) terminating: bool,
+    pub(crate) condition: Condition,
+}
+
+/// What an EndpointSlice says about an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    Ready,
+    /// Gets no new connections.
+    NotReady,
+    /// Still serves open connections but gets no new ones.
+    Terminating,
 }
 
 impl Endpoint {
     pub(crate) const fn ready(address: Ipv4Addr) -> Self {
         Self {
             address,
-            terminating: false,
+            condition: Condition::Ready,
         }
     }
 }
@@ -144,11 +161,11 @@ impl Cluster {
     /// Returns the addresses of the endpoints that get new connections.
     pub(crate) fn ready(&self, service: Service) -> Vec<Ipv4Addr> {
         let endpoints = self.endpoints(service).into_iter();
-        let ready = endpoints.filter(|endpoint| !endpoint.terminating);
+        let ready = endpoints.filter(|endpoint| endpoint.condition == Condition::Ready);
         ready.map(|endpoint| endpoint.address).collect()
     }
 
-    /// Returns whether an address is an endpoint of the service, terminating or not.
+    /// Returns whether an address is an endpoint of the service, ready or not.
     pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
@@ -159,13 +176,14 @@ impl Cluster {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
             let node = if is_here { "node-a" } else { "node-b" };
-            let Endpoint {
-                address,
-                terminating,
-            } = endpoint;
+            let Endpoint { address, condition } = endpoint;
             json!({
                 "addresses": [address], "nodeName": node,
-                "conditions": {"ready": !terminating, "serving": true, "terminating": terminating}
+                "conditions": {
+                    "ready": condition == Condition::Ready,
+                    "serving": condition != Condition::NotReady,
+                    "terminating": condition == Condition::Terminating
+                }
             })
         });
         let ports = ports().map(

@@ -51,6 +51,13 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
+/// The counters of connections that portolan has ended because their pod is gone: by packets, and
+/// at sockets.
+pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
+/// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
+/// node port from the node's own stack.
+pub(crate) const RESET: &str = "rejected_unknown_flow";
+
 /// Counters by their names; portolan's ordinary outcomes are left out.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
@@ -65,7 +72,12 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
             *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
         }
     }
-    for line in running.metrics()?.iter().flat_map(|text| text.lines()) {
+    let metrics = running.metrics()?;
+    for (line, name) in metrics.iter().flat_map(|text| text.lines()).flat_map(ended) {
+        let count = line.trim().parse().context("read a metric")?;
+        counters.insert(name.to_owned(), count);
+    }
+    for line in metrics.iter().flat_map(|text| text.lines()) {
         let outcome = line
             .strip_prefix("portolan_packets_total{outcome=\"")
             .and_then(|rest| rest.split_once("\"} "));
@@ -75,6 +87,14 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
         }
     }
     Ok(counters)
+}
+
+/// Returns the count in a line of the metric of ended connections, and the counter's name.
+fn ended(line: &str) -> Option<(&str, &'static str)> {
+    let rest = line.strip_prefix("portolan_connections_of_gone_endpoints_ended_total{kind=\"")?;
+    let (kind, count) = rest.split_once("\"}")?;
+    let named = |name: &&&str| name.strip_prefix("ended: ") == Some(kind);
+    ENDED.iter().find(named).map(|name| (count, *name))
 }
 
 /// Returns the increase of each counter from `before` to `after`.

@@ -8,6 +8,7 @@
 mod clients;
 mod cluster;
 mod counters;
+mod leaving;
 mod proxy;
 mod record;
 mod report;

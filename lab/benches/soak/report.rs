@@ -86,11 +86,12 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
             || counters::OF_REPEATED.contains(&name) && outcome.standstill > STANDSTILL
     };
     for (name, count) in &outcome.counters {
-        if *count == 0 || excused(name) {
+        if *count == 0 || excused(name) || is_of_ended(name) {
             continue;
         }
         faults.push(format!("{name}: {count}"));
     }
+    faults.extend(of_ended(outcome));
     if !outcome.evicted.is_empty() {
         let count = outcome.evicted.len();
         faults.push(format!("UDP flows evicted that were in use: {count}"));
@@ -112,6 +113,34 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
                 tally.name
             ));
         }
+    }
+    faults
+}
+
+fn is_of_ended(name: &str) -> bool {
+    name == counters::RESET || counters::ENDED.contains(&name)
+}
+
+/// Returns the faults of the counters of ended connections: portolan ends those to the pod that has
+/// gone, each once, and no others.
+fn of_ended(outcome: &Outcome) -> Vec<String> {
+    let mut faults = Vec::new();
+    let count = |name| outcome.counters.get(name).copied().unwrap_or_default();
+    let seen = outcome.ended.unwrap_or_default();
+    for (name, clients) in counters::ENDED.into_iter().zip(seen) {
+        let counted = count(name);
+        if counted != clients {
+            faults.push(format!("{name}: {counted}, clients have seen {clients}"));
+        }
+        if outcome.ended.is_some() && clients == 0 {
+            faults.push(format!("{name}: no connection led to the pod that goes"));
+        }
+    }
+    let [by_packets, _] = seen;
+    let resets = count(counters::RESET);
+    if resets > by_packets {
+        let name = counters::RESET;
+        faults.push(format!("{name}: {resets}, {by_packets} connections ended"));
     }
     faults
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use lab::random::Random;
 
 use crate::{
-    cluster::{Cluster, Endpoint, Service},
+    cluster::{Cluster, Condition, Endpoint, Service},
     proxy::Running,
     servers::{Arrivals, Server},
     world::{SERVERS, World, server_pod},
@@ -88,7 +88,7 @@ impl<'a> Rolling<'a> {
         self.publish(running, service, &endpoints)?;
 
         let leaving = self.random.below(before.len() as u64) as usize;
-        endpoints[leaving].terminating = true;
+        endpoints[leaving].condition = Condition::Terminating;
         self.publish(running, service, &endpoints)?;
         let old = endpoints[leaving].address.octets()[3] - server_pod(0).octets()[3];
         let server = self.servers[usize::from(old - FIRST)].take();

@@ -2,7 +2,10 @@
 //! One run of the soak test: a node, a proxy, all clients, an update every minute.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -17,14 +20,15 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    clients::{Plan, Scene, plans},
+    clients::{HELD, HOLDER, Plan, Scene, plans},
     cluster::{Cluster, PORT, Service},
     counters::{self, Counters, Flows},
+    leaving::{Departure, Leaving},
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
     rolling::Rolling,
     servers::{Arrivals, Server},
-    world::{REMOTE_ENDPOINTS, World, remote_pod, server_pod},
+    world::{Origin, REMOTE_ENDPOINTS, World, remote_pod, server_pod},
 };
 
 pub(crate) struct Settings<'a> {
@@ -61,6 +65,9 @@ pub(crate) struct Outcome {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
+    /// How many connections to the pod that goes have ended, as their clients saw: those that were
+    /// translated by packets, and at the client's socket. None if no client held any.
+    pub(crate) ended: Option<[u64; 2]>,
     pub(crate) updates: u32,
     /// Whether the run was at least as long as [`LONG`].
     pub(crate) is_long: bool,
@@ -84,6 +91,9 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     let _listening = listen(&world, &associations)?;
     let random = Random::new(settings.seed);
     let mut rolling = Rolling::start(&world, &cluster, &arrivals, random)?;
+    let departure = Departure::new(settings.proxy == Proxy::Portolan);
+    let mut leaving = Leaving::start(&world, &cluster, &arrivals, &departure)?;
+    let _visible = world.visit(Origin::Pod(HOLDER))?;
     let mut running = Running::start(
         &world,
         &cluster,
@@ -101,6 +111,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         world: &world,
         cluster: &cluster,
         arrivals: &arrivals,
+        departure: &departure,
         has_proxy: settings.proxy != Proxy::None,
         span: Span {
             begin: Instant::now() + Duration::from_secs(1),
@@ -115,7 +126,8 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         };
         let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
         let watch = scope.spawn(|| longest_standstill(scene.span));
-        let lived = live(&scene, &mut running, &mut rolling, &mut flows, programs);
+        let pods = (&mut rolling, &mut leaving);
+        let lived = live(&scene, &mut running, pods, &mut flows, programs);
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
             tally.map_err(|_| anyhow!("a client has broken down"))?
@@ -131,6 +143,10 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         tallies,
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
+        ended: plans
+            .iter()
+            .any(|plan| plan.kind == HELD)
+            .then(|| departure.ended.map(AtomicU64::into_inner)),
         updates: rolling.updates,
         is_long: settings.is_long(),
         standstill,
@@ -156,7 +172,7 @@ fn longest_standstill(span: Span) -> Duration {
 fn live(
     scene: &Scene<'_>,
     running: &mut Running<'_>,
-    rolling: &mut Rolling<'_>,
+    (rolling, leaving): (&mut Rolling<'_>, &mut Leaving<'_>),
     flows: &mut Flows,
     programs: &Programs,
 ) -> Result<Counters> {
@@ -168,6 +184,7 @@ fn live(
     let mut hour = Some(span.begin + span.length / 3);
     while Instant::now() + LAST < span.end() {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        leaving.step(running, span.begin.elapsed())?;
         if Instant::now() >= update && update + period / 2 < span.end() {
             rolling.update(running)?;
             update += period;

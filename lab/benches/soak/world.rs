@@ -2,15 +2,20 @@
 //! The node of the soak test: client pods and server pods, other nodes' pods, a client outside.
 //! Also the firewall rules that container engines and CNI plugins make besides a proxy.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    process::{Child, Command},
+};
 
 use anyhow::{Context, Result};
 use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
     netns::NetNs,
+    process::end_with_us,
     topology::{Plumbing, Topology},
 };
+use nix::sys::signal::Signal;
 
 use crate::cluster::{Service, load_balancer};
 
@@ -22,8 +27,10 @@ const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods. One of the last five is always missing.
+/// Number of server pods without those of `leaving`. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
+/// The numbers of the server pods of `leaving`. The last one is missing at first.
+pub(crate) const LEAVERS: std::ops::Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
@@ -61,6 +68,16 @@ impl Origin {
             Self::Pod(2) | Self::Sandbox(3) => Some(SOME_PORTS),
             Self::Outside => Some(PORTS_OUTSIDE),
             _ => None,
+        }
+    }
+}
+
+impl Origin {
+    /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
+    pub(crate) const fn is_at_socket(self) -> bool {
+        match self {
+            Self::Pod(_) | Self::Server(_) | Self::Node | Self::HostPod => true,
+            Self::Sandbox(_) | Self::Remote | Self::Outside => false,
         }
     }
 }
@@ -122,11 +139,21 @@ pub(crate) struct World {
     cgroup: Cgroup,
 }
 
+/// A process in a pod; dropping this kills it.
+pub(crate) struct Visitor(Child);
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
 impl World {
     pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
-        let pods = clients.chain((0..SERVERS).map(server_pod)).map(own);
+        let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
         let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
         let layout = Layout {
             node: own(NODE),
@@ -178,6 +205,14 @@ impl World {
     }
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
+    }
+
+    /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
+    pub(crate) fn visit(&self, origin: Origin) -> Result<Visitor> {
+        let mut command = Command::new("sleep");
+        end_with_us(command.arg("infinity"), Signal::SIGKILL);
+        let child = self.namespace(origin).enter(|| command.spawn())?;
+        Ok(Visitor(child.context("start sleep")?))
     }
 
     /// Returns the index of a server pod among the topology's pods.

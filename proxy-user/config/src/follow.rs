@@ -21,6 +21,7 @@ pub const AT_ONCE: &[&str] = &[
     "conntrack.min",
     "conntrack.tcpBeLiberal",
     "portolan.masqueradePorts",
+    "portolan.connectionsOfGoneEndpoints",
     "portolan.maps.memory",
     table::LOG_LEVEL,
 ];

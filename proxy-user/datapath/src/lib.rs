@@ -64,7 +64,7 @@ pub use programs::{
 pub use repair::{Repair, RepairKind, Repaired};
 
 pub use succession::Carried;
-pub use sweep::{FlowCounts, Occupancy};
+pub use sweep::{Ended, FlowCounts, Occupancy};
 
 /// An interface with the foreign programs at its hooks, or the error of reading them.
 pub type InterfacePrograms<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
@@ -449,6 +449,11 @@ impl Datapath {
     /// Sets the addresses of pods that are gone: sweeps end TCP connections to them. See `Sweep`.
     pub fn set_gone(&mut self, gone: BTreeSet<std::net::IpAddr>) {
         self.sweep.set_gone(gone, self.settings.resets());
+    }
+    /// Returns how many connections sweeps have ended since the last call because their endpoints'
+    /// pods are gone.
+    pub fn take_ended(&mut self) -> Ended {
+        self.sweep.take_ended()
     }
     /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
     /// once a second.

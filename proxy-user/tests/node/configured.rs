@@ -53,7 +53,7 @@ fn descriptors(agent: &Agent) -> usize {
 }
 
 /// Replaces the file by one with these settings and those of every agent here.
-fn replace(world: &World, settings: &str) {
+pub(crate) fn replace(world: &World, settings: &str) {
     replace_whole(world, &complete(settings));
 }
 

@@ -4,6 +4,7 @@
 
 use std::process::{Child, Command};
 
+use lab::node::netns::NetNs;
 use serde_json::Value;
 
 use crate::{
@@ -17,9 +18,12 @@ pub(crate) struct Sleeping(Child);
 impl Sleeping {
     /// Starts a process in the client pod: by it, others see the pod's network namespace.
     pub(crate) fn in_client(world: &World) -> Self {
-        let process = world
-            .client()
-            .enter(|| Command::new("sleep").arg("600").spawn());
+        Self::in_pod(world.client())
+    }
+
+    /// Starts a process in a pod.
+    pub(crate) fn in_pod(pod: &NetNs) -> Self {
+        let process = pod.enter(|| Command::new("sleep").arg("600").spawn());
         Self(process.expect("the pod").expect("it runs"))
     }
 }

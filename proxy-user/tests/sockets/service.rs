@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Services as YAML manifests, and their addresses.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use crate::world::{NODE, PORT};
+
+/// The annotation of an EndpointSlice that gives its endpoints a weight.
+const WEIGHT: &str = "service.portolan.dev/weight";
 
 /// A service with one port, from which a manifest is made.
 #[derive(Clone)]
@@ -15,6 +18,8 @@ pub(crate) struct Service {
     pub(crate) port: u16,
     /// The pods that are its endpoints, by the last number of their addresses.
     pub(crate) endpoints: Vec<u8>,
+    /// The weights of endpoints, by pod; without one, 1.
+    pub(crate) weights: BTreeMap<u8, u16>,
     /// YAML lines that are added to the spec.
     pub(crate) spec: &'static str,
 }
@@ -27,6 +32,7 @@ impl Service {
             protocol,
             port: 80,
             endpoints: endpoints.to_vec(),
+            weights: BTreeMap::new(),
             spec: "",
         }
     }
@@ -56,24 +62,39 @@ spec:
 "
         );
         for (family, prefix) in [("IPv4", "10.40.1."), ("IPv6", "fd00:40:0:1::")] {
-            let endpoints: Vec<_> = self
-                .endpoints
-                .iter()
-                .map(|last| format!("{{addresses: ['{prefix}{last}'], nodeName: node-a}}"))
-                .collect();
-            text += &format!(
-                "---
+            for (weight, pods) in self.by_weight() {
+                let endpoints = pods
+                    .iter()
+                    .map(|last| format!("{{addresses: ['{prefix}{last}'], nodeName: node-a}}"));
+                let endpoints: Vec<_> = endpoints.collect();
+                let (more, annotations) = weight.map_or_else(Default::default, |weight| {
+                    let annotation = format!("annotations: {{{WEIGHT}: '{weight}'}}, ");
+                    (format!("-{weight}"), annotation)
+                });
+                text += &format!(
+                    "---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {{name: {name}-{family}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+metadata: {{name: {name}-{family}{more}, namespace: shop, {annotations}labels: {{kubernetes.io/service-name: {name}}}}}
 addressType: {family}
 ports: [{{name: '', protocol: {protocol}, port: {PORT}}}]
 endpoints: [{}]
 ",
-                endpoints.join(", ")
-            );
+                    endpoints.join(", ")
+                );
+            }
         }
         text
+    }
+
+    /// Returns the endpoints of each weight; those without one are there in any case.
+    fn by_weight(&self) -> BTreeMap<Option<u16>, Vec<u8>> {
+        let mut groups = BTreeMap::from([(None, Vec::new())]);
+        for pod in &self.endpoints {
+            let weight = self.weights.get(pod).copied();
+            groups.entry(weight).or_default().push(*pod);
+        }
+        groups
     }
 }
 

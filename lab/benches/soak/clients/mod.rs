@@ -3,6 +3,7 @@
 //! pace, until the end of the run.
 
 mod datagrams;
+mod held;
 mod plan;
 mod sctp;
 mod short;
@@ -20,9 +21,10 @@ use anyhow::Result;
 use lab::{node::netns::NetNs, random::Random};
 
 use self::plan::{AT_ONCE, SHORT_CONNECTIONS};
-pub(crate) use self::plan::{Plan, plans};
+pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{Cluster, DATA_PORT, PORT, Service, frontend},
+    leaving::Departure,
     record::{Exchange, Span, Tally},
     servers::Arrivals,
     world::World,
@@ -51,6 +53,9 @@ pub(crate) struct Calls<'a> {
     cluster: &'a Cluster,
     arrivals: &'a Arrivals,
     namespace: &'a NetNs,
+    departure: &'a Departure,
+    /// Whether the client's connections are translated at its sockets.
+    is_at_socket: bool,
     random: Random,
     span: Span,
 }
@@ -91,6 +96,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) world: &'a World,
     pub(crate) cluster: &'a Cluster,
     pub(crate) arrivals: &'a Arrivals,
+    pub(crate) departure: &'a Departure,
     pub(crate) has_proxy: bool,
     pub(crate) span: Span,
 }
@@ -201,6 +207,7 @@ impl Plan {
             world,
             cluster,
             arrivals,
+            departure,
             has_proxy,
             span,
         } = *scene;
@@ -219,6 +226,8 @@ impl Plan {
             cluster,
             arrivals,
             namespace: world.namespace(self.origin),
+            departure,
+            is_at_socket: self.origin.is_at_socket(),
             random: Random::new(seed),
             span,
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     Client,
     datagrams::{Queries, Question, Simplex, Socket},
+    held::Holder,
     sctp::Associations,
     short::{Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
@@ -41,6 +42,11 @@ pub(super) const AT_ONCE: &str = "200 connections at once";
 /// The names of clients end with this if they call an endpoint directly. Their times show how fast
 /// the machine itself is.
 pub(super) const DIRECT: &str = "direct";
+
+/// The name of clients that hold connections to pods of which one goes.
+pub(crate) const HELD: &str = "connections that are held";
+/// The number of the pod with such a client. A process in it lets the agent find its sockets.
+pub(crate) const HOLDER: u8 = 4;
 
 /// All clients of one kind: the origin of each, and the service that it calls.
 type Who = &'static [(Origin, Service)];
@@ -119,6 +125,14 @@ const SOCKET: Who = &[
     (Origin::Remote, Service::RollingB),
     (Origin::Outside, Service::RollingA),
 ];
+const HOLDERS: Who = &[
+    (Origin::Pod(HOLDER), Service::Leaving),
+    (Origin::Sandbox(5), Service::Leaving),
+    (Origin::Node, Service::Leaving),
+    (Origin::HostPod, Service::Leaving),
+    (Origin::Remote, Service::Leaving),
+    (Origin::Outside, Service::Leaving),
+];
 const ASSOCIATIONS: Who = &[
     (Origin::Sandbox(5), Service::Two),
     (Origin::Outside, Service::Two),
@@ -126,7 +140,7 @@ const ASSOCIATIONS: Who = &[
 
 /// Returns all clients of a run.
 pub(crate) fn plans() -> Vec<Plan> {
-    let kinds: [(&'static str, u64, Who, Make); 20] = [
+    let kinds: [(&'static str, u64, Who, Make); 21] = [
         (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),
         (SHORT_CONNECTIONS, 25, SOMETIMES, make::<Short>),
         (
@@ -161,6 +175,7 @@ pub(crate) fn plans() -> Vec<Plan> {
         ("UDP answers by GSO", 100, STEADY, || {
             Box::new(Socket::segments())
         }),
+        (HELD, 50, HOLDERS, make::<Holder>),
         ("SCTP", 250, ASSOCIATIONS, make::<Associations>),
     ];
     let mut plans = Vec::new();

@@ -74,6 +74,21 @@ impl Connection {
         }
     }
 
+    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`, and
+    /// waits for no answer.
+    pub(super) fn end(&mut self, calls: &Calls<'_>, speaks: bool) -> Option<io::Error> {
+        const MOMENT: Duration = Duration::from_millis(10);
+        let mut probe = || {
+            if speaks {
+                self.send(&calls.request("ask", [nonce(), LENGTH, 0]))?;
+            }
+            self.0.get_ref().set_read_timeout(Some(MOMENT))?;
+            self.receive().map(drop)
+        };
+        let error = probe().err();
+        error.filter(|error| error.kind() != ErrorKind::WouldBlock)
+    }
+
     /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
     /// the connection, waits for it.
     pub(super) fn ask(

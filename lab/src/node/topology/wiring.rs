@@ -141,7 +141,7 @@ impl Topology {
     pub(super) fn wire_pods(&self) -> Result<()> {
         let mut node = String::new();
         for number in 0..self.pods.len() {
-            node += &self.link(number, FIRST_POD_INDEX + number);
+            node += &self.link(number, number, FIRST_POD_INDEX + number);
         }
         self.node.ip(&node)?;
         for number in 0..self.pods.len() {
@@ -160,11 +160,17 @@ impl Topology {
     /// like that of a new pod. A bridged pod announces its addresses to its neighbours, as with CNI
     /// plugins.
     pub fn plug(&self, pod: usize) -> Result<()> {
+        self.plug_as(pod, pod)
+    }
+
+    /// Like [`Self::plug`], with the addresses of the pod `of` in the layout, which has been
+    /// unplugged.
+    pub fn plug_as(&self, pod: usize, of: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.node.ip(&self.link(pod, index))?;
+        self.node.ip(&self.link(pod, of, index))?;
         let namespace = &self.pods[pod];
-        namespace.ip(&self.addresses(pod)?)?;
+        namespace.ip(&self.addresses(of)?)?;
         self.settle()?;
         if self.plumbing == Plumbing::Routed {
             // A routed pod has no neighbours except the node.
@@ -181,8 +187,9 @@ impl Topology {
         ))
     }
 
-    /// Returns commands for the node that create a pod's veth pair.
-    fn link(&self, number: usize, index: usize) -> String {
+    /// Returns commands for the node that create a pod's veth pair. The pod has the addresses of
+    /// the pod `of` in the layout.
+    fn link(&self, number: usize, of: usize, index: usize) -> String {
         let pod = self.pods[number].path();
         match self.plumbing {
             Plumbing::Bridge => format!(
@@ -190,7 +197,7 @@ impl Topology {
                  link set veth{number} master {POD_BRIDGE} up\n"
             ),
             Plumbing::Routed => {
-                let routes = self.layout.pods[number].iter();
+                let routes = self.layout.pods[of].iter();
                 let routes = routes.map(|ip| format!("route add {} dev veth{number}\n", host(*ip)));
                 format!(
                     "link add veth{number} index {index} address {POINT_TO_POINT_MAC} type veth peer name eth0 netns {pod}\n\
@@ -201,7 +208,8 @@ impl Topology {
         }
     }
 
-    /// Returns commands for a pod that set the addresses and routes of its interface.
+    /// Returns commands for a pod that set the addresses and routes of its interface, those of the
+    /// pod `number` in the layout.
     fn addresses(&self, number: usize) -> Result<String> {
         let mut script = String::from("link set lo up\n");
         let addresses = &self.layout.pods[number];

@@ -12,7 +12,7 @@ use std::{
 use control::syncer::Syncer;
 use linux::{
     Routed,
-    interfaces::{Interface, InterfaceKind, PodLink},
+    interfaces::{Interface, PodLink},
 };
 use tokio::time::Instant;
 
@@ -164,7 +164,8 @@ impl Asked for Present<'_> {
         match linux::route(address, None) {
             Ok(Routed::Leaves { interface, .. }) => {
                 let mut all = self.interfaces.iter();
-                all.any(|one| one.index == interface && one.kind == InterfaceKind::PodSide)
+                // The uplink of a node that is a container is a veth, too.
+                all.any(|one| one.index == interface && one.leads_to_one_pod())
             }
             Ok(Routed::Here) | Err(_) => true,
             Ok(_) => false,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
+use linux::interfaces::InterfaceKind;
+
 use super::*;
 
 const BRIDGE: u32 = 3;

@@ -99,6 +99,7 @@ impl Growth {
         }
         if ends || Instant::now() >= self.walk_at {
             self.walk(shared);
+            shared.metrics.ended.count(shared.datapath.take_ended());
         }
         shared
             .metrics

@@ -2,6 +2,7 @@
 //! All metrics, one file per concern; with kube-proxy's names where kube-proxy has the same metric.
 //! Fed by `agent` and the servers, shown by `server::metrics`.
 
+mod ended;
 mod fill;
 mod foreign;
 mod health;
@@ -19,6 +20,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use control::{apply::Fill, warnings::Warnings};
 use datapath::Occupancy;
+pub use ended::EndedConnections;
 use fill::FillGauges;
 pub use foreign::ForeignGauges;
 pub use health::HealthAnswers;
@@ -41,6 +43,7 @@ pub struct Metrics {
     pub health: HealthAnswers,
     pub foreign: ForeignGauges,
     pub repairs: Repairs,
+    pub ended: EndedConnections,
     pub state: State,
     fill: FillGauges,
 }
@@ -61,6 +64,7 @@ impl Metrics {
         let health = HealthAnswers::register(&mut registry);
         let foreign = ForeignGauges::register(&mut registry);
         let repairs = Repairs::register(&mut registry);
+        let ended = EndedConnections::register(&mut registry);
         let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
         add(
@@ -93,6 +97,7 @@ impl Metrics {
             health,
             foreign,
             repairs,
+            ended,
             state,
             fill,
         }

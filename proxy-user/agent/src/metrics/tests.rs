@@ -7,7 +7,7 @@ use std::{
 };
 
 use control::{change::Trigger, model::Kind};
-use datapath::RepairKind;
+use datapath::{Ended, RepairKind};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -40,6 +40,10 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     metrics.health.healthz(503);
     metrics.foreign.set(2, 3);
     metrics.repairs.count(RepairKind::Hook);
+    metrics.ended.count(Ended {
+        flows: 4,
+        sockets: 0,
+    });
     metrics.state.set_failed_services(2);
     metrics.state.set_attached((5, 4), (11, 11));
     metrics.state.heard_of(Kind::EndpointSlice);
@@ -63,6 +67,8 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         "portolan_foreign_programs_before 2",
         "portolan_interfaces_left_to_stack 3",
         "portolan_repairs_total{kind=\"hook\"} 1",
+        "portolan_connections_of_gone_endpoints_ended_total{kind=\"flow\"} 4",
+        "portolan_connections_of_gone_endpoints_ended_total{kind=\"socket\"} 0",
         "portolan_services_failed 2",
         "portolan_services_weighted 3",
         "portolan_interfaces_wanted 5",

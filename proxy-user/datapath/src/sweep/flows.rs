@@ -39,6 +39,8 @@ pub(super) struct FlowWalk<A: Family> {
     /// walk.
     running: FlowCounts,
     complete: FlowCounts,
+    /// How many connections have been ended because their pods are gone.
+    pub(super) ended: u64,
 }
 
 impl<A: Family> FlowWalk<A> {
@@ -53,6 +55,7 @@ impl<A: Family> FlowWalk<A> {
             walk: Walk::new(STEP),
             running: counts,
             complete: counts,
+            ended: 0,
         })
     }
 
@@ -94,7 +97,10 @@ impl<A: Family> FlowWalk<A> {
             for keys in ended.chunks(EXPIRY_BATCH) {
                 let before = now.saturating_sub(JUST_NOW);
                 let ended = expire(programs, keys, &IdleTimes::AT_ONCE, before)?;
-                tracing::info!(connections = ended, "connections to pods that are gone end");
+                if ended > 0 {
+                    tracing::info!(connections = ended, "connections to pods that are gone end");
+                }
+                self.ended += u64::from(ended);
                 removed += ended;
             }
             if !more {
@@ -113,11 +119,13 @@ impl<A: Family> FlowWalk<A> {
     }
 }
 
-/// Whether this is the original entry of a TCP connection through a service to a pod that is gone.
+/// Whether this is the original entry of an open TCP connection through a service to a pod that is
+/// gone.
 fn leads_to<A: Family>(gone: &Gone, key: &FlowKey<A>, entry: &FlowEntry<A>) -> bool {
     !gone.is_empty()
         && key.protocol == Protocol::TCP
         && entry.kind == FlowKind::ORIGINAL
+        && !entry.state.gives_way()
         && entry.service != ServiceId::NONE
         && entry.is_whole(key)
         && gone.contains(&entry.address.into())

@@ -54,6 +54,14 @@ impl Sweep {
     pub(crate) fn set_gone(&mut self, gone: Gone, resets: bool) {
         self.gone = if resets { gone } else { Gone::new() };
     }
+    /// Returns how many connections were ended since the last call.
+    pub(crate) fn take_ended(&mut self) -> Ended {
+        let ended = [&mut self.flows_v4.ended, &mut self.flows_v6.ended];
+        Ended {
+            flows: ended.map(std::mem::take).iter().sum(),
+            sockets: std::mem::take(&mut self.sockets.closed),
+        }
+    }
     pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.idle_times = idle_times;
     }
@@ -116,6 +124,15 @@ impl Sweep {
             complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
         })
     }
+}
+
+/// How many connections were ended because their endpoints' pods are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ended {
+    /// By removing their flows.
+    pub flows: u64,
+    /// By closing the clients' sockets.
+    pub sockets: u64,
 }
 
 /// Returns an error if the kernel refused to close a socket.

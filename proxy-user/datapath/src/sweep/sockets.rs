@@ -102,6 +102,8 @@ pub(super) struct SocketWalk {
     tried: HashMap<(SocketCookie, SocketAddr), Instant>,
     /// True if the walk has finished the maps of IPv4, and of IPv6.
     ended: [bool; 2],
+    /// How many sockets have been closed because their pods are gone.
+    pub(super) closed: u64,
 }
 
 impl SocketWalk {
@@ -112,6 +114,7 @@ impl SocketWalk {
             findings: Findings::default(),
             tried: HashMap::new(),
             ended: [true; 2],
+            closed: 0,
         })
     }
 
@@ -184,6 +187,7 @@ impl SocketWalk {
             return Ok(());
         }
         let closed = linux::close_tcp(&gone).map_err(DatapathError::CloseSockets)?;
+        self.closed += closed as u64;
         tracing::info!(
             closed,
             of = gone.len(),

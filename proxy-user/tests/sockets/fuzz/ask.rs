@@ -90,11 +90,12 @@ impl Model {
                     per_packet: true,
                     ..Outlook::answer(pods(&self.any(talk, to)), to)
                 },
-                Fate::Unclear => Outlook {
+                // An endpoint of weight 0 keeps the flows that it has.
+                Fate::Unclear | Fate::Refused | Fate::Dropped => Outlook {
                     per_packet: true,
                     ..Outlook::answer(pods(&self.any(talk, to)), to).maybe()
                 },
-                _ => Outlook::default(),
+                Fate::Untouched(_) => Outlook::default(),
             },
             Route::Direct(None) => Outlook::default(),
             Route::Dropped => match fate() {

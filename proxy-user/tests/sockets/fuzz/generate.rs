@@ -2,10 +2,13 @@
 //! Generates sequences from a seed: sockets are opened, connected, used and closed in random order
 //! while services change.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 use super::{
-    operations::{Family, Kind, Operation, Wanted},
+    operations::{Endpoint, Family, Kind, Operation, Wanted},
     services::{PODS, cluster_ip, node, pod},
 };
 use crate::{
@@ -18,7 +21,8 @@ struct Generator {
     random: Random,
     /// The open sockets by number; None for a number that is free.
     sockets: Vec<Option<Kind>>,
-    services: Vec<u8>,
+    /// The services that exist, by number.
+    services: BTreeMap<u8, Wanted>,
     operations: Vec<Operation>,
 }
 
@@ -31,7 +35,7 @@ pub(crate) fn sequence(seed: u64) -> Sequence<Operation> {
     let mut generator = Generator {
         random,
         sockets: vec![None; most],
-        services: Vec::new(),
+        services: BTreeMap::new(),
         operations: Vec::new(),
     };
     for number in Wanted::ALL {
@@ -51,8 +55,14 @@ pub(crate) fn sequence(seed: u64) -> Sequence<Operation> {
 impl Generator {
     fn apply(&mut self, number: u8) {
         let random = &mut self.random;
-        let endpoints = PODS.into_iter().filter(|_| !random.one_in(3));
-        let endpoints = endpoints.collect();
+        // Most services have no weights.
+        let is_weighted = random.one_in(3);
+        let pods: Vec<_> = PODS.into_iter().filter(|_| !random.one_in(3)).collect();
+        let mut endpoints = Vec::new();
+        for pod in pods {
+            let weight = if is_weighted { weight(random) } else { 1 };
+            endpoints.push(Endpoint { pod, weight });
+        }
         let local = random.one_in(4);
         let wanted = Wanted {
             number,
@@ -61,9 +71,18 @@ impl Generator {
             local,
             far: local && random.one_in(2),
         };
-        self.services.retain(|one| *one != number);
-        self.services.push(number);
+        self.services.insert(number, wanted.clone());
         self.operations.push(Operation::Apply(wanted));
+    }
+    /// Gives the endpoints of a service that exists other weights.
+    fn weigh(&mut self, number: u8) {
+        let Some(wanted) = self.services.get_mut(&number) else {
+            return;
+        };
+        for endpoint in &mut wanted.endpoints {
+            endpoint.weight = weight(&mut self.random);
+        }
+        self.operations.push(Operation::Apply(wanted.clone()));
     }
     fn step(&mut self) {
         let socket = self.random.below(self.sockets.len() as u64) as u8;
@@ -73,11 +92,14 @@ impl Generator {
         match self.random.below(100) {
             0..6 => {
                 let number = self.random.pick(&Wanted::ALL);
-                if self.services.contains(&number) && self.random.one_in(6) {
-                    self.services.retain(|one| *one != number);
-                    self.operations.push(Operation::Remove(number));
-                } else {
-                    self.apply(number);
+                let exists = self.services.contains_key(&number);
+                match self.random.below(6) {
+                    0 if exists => {
+                        self.services.remove(&number);
+                        self.operations.push(Operation::Remove(number));
+                    }
+                    1 | 2 if exists => self.weigh(number),
+                    _ => self.apply(number),
                 }
             }
             6..10 => {
@@ -135,6 +157,10 @@ impl Generator {
         };
         written(kind, to)
     }
+}
+
+fn weight(random: &mut Random) -> u16 {
+    random.pick(&[0, 0, 1, 1, 2, 5])
 }
 
 /// Returns the address for a socket of this kind: a mapped IPv4 address for IPv6 sockets.

@@ -236,7 +236,7 @@ impl Model {
                 talk.led.insert((backend.pod, peer.to));
             }
             peer.way = match services.fate(place, to, udp, false) {
-                Fate::Served(_) => Route::Backend(all),
+                Fate::Served(allowed) => Route::Backend(allowed),
                 // The new backend may be on another node, where nobody answers.
                 Fate::Unclear => Route::Backend([all, gone].concat()),
                 Fate::Refused | Fate::Dropped if left.is_empty() => Route::Dropped,

@@ -23,6 +23,9 @@ use crate::{
     world::{From, World},
 };
 
+/// The router at the node's uplink, which answers nothing.
+const ROUTER6: &str = "fd00:c0::1";
+
 /// The node with its pods and its agent.
 pub(crate) struct Node {
     pub(crate) world: World,
@@ -32,8 +35,11 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn open() -> Self {
         let world = World::new(SocketBalancing::All, "", &[]);
-        let address = format!("address add {NODE6}/64 dev uplink nodad\n");
-        world.node().ip(&address).expect("an address");
+        // Without a default route, the kernel refuses a connect to a service that has been removed.
+        let batch = format!(
+            "address add {NODE6}/64 dev uplink nodad\nneigh add {ROUTER6} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {ROUTER6}\n"
+        );
+        world.node().ip(&batch).expect("an address");
         let third = join(world.node(), Plumbing::Routed, 22);
         serve(&third, "three");
         let node = Self {
@@ -73,14 +79,17 @@ impl Node {
             } else {
                 "TCP"
             };
+            let pods: Vec<_> = one.endpoints.iter().map(|one| one.pod).collect();
+            let weights = one.endpoints.iter().map(|one| (one.pod, one.weight));
             let service = Service {
+                weights: weights.filter(|(_, weight)| *weight != 1).collect(),
                 spec: match (one.affinity, one.local) {
                     (false, false) => "",
                     (true, false) => "  sessionAffinity: ClientIP\n",
                     (false, true) => "  internalTrafficPolicy: Local\n",
                     (true, true) => "  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n",
                 },
-                ..Service::new(one.number, protocol, &one.endpoints)
+                ..Service::new(one.number, protocol, &pods)
             };
             if one.far {
                 far += &far_slice(&service);

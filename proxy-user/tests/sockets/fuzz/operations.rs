@@ -9,8 +9,7 @@ use crate::{kept::parsed, world::From};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     pub(crate) number: u8,
-    /// The pods that are its endpoints, by the last number of their addresses.
-    pub(crate) endpoints: Vec<u8>,
+    pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) affinity: bool,
     /// True for `internalTrafficPolicy: Local`.
     pub(crate) local: bool,
@@ -24,6 +23,35 @@ impl Wanted {
 
     pub(crate) fn is_udp(number: u8) -> bool {
         number <= 3
+    }
+}
+
+/// An endpoint of a service as an operation wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Endpoint {
+    /// The pod, by the last number of its address.
+    pub(crate) pod: u8,
+    /// Its share of new connections; with 0 it keeps those that it has, and clients by affinity.
+    pub(crate) weight: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.weight {
+            1 => write!(f, "{}", self.pod),
+            weight => write!(f, "{}*{weight}", self.pod),
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+    fn from_str(word: &str) -> Result<Self, String> {
+        let (pod, weight) = word.split_once('*').unwrap_or((word, "1"));
+        Ok(Self {
+            pod: parsed(pod)?,
+            weight: parsed(weight)?,
+        })
     }
 }
 
@@ -68,7 +96,7 @@ impl fmt::Display for Operation {
                 let endpoints = service.endpoints.iter();
                 endpoints
                     .into_iter()
-                    .try_for_each(|last| write!(f, " {last}"))?;
+                    .try_for_each(|endpoint| write!(f, " {endpoint}"))?;
                 for (name, is) in [
                     ("affinity", service.affinity),
                     ("local", service.local),
@@ -152,7 +180,7 @@ fn service(number: u8, words: &[&str]) -> Result<Wanted, String> {
             "affinity" => service.affinity = true,
             "local" => service.local = true,
             "far" => service.far = true,
-            last => service.endpoints.push(parsed(last)?),
+            endpoint => service.endpoints.push(endpoint.parse()?),
         }
     }
     Ok(service)

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use super::operations::Wanted;
+use super::operations::{Endpoint, Wanted};
 use crate::world::{From, NODE, PORT};
 
 /// The node's IPv6 address.
@@ -90,7 +90,7 @@ impl Services {
         let before = self.live.remove(&wanted.number);
         let before = before.map(|live| live.incarnations).unwrap_or_default();
         let mut incarnations = BTreeMap::new();
-        for pod in &wanted.endpoints {
+        for Endpoint { pod, .. } in &wanted.endpoints {
             self.incarnations += 1;
             let incarnation = before.get(pod).copied().unwrap_or(self.incarnations);
             incarnations.insert(*pod, incarnation);
@@ -145,14 +145,15 @@ impl Services {
         };
         let wanted = &self.live[&number].wanted;
         let has_far = wanted.far && to.is_ipv4();
-        if wanted.endpoints.is_empty() && !has_far {
+        let chosen = self.chosen(number);
+        if chosen.is_empty() && !has_far {
             return Fate::Refused;
         }
         let is_node_port = to.port() != 80;
         if has_far && is_node_port {
             return Fate::Unclear;
         }
-        if wanted.endpoints.is_empty() {
+        if chosen.is_empty() {
             return Fate::Dropped;
         }
         let key = (number, place, to.is_ipv6());
@@ -160,9 +161,21 @@ impl Services {
         if let Some(backend) = client.filter(|backend| self.serves(**backend)) {
             return Fate::Served(vec![*backend]);
         }
-        Fate::Served(self.backends(number))
+        Fate::Served(chosen)
     }
-    /// Returns all backends of the service with this number.
+    /// Returns the backends of the service that new connections and clients get: those with a
+    /// weight.
+    fn chosen(&self, number: u8) -> Vec<Backend> {
+        let mut backends = self.backends(number);
+        let endpoints = &self.live[&number].wanted.endpoints;
+        let has_weight = |pod| {
+            let mut of_pod = endpoints.iter().filter(|one| one.pod == pod);
+            of_pod.any(|one| one.weight > 0)
+        };
+        backends.retain(|backend| has_weight(backend.pod));
+        backends
+    }
+    /// Returns all backends of the service with this number, also those of weight 0.
     pub(crate) fn backends(&self, number: u8) -> Vec<Backend> {
         let incarnations = self.live[&number].incarnations.iter();
         let backends = incarnations.map(|(pod, incarnation)| Backend {

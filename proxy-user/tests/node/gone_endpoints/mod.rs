@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on.
 
+mod bed;
+mod families;
+
 use std::{thread, time::Duration};
 
 use crate::{
     agent::{Agent, eventually},
+    configured::replace,
     connection::Open,
     objects::{Service, node_object, pod_endpoint},
     past_the_stack::link,
@@ -128,4 +132,59 @@ fn with_the_setting_keep_connections_to_a_pod_that_is_gone_stay() {
     assert_eq!(world.flows().len(), 1);
     assert!(!agent.log().contains("that are gone"), "{}", agent.log());
     drop(open);
+}
+
+/// Longer than the walks through nearly empty tables rest.
+const REST: Duration = Duration::from_secs(24);
+
+/// Changes the setting, and waits until it is in force.
+fn set(world: &World, agent: &Agent, text: &str) {
+    let told = || {
+        agent
+            .log()
+            .matches("connectionsOfGoneEndpoints, in force")
+            .count()
+    };
+    let before = told();
+    replace(
+        world,
+        &format!("portolan: {{connectionsOfGoneEndpoints: {text}}}\n"),
+    );
+    eventually("the setting is in force", agent, || told() > before);
+}
+
+#[test]
+fn the_setting_changes_while_the_agent_runs() {
+    let world = World::serving();
+    let agent = world.start_configured(7, "portolan: {connectionsOfGoneEndpoints: reset}\n");
+    let open = || world.connect(TO).expect("served");
+    let known = || eventually("the pod is known", &agent, || link(&world).is_some());
+    let leave = |version| {
+        world.server().ip("link del eth0\n").expect("its link");
+        change(&world, &agent, version, &[("10.40.1.21", true)]);
+    };
+    let mut first = open();
+    known();
+    leave(8);
+    let end = end_of(&mut first);
+    assert!(end.contains("reset"), "{end}");
+
+    // From reset to keep: the address is no longer one to which connections end.
+    set(&world, &agent, "keep");
+    world.join_server();
+    change(&world, &agent, 9, &[("10.40.1.20", true)]);
+    let mut second = open();
+    thread::sleep(REST);
+    assert_eq!(second.echo("still there?"), "still there?");
+    known();
+    leave(10);
+    thread::sleep(REST);
+    assert_eq!(world.flows().len(), 1);
+    assert_eq!(agent.log().matches("that are gone").count(), 1);
+
+    // From keep to reset: what has gone meanwhile counts, too.
+    set(&world, &agent, "reset");
+    let end = end_of(&mut second);
+    assert!(end.contains("reset"), "{end}: {}", agent.log());
+    assert_eq!(world.flows().len(), 0);
 }

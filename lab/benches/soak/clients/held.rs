@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients that hold connections to pods of which one goes without a word. The connections to it
+//! end; all others stay.
+
+use std::{
+    io::{self, ErrorKind},
+    time::Duration,
+};
+
+use super::{Begun, Calls, Client, ensure_same, short::Connection};
+use crate::{leaving::Phase, record::Exchange};
+
+/// How many connections a client holds, and how many more once the new pod is there. So many that
+/// each of four pods has some.
+const COUNT: usize = 24;
+/// Connections to the pod that has gone must have ended after this time: 3 s until it counts as
+/// gone, two walks through the flow table, and the next repetition of a segment.
+const TO_END: Duration = Duration::from_secs(25);
+/// A silent client sends again after this time.
+const SILENCE: Duration = Duration::from_secs(11);
+
+/// A connection that is held.
+struct Held {
+    connection: Connection,
+    begun: Begun,
+    /// The pod that answers.
+    by: std::net::Ipv4Addr,
+    /// What had become of the pod that goes when the connection was opened.
+    opened: Phase,
+}
+
+/// A client that holds connections.
+#[derive(Default)]
+pub(super) struct Holder {
+    held: Vec<Option<Held>>,
+    next: usize,
+}
+
+impl Client for Holder {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let phase = calls.departure.phase();
+        let count = match phase {
+            Phase::Replaced(_) => 2 * COUNT,
+            _ => COUNT,
+        };
+        self.held.resize_with(count, || None);
+        self.next = (self.next + 1) % count;
+        let is_silent = self.next.is_multiple_of(2);
+        let held = &mut self.held[self.next];
+        match held {
+            Some(one) if calls.departure.concerns(one.by, one.opened) => {
+                if is_over(one, calls, phase, is_silent, note) {
+                    *held = None;
+                }
+            }
+            _ => {
+                let mut begun = match held {
+                    Some(one) => one.begun.again(),
+                    None => Begun::now(calls.address()),
+                };
+                let asked = ask(held.take(), calls, &mut begun, phase);
+                note(begun.ends(&asked));
+                *held = asked.ok();
+            }
+        }
+    }
+}
+
+fn ask(held: Option<Held>, calls: &Calls<'_>, begun: &mut Begun, phase: Phase) -> io::Result<Held> {
+    let Some(mut held) = held else {
+        let mut connection = Connection::open(begun, 0)?;
+        let by = connection.ask(calls, 100, false)?.by;
+        return Ok(Held {
+            connection,
+            begun: *begun,
+            by,
+            opened: phase,
+        });
+    };
+    let by = held.connection.ask(calls, 100, false)?.by;
+    ensure_same(held.by.into(), by.into())?;
+    Ok(held)
+}
+
+/// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
+fn is_over(
+    held: &mut Held,
+    calls: &Calls<'_>,
+    phase: Phase,
+    is_silent: bool,
+    note: &mut dyn FnMut(Exchange),
+) -> bool {
+    let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
+        return false;
+    };
+    let speaks = !is_silent || at.elapsed() >= SILENCE;
+    let begun = held.begun.again();
+    let has_to_end = calls.departure.has_to_end;
+    let fault = match held.connection.end(calls, speaks) {
+        None if has_to_end && at.elapsed() >= TO_END => {
+            io::Error::other(format!("{} has gone, and the connection hangs", held.by))
+        }
+        None => return false,
+        Some(error)
+            if !has_to_end
+                || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
+                    .contains(&error.kind()) =>
+        {
+            calls.departure.count(calls.is_at_socket);
+            return true;
+        }
+        Some(error) => error,
+    };
+    note(begun.ends::<()>(&Err(fault)));
+    true
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections to pods that are gone: IPv4 and IPv6, pods that are routed and pods behind a bridge.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rstest::rstest;
+
+use super::{
+    SETTLED,
+    bed::{
+        Bed, Family,
+        Plumbing::{self, Bridged, Routed},
+        V4_ONLY, V6_ONLY,
+    },
+    end_of,
+};
+use crate::{agent::eventually, connection::Open, pods::Sleeping};
+
+const READY: [bool; 3] = [true, true, false];
+const TERMINATING: [bool; 3] = [false, true, true];
+/// A client waits this long at most for the end of its connection, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+#[rstest]
+#[case(V4_ONLY, Routed)]
+#[case(V4_ONLY, Bridged)]
+#[case(V6_ONLY, Routed)]
+#[case(V6_ONLY, Bridged)]
+fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset(
+    #[case] family: Family,
+    #[case] plumbing: Plumbing,
+) {
+    let bed = Bed::new(family, plumbing);
+    let pod = bed.join(family.pod);
+    let other = bed.join(family.other);
+    bed.publish(7, &[(family.pod, READY)]);
+    let agent = bed.world.start(7);
+    let mut to_pod = bed.connect();
+    bed.publish(8, &[(family.other, READY), (family.pod, TERMINATING)]);
+    agent.wait_for(8);
+    let mut to_other = bed.connect();
+    let interface = bed.learn(&agent, family.pod, None);
+    // At a bridge, each younger port must have a known address.
+    bed.learn(&agent, family.other, None);
+
+    pod.vanish();
+    eventually("its link is gone", &agent, || {
+        let links = bed.world.tool("ip", "-o link");
+        !links
+            .lines()
+            .any(|link| link.starts_with(&format!("{interface}: ")))
+    });
+    bed.publish(9, &[(family.other, READY)]);
+    agent.wait_for(9);
+    let begun = Instant::now();
+    let [by_packets, at_node_port, of_node] = &mut to_pod;
+    for (open, text) in [
+        (by_packets, "reset"),
+        (at_node_port, "reset"),
+        (of_node, "abort"),
+    ] {
+        let end = end_of(open);
+        assert!(end.contains(text), "{end}: {}", agent.log());
+    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    for open in &mut to_other {
+        assert_eq!(open.echo("still there?"), "still there?");
+    }
+    let ended = |kind| {
+        agent.metric(&format!(
+            "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
+        ))
+    };
+    assert_eq!((ended("flow"), ended("socket")), (Some(2), Some(1)));
+    drop(other);
+}
+
+#[rstest]
+#[case(V4_ONLY, true)]
+#[case(V4_ONLY, false)]
+#[case(V6_ONLY, true)]
+#[case(V6_ONLY, false)]
+fn a_new_pod_with_a_gone_pods_address_behind_the_bridge_keeps_its_connections(
+    #[case] family: Family,
+    // Whether the node knows the new pod's link, as it sends packets to it.
+    #[case] is_known: bool,
+) {
+    let bed = Bed::new(family, Bridged);
+    let old = bed.join(family.pod);
+    // A client at the same bridge. Its packets to pods do not pass the node's stack.
+    let client = bed.join(family.other);
+    let _visible = Sleeping::in_pod(client.namespace());
+    bed.publish(7, &[(family.pod, READY)]);
+    let agent = bed.world.start(7);
+    let before = bed.learn(&agent, family.pod, None);
+    bed.learn(&agent, family.other, None);
+    old.vanish();
+    eventually("its link is gone", &agent, || {
+        bed.known(family.pod).is_none()
+    });
+
+    let new = bed.join(family.pod);
+    let mut open = if is_known {
+        let open = Vec::from(bed.connect());
+        bed.learn(&agent, family.pod, Some(before));
+        open
+    } else {
+        let at_socket = || Open::connect(client.namespace(), &family.service());
+        let open = bed.world.cgroup().inside(at_socket);
+        vec![open.expect("enter the cgroup").expect("served")]
+    };
+    // As by a change of the pod's labels.
+    bed.publish(8, &[]);
+    agent.wait_for(8);
+    thread::sleep(SETTLED);
+    for open in &mut open {
+        assert_eq!(open.echo("still there?"), "still there?");
+    }
+    assert_eq!(bed.known(family.pod).is_some(), is_known);
+    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
+    drop(new);
+}
