@@ -101,6 +101,22 @@ fn put<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Optio
     }
 }
 
+/// Whether an object is the same as before, but for its status and what that has observed.
+fn is_unchanged<T: Clone + PartialEq>(
+    before: Option<&Arc<T>>,
+    now: Option<&Arc<T>>,
+    id: impl Fn(&mut T) -> &mut Identity,
+) -> bool {
+    let without_status = |object: &Arc<T>| {
+        let mut object = T::clone(object);
+        let id = id(&mut object);
+        (id.observed, id.generation) = (0, 0);
+        object
+    };
+    let [before, now] = [before, now].map(|object| object.map(without_status));
+    before.is_some() && before == now
+}
+
 impl Gateways {
     /// Takes an object of the Gateway API.
     pub fn insert(&mut self, object: Object) {
@@ -148,8 +164,12 @@ impl Gateways {
         } else {
             self.makers.remove(&made);
         }
-        put(&mut self.gateways, name.clone(), gateway);
-        self.mark_gateway(name);
+        let before = put(&mut self.gateways, name.clone(), gateway.clone());
+        if is_unchanged(before.as_ref(), gateway.as_ref(), |gateway| &mut gateway.id) {
+            self.unreported.insert(key(Kind::Gateway, name));
+        } else {
+            self.mark_gateway(name);
+        }
     }
 
     /// Marks a Gateway that has changed, and what depends on it.
@@ -160,6 +180,10 @@ impl Gateways {
 
     fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
         let before = put(&mut self.routes, route.clone(), now.clone());
+        self.unreported.insert(route.clone());
+        if is_unchanged(before.as_ref(), now.as_ref(), |route| &mut route.id) {
+            return;
+        }
         for gateway in before.iter().flat_map(|route| parents(route)) {
             self.routes_of.remove(&gateway, &route);
             self.stale.insert(gateway);
@@ -174,7 +198,6 @@ impl Gateways {
         for service in now.iter().flat_map(|route| backends(route)) {
             self.users.add(service, route.clone());
         }
-        self.unreported.insert(route);
     }
 
     fn set_grant(&mut self, name: &ObjectName, grant: Option<Arc<ReferenceGrant>>) {

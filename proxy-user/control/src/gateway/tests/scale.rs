@@ -45,4 +45,16 @@ fn of_5000_routes_a_change_of_one_concerns_one_gateway() {
             "TCPRoute shop/r7-3"
         ]
     );
+    // What the server sends because a status was written concerns that object alone.
+    for (object, name) in [
+        (changed, "TCPRoute shop/r7-3"),
+        (all[0].clone(), "Gateway shop/g0"),
+    ] {
+        let written = object.replace("\n---", "\nstatus: {parents: [], conditions: []}\n---");
+        assert_ne!(written, object);
+        assert_eq!(cluster.apply(&written), [""; 0]);
+        let (writes, _) = cluster.report();
+        let names: Vec<_> = writes.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, [name]);
+    }
 }
