@@ -101,21 +101,20 @@ fn put<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Optio
     }
 }
 
-/// Whether an object differs from the one before in nothing but its status.
-fn is_only_status<T: Clone + PartialEq>(
-    before: Option<Arc<T>>,
-    now: Option<Arc<T>>,
-    identity: impl Fn(&mut T) -> &mut Identity,
+/// Whether an object is the same as before, but for its status and what that has observed.
+fn is_unchanged<T: Clone + PartialEq>(
+    before: Option<&Arc<T>>,
+    now: Option<&Arc<T>>,
+    id: impl Fn(&mut T) -> &mut Identity,
 ) -> bool {
-    let (Some(before), Some(now)) = (before, now) else {
-        return false;
-    };
-    let without_status = |object: Arc<T>| {
-        let mut object = Arc::unwrap_or_clone(object);
-        identity(&mut object).observed = 0;
+    let without_status = |object: &Arc<T>| {
+        let mut object = T::clone(object);
+        let id = id(&mut object);
+        (id.observed, id.generation) = (0, 0);
         object
     };
-    without_status(before) == without_status(now)
+    let [before, now] = [before, now].map(|object| object.map(without_status));
+    before.is_some() && before == now
 }
 
 impl Gateways {
@@ -150,7 +149,7 @@ impl Gateways {
     fn set_class(&mut self, name: &ObjectName, class: Option<Arc<GatewayClass>>) {
         let before = put(&mut self.classes, Arc::clone(&name.name), class.clone());
         self.unreported.insert(key(Kind::GatewayClass, name));
-        if is_only_status(before, class, |class| &mut class.id) {
+        if is_unchanged(before.as_ref(), class.as_ref(), |class| &mut class.id) {
             return;
         }
         let of_class = |gateway: &&Arc<Gateway>| gateway.class == name.name;
@@ -169,7 +168,7 @@ impl Gateways {
             self.makers.remove(&made);
         }
         let before = put(&mut self.gateways, name.clone(), gateway.clone());
-        if is_only_status(before, gateway, |gateway| &mut gateway.id) {
+        if is_unchanged(before.as_ref(), gateway.as_ref(), |gateway| &mut gateway.id) {
             self.unreported.insert(key(Kind::Gateway, name));
         } else {
             self.mark_gateway(name);
@@ -185,7 +184,7 @@ impl Gateways {
     fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
         let before = put(&mut self.routes, route.clone(), now.clone());
         self.unreported.insert(route.clone());
-        if is_only_status(before.clone(), now.clone(), |route| &mut route.id) {
+        if is_unchanged(before.as_ref(), now.as_ref(), |route| &mut route.id) {
             return;
         }
         for gateway in before.iter().flat_map(|route| parents(route)) {

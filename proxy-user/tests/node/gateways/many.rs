@@ -87,7 +87,7 @@ fn written(agent: &Agent) -> u64 {
 #[test]
 fn a_change_of_one_route_among_many_is_followed_as_fast_as_one_of_endpoints() {
     let given = env::var("PORTOLAN_SCALE_ROUTES").ok();
-    let (routes, rounds) = given.map_or((320, 10), |text| (text.parse().expect("a number"), 50));
+    let (routes, rounds) = given.map_or((192, 15), |text| (text.parse().expect("a number"), 50));
     let world = World::build();
     let other = NetNs::new("other").expect("run as root");
     plug(world.node(), &other, &TARGETS[1..]).expect("a pod");
@@ -151,5 +151,6 @@ fn a_change_of_one_route_among_many_is_followed_as_fast_as_one_of_endpoints() {
     );
     let ratio = of_routes.median / of_endpoints.median;
     println!("ratio of the medians: {ratio:.2}");
-    assert!(ratio < 4.0, "{ratio}");
+    // It is one. On a busy machine the medians differ.
+    assert!(ratio < 2.0, "{ratio}");
 }
